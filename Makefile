@@ -40,6 +40,9 @@ others: $(STAMP) # in processes that the kernel runs only when nobody else wants
 	OPENBLAS_NUM_THREADS=1 $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
 	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code
 
+schemas: $(STAMP) ## write docs/schemas from the types of the files
+	$(BIN)/python tools/schemas.py
+
 lint: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

@@ -237,7 +237,7 @@ def report_path(run: Run, ending: str = "html") -> Path:
     from harness.experiments import imports
 
     if imports.is_foreign(run):
-        name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
+        name = "-".join(re.findall(r"[^\s()]+", run.info.source.name or ""))  # of several in a file: "all.json-1-of-2"
         return run.path.with_name(f"{name}.report.{ending}")
     return run.path / f"report.{ending}"
 

@@ -1,13 +1,13 @@
 """What stands under the answer on the page of a run, for those who decide: how sure it is, and what it speaks of."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline
 from reports import _format, _sending, _system, _verdict
 from reports._format import clean
-from reports._system import Facts, first, part
+from reports._system import Facts, first
 from reports._view import View
 
 LEAST_WORDS = 160
@@ -29,39 +29,38 @@ def box(run: Run, view: View) -> Facts:
     return tuple((name, value) for name, value in rows if value)
 
 
-def _attained(info: Mapping[str, Any]) -> str:
+def _attained(info: RunInfo) -> str:
     """The share and its interval within the run."""
-    told = part(info, "summary").get("attainment")
-    share = _format.share(told) if isinstance(told, int | float) else "-"
+    told = info.summary.attainment
+    share = "-" if told is None else _format.share(told)
     interval = _verdict.attained(info)
     return f"{share}, {interval}" if share and interval else share
 
 
-def _workload(info: Mapping[str, Any]) -> Iterator[str]:
+def _workload(info: RunInfo) -> Iterator[str]:
     """Name, source of times and lengths, preparation (its first clause) and tokenizer."""
-    workload = part(info, "workload")
-    provenance = {**part(workload, "provenance"), **workload}
-    if (name := first(workload, "name")) is not None:
-        yield name
+    provenance = info.workload.provenance
+    if info.workload.name:
+        yield clean(info.workload.name, 600)
     if (preparation := first(provenance, "preparation", "source")) is not None:
         yield f"preparation {clean(preparation.partition(';')[0], LEAST_WORDS)}"
     if (tokenizer := first(provenance, "tokenizer")) is not None:
         yield f"tokenizer {clean(tokenizer, 80)}"
 
 
-def _backend(info: Mapping[str, Any]) -> str:
-    backend = part(info, "backend")
+def _backend(info: RunInfo) -> str:
+    backend, host = info.backend, info.host
     name = first(backend, "backend", "name")
     if name is None:
         return ""
-    model = [first(backend, "model"), _system.hardware(info)] if not _system.system(info) else []
-    clock = {"virtual": "simulated time", "wall": "real time"}.get(str(info.get("clock")))
+    model = [] if _system.system(backend, host) else [first(backend, "model"), _system.hardware(backend, host)]
+    clock = {"virtual": "simulated time", "wall": "real time"}.get(info.clock or "")
     return ", ".join(text for text in (name, *model, clock) if text)
 
 
 def _floor(run: Run) -> str:
     """The client's own error, where it was measured, or why there is none."""
-    if run.info.get("clock") == "virtual":
+    if run.info.virtual:
         return "none: time is simulated, so no client adds to it"
     found = _sending.floors(run.info)
     if not found:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from harness.api import Bound, Slo
 from harness.data import large
 from harness.data.folder import Part, Run
+from harness.data.run_json import Described
 from harness.metrics import measure
 from harness.metrics import slo as slos
 from harness.validity import fidelity
 from reports import _counted
 from reports._counted import Gaps, PromptsAlone, Stretches
 from reports._format import clean
-from reports._system import part
 
 T = TypeVar("T")
 EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
@@ -129,8 +129,8 @@ def sample(run: Run, name: str) -> np.ndarray:
 def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> list[float]:
     """Exact quantiles of `sample`; of a pooled metric of a large run those that its summary has (p50, p90, p99)."""
     if pooled(name) and run.whole is not None:
-        told = part(part(part(run.info, "summary"), "metrics"), name)
-        return [float(told.get(f"p{q * 100:g}") or np.nan) for q in qs]
+        told = run.info.summary.metrics.get(name, Described())
+        return [float(getattr(told, f"p{q * 100:g}") or np.nan) for q in qs]
     values = sample(run, name)
     return [float(v) for v in np.quantile(values, qs)] if len(values) else [float("nan")] * len(qs)
 

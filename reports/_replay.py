@@ -24,7 +24,6 @@ from harness.metrics.summary import per_second_of
 from harness.stats.curves import Crossing, crossing
 from reports import _data
 from reports._format import clean
-from reports._system import part
 from reports._tables import Axis, Grid, grid
 from reports.study.runs import Study, System
 
@@ -258,8 +257,7 @@ def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ..
 
 def _grown(found: Iterable[Source]) -> int:
     """In how many runs the queue grew all through."""
-    verdicts = [part(source.info, "verdict") for source in found]
-    return sum(bool(verdict.get("queue_grew", verdict.get("overloaded"))) for verdict in verdicts)
+    return sum(source.info.verdict.grew for source in found)
 
 
 def _sources(folders: Iterable[Path]) -> list[Source]:

@@ -1,20 +1,22 @@
 """The result of a run as printed rows: percentiles with bounds, counts by status, errors, rates."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from harness.data.folder import Run
+from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
 from harness.metrics.measure import in_summary, metrics
 from harness.metrics.summary import describe, summarize
 from reports import _data, _format, _sending
 from reports._format import Error, clean, errors
 from reports._sending import Floor
-from reports._system import caution, part
 
 MOST_CLASSES = 8
 _SHOWN = ("mean", "p50", "p90", "p99", "max")
@@ -88,25 +90,24 @@ class Result:
 def result(run: Run) -> Result:
     """The result of `run`: its stored summary, or one made now for a run that was killed before it had one."""
     slo = _data.slo(run)
-    summary = part(run.info, "summary") or summarize(run.requests, slo)
-    bounds = [b for b in summary.get("bounds") or [] if isinstance(b, Mapping)]
-    statuses = {str(k): int(v) for k, v in part(summary, "status").items()}
-    total, ok = run.requests.num_rows, statuses.get("ok", 0)
-    asked = part(run.info, "workload").get("rate_rps")
-    rate = float(asked) if isinstance(asked, int | float) and asked > 0 else None
+    summary = run.info.summary or summarize(run.requests, slo)
+    bounds = summary.bounds
+    total, ok = run.requests.num_rows, summary.status.get("ok", 0)
+    asked = run.info.workload.rate_rps
+    rate = float(asked) if asked is not None and asked > 0 else None
     offered = _sending.offered(run.info, rate)
-    overloaded = caution(run.info, "overload") is not None
-    measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run, bounds)}
-    counts = {status: n for status, n in {**statuses, "ok": ok}.items() if n or status == "ok"}
+    overloaded = run.info.warning("overload") is not None
+    measured = {} if overloaded else {**summary.metrics, **_largest(run, bounds)}
+    counts = {status: n for status, n in {**summary.status, "ok": ok}.items() if n or status == "ok"}
     shares = _format.shares(list(counts.values()))
     return Result(
         total=total,
         ok=ok,
-        asked=bool(bounds) and (summary.get("attainment") is not None or _by_percentile(bounds)),
-        attainment=summary.get("attainment") if bounds else None,
+        asked=bool(bounds) and (summary.attainment is not None or _by_percentile(bounds)),
+        attainment=summary.attainment if bounds else None,
         goal=slo.goal,
-        kept=bool(summary.get("passed")) if bounds else ok == total > 0,
-        broken=tuple(_bound_name(b) for b in bounds if b.get("percentile") is not None and b.get("passed") is False),
+        kept=bool(summary.passed) if bounds else ok == total > 0,
+        broken=tuple(_bound_name(b) for b in bounds if b.percentile is not None and b.passed is False),
         slo_text=_slo_text(bounds, slo.goal),
         overloaded=overloaded,
         rate_rps=offered,
@@ -121,37 +122,35 @@ def result(run: Run) -> Result:
 
 
 def _client(run: Run) -> Client:
-    unresolved = part(run.info, "resolution").get("unresolved") or []
-    return Client(_sending.floors(run.info), frozenset(map(str, unresolved)))
+    return Client(_sending.floors(run.info), frozenset(run.info.resolution.unresolved))
 
 
 def rows(
-    measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal: float, client: Client | None = None
+    measured: Mapping[str, Described], bounds: Sequence[ScoredBound], goal: float, client: Client | None = None
 ) -> tuple[Row, ...]:
     """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
-    bounds = list(bounds)
     client = client or Client()
-    plain = {str(b["metric"]): b for b in bounds if b.get("tag") is None and b.get("percentile") is None}
+    plain = {b.metric: b for b in bounds if b.tag is None and b.percentile is None}
     largest = [name for name in plain if _data.pooled(name)]
     always = [metric.name for metric in in_summary()]
     own = [name for name in plain if name not in (*always, *largest)]
 
-    def row(label: str, metric: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None) -> Row:
-        open_bound = bound is not None and bound.get("text") in client.unresolved
+    def row(label: str, metric: str, values: Described | None, bound: ScoredBound | None) -> Row:
+        open_bound = bound is not None and bound.text in client.unresolved
         return _row(label, values, bound, goal, client.floors.get(metric), unresolved=open_bound)
 
     made = [
-        row(_data.label(name), name, part(measured, name), None if name in largest else plain.get(name))
+        row(_data.label(name), name, measured.get(name), None if name in largest else plain.get(name))
         for name in (*always, *own)
     ]
-    made += [row(_data.bound_label(n), n, part(measured, _data.bound_label(n)), plain[n]) for n in largest]
-    apart = [b for b in bounds if b.get("tag") is not None or b.get("percentile") is not None]
-    return (*made, *(row(_bound_name(b), str(b["metric"]), None, b) for b in apart))
+    made += [row(_data.bound_label(n), n, measured.get(_data.bound_label(n)), plain[n]) for n in largest]
+    apart = [b for b in bounds if b.tag is not None or b.percentile is not None]
+    return (*made, *(row(_bound_name(b), b.metric, None, b) for b in apart))
 
 
-def _largest(run: Run, bounds: Iterable[Mapping[str, Any]], rows: np.ndarray | None = None) -> dict[str, Any]:
+def _largest(run: Run, bounds: Iterable[ScoredBound], rows: np.ndarray | None = None) -> dict[str, Described]:
     """Percentiles of the largest value of each request (of those in `rows`), where a bound asks for it."""
-    asked = {str(b["metric"]) for b in bounds if b.get("tag") is None and b.get("percentile") is None}
+    asked = {b.metric for b in bounds if b.tag is None and b.percentile is None}
     ok = _data.answered(run) if rows is None else _data.answered(run) & rows
     values = {name: _data.metric(run, name)[ok] for name in asked if _data.pooled(name)}
     return {_data.bound_label(name): describe(found[~np.isnan(found)]) for name, found in values.items()}
@@ -159,16 +158,16 @@ def _largest(run: Run, bounds: Iterable[Mapping[str, Any]], rows: np.ndarray | N
 
 def _row(
     name: str,
-    values: Mapping[str, Any] | None,
-    bound: Mapping[str, Any] | None,
+    values: Described | None,
+    bound: ScoredBound | None,
     goal: float,
     floor: Floor | None = None,
     *,
     unresolved: bool = False,
 ) -> Row:
-    limit = bound.get("limit_s") if bound else None
-    measured = None if not values else values.get("p99")
-    own = str((values or {}).get("unit") or "s")
+    limit = bound.limit_s if bound else None
+    measured = values.p99 if values else None
+    own = (values.unit if values else None) or "s"
     shown = _format.unit_of([measured, limit]) if own == "s" else own
     unit = "" if measured is None else shown  # the same of all rows without values
     error = "" if floor is None or not unit else _sending.pair(floor, unit)
@@ -178,7 +177,7 @@ def _row(
         # of a mean and a median the error is that of half of all
         errors_s = [0.0 if floor is None else floor.p50_s if k in ("mean", "p50") else floor.p99_s for k in _SHOWN]
         mean, p50, p90, p99, most = (
-            _format.in_unit(values.get(k), unit, error_s) for k, error_s in zip(_SHOWN, errors_s, strict=True)
+            _format.in_unit(getattr(values, k), unit, error_s) for k, error_s in zip(_SHOWN, errors_s, strict=True)
         )
     if bound is None:
         return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False, error)
@@ -189,70 +188,71 @@ def _row(
     return Row(clean(name, 60), unit, mean, p50, p90, p99, most, at, met, missed, error)
 
 
-def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
+def _met(bound: ScoredBound, goal: float) -> tuple[str, bool]:
     """The share within a bound and whether that is too few; of a percentile bound, its value and verdict."""
-    if bound.get("percentile") is None:
-        share = bound.get("attainment")
+    if bound.percentile is None:
+        share = bound.attainment
         return _format.share(share, goal), share is not None and share < goal
-    if bound.get("passed") is None:
+    if bound.passed is None:
         return "-", False
-    kept = bool(bound["passed"])
-    value = "too many failed" if bound.get("value_s") is None else _format.seconds(bound["value_s"])
-    return f"{'kept' if kept else 'broken'} ({value})", not kept
+    value = "too many failed" if bound.value_s is None else _format.seconds(bound.value_s)
+    return f"{'kept' if bound.passed else 'broken'} ({value})", not bound.passed
 
 
-def _bound_name(bound: Mapping[str, Any]) -> str:
-    return _data.bound_label(str(bound["metric"]), bound.get("percentile"), bound.get("tag"))
+def _bound_name(bound: ScoredBound) -> str:
+    return _data.bound_label(bound.metric, bound.percentile, bound.tag)
 
 
-def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
+def _slo_text(bounds: list[ScoredBound], goal: float) -> str:
     if not bounds:
         return "none given"
     each = ", ".join(
-        f"{_bound_name(b)} "
-        + ("as each request says" if b.get("limit_s") is None else f"<= {_format.limit(b['limit_s'])}")
+        f"{_bound_name(b)} " + ("as each request says" if b.limit_s is None else f"<= {_format.limit(b.limit_s)}")
         for b in bounds
     )
     return each if _by_percentile(bounds) else f"{each}, for {goal * 100:g}% of all requests"
 
 
-def _by_percentile(bounds: Iterable[Mapping[str, Any]]) -> bool:
+def _by_percentile(bounds: Iterable[ScoredBound]) -> bool:
     """Whether all bounds are on percentiles of the run, so that no request is scored by itself."""
-    return all(b.get("percentile") is not None for b in bounds)
+    return all(b.percentile is not None for b in bounds)
 
 
-def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    window = summary.get("window_s")
-    if window is None and part(info, "source"):
+def _span(info: RunInfo, summary: Summary) -> str:
+    window = summary.window_s
+    if window is None and info.source:
         return "sent at unknown times"
-    if not summary.get("requests"):
+    if not summary.requests:
         return "nothing sent"
-    if summary["requests"] == 1:
+    if summary.requests == 1:
         return ""
     at_once = _sending.at_once(info)  # then the window is the time to the last token
-    how = "measured" if part(info, "warmup").get("requests") else "sent"
+    how = "measured" if info.warmup.requests else "sent"
     return f"{how} over {_format.seconds(window)}" if window and not at_once else "sent at one instant"
 
 
-def _flow(
-    info: Mapping[str, Any], summary: Mapping[str, Any], rate: float | None, *, overloaded: bool
-) -> Iterator[str]:
+def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bool) -> Iterator[str]:
     """Rates by the time of sending; of an overloaded run what was served up to the last answer, and no goodput."""
-    served, output = summary.get("throughput_rps"), summary.get("output_tps")
-    name = "throughput"
+    name, served, output = "throughput", summary.throughput_rps, summary.output_tps
     if overloaded:
-        name, served, output = "served", info.get("request_throughput"), info.get("output_throughput")
+        name, served, output = "served", *_to_the_end(info)
     yield f"{name} {_format.number(served)} req/s"
-    if summary.get("bounds") and _by_percentile(summary["bounds"]) and not overloaded:
+    if summary.bounds and _by_percentile(summary.bounds) and not overloaded:
         yield "goodput - (no bound on single requests)"
-    elif summary.get("bounds") and not overloaded:
+    elif summary.bounds and not overloaded:
         at = f" at {_format.plain(rate, 4)} req/s" if rate else ""
-        yield f"goodput {_format.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
+        yield f"goodput {_format.number(summary.goodput_rps)} req/s (within the SLO{at})"
     yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
-    yield f"failed {sum(int(n) for status, n in part(summary, 'status').items() if status != 'ok'):,}"
-    if summary.get("preemptions"):
-        yield f"preemptions {summary['preemptions']:,}{_gave_way(part(info, 'backend'))}"
-    yield from _cluster(part(info, "backend"))
+    yield f"failed {sum(n for status, n in summary.status.items() if status != 'ok'):,}"
+    if summary.preemptions:
+        yield f"preemptions {summary.preemptions:,}{_gave_way(info.backend)}"
+    yield from _cluster(info.backend)
+
+
+def _to_the_end(info: RunInfo) -> tuple[float | None, float | None]:
+    """Requests and output tokens per second up to the last answer."""
+    requests, tokens = info.request_throughput, info.output_throughput
+    return None if requests is UNSET else requests, None if tokens is UNSET else tokens
 
 
 def _gave_way(backend: Mapping[str, Any]) -> str:
@@ -276,12 +276,12 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
 
 def _found(run: Run) -> Iterator[str]:
     """What the prefix cache of a simulator or engine saved."""
-    if part(run.info, "backend").get("prefix_cache") is True:
+    if run.info.backend.get("prefix_cache") is True:
         found, asked = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
         yield f"prefix cache found {_format.share(found / asked if asked else 0.0)} of the prompt tokens"
 
 
-def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
+def _classes(run: Run, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
     """Percentiles of each class of traffic, when there are several, the largest first."""
     tags = run.requests.column("tag")
     if tags.null_count == len(tags):
@@ -291,18 +291,14 @@ def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float, *, overload
     return tuple(_class(run, tag, bounds, goal, overloaded=overloaded) for tag in largest)
 
 
-def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> Group:
+def _class(run: Run, tag: str | None, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> Group:
     tags = run.requests.column("tag")
     rows_of = pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)
     ours = rows_of.to_numpy()
     ok = ours & _data.answered(run)
     told = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
-    measured = (
-        {} if overloaded else {name: describe(_values(run, name, ok)) | {"unit": metrics()[name].unit} for name in told}
-    )
-    own = [
-        {**b, "tag": None} for b in bounds if tag is not None and b.get("tag") == tag and b.get("percentile") is None
-    ]
+    measured = {} if overloaded else {name: describe(_values(run, name, ok), metrics()[name].unit) for name in told}
+    own = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
     measured |= {} if overloaded else _largest(run, own, ours)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
     failed = int(np.sum(ours & ~ok))

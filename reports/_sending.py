@@ -5,29 +5,28 @@ What a report says of a run against a remote server: the client that measured, a
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from harness.data.folder import Run
+from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, encode
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from harness.validity import answer_warnings
 from harness.validity.remote import (
     column,
-    compared_of,
     floor_of,
     is_remote,
     most,
-    senders_of,
     shared_share,
     stamps_of,
     total,
 )
 from reports import _format
 from reports._format import clean
-from reports._system import Facts, pairs, part
+from reports._system import Facts, pairs
 
 INSTANT_S = 1e-6
 """A schedule shorter than this comes at one instant: no clock of a network tells such gaps apart."""
@@ -37,135 +36,128 @@ APART = 0.1
 another than the one asked for."""
 
 
-def at_once(info: Mapping[str, Any]) -> bool:
+def at_once(info: RunInfo) -> bool:
     """Whether all requests of the schedule, several, were due at one instant."""
-    schedule = part(info, "schedule")
-    span_s, requests = schedule.get("span_s"), schedule.get("requests")
-    return isinstance(span_s, int | float) and span_s < INSTANT_S and requests not in (0, 1)
+    span_s = info.schedule.span_s
+    return isinstance(span_s, int | float) and span_s < INSTANT_S and info.schedule.requests not in (0, 1)
 
 
-def rate(info: Mapping[str, Any], asked_rps: float | None) -> str:
+def rate(info: RunInfo, asked_rps: float | None) -> str:
     """'asked 12 req/s, drawn 11.8, achieved 11.9 req/s'; what is not known is left out.
 
     With sessions, all requests together come first and then the sessions; of a closed loop how many users it has.
     """
-    told = part(info, "fidelity")
-    after = part(told, "follow_ups")
-    total = _known(part(told, "all"), "rps")
+    told, after = info.fidelity, info.fidelity.follow_ups
+    total = None if told.all is None else told.all.rps
     achieved = [] if total is None else [f"achieved {_format.number(total)} req/s"]
-    if after.get("closed"):
-        return ", ".join([f"closed loop of {_format.count(told.get('scheduled'), 'user')}", *achieved])
+    if after is not None and after.closed:
+        return ", ".join([f"closed loop of {_format.count(told.scheduled, 'user')}", *achieved])
     asked = [f"asked {_format.plain(asked_rps, 4)} req/s"] if asked_rps else []
     if after:
-        sessions = ", ".join(_arrivals(info, _known(told, "requested_rps"), ""))
+        sessions = ", ".join(_arrivals(info, told.requested_rps, ""))
         return ", ".join([*asked, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
     return ", ".join(_arrivals(info, asked_rps, " req/s"))
 
 
-def _arrivals(info: Mapping[str, Any], asked_rps: float | None, unit: str) -> Iterator[str]:
+def _arrivals(info: RunInfo, asked_rps: float | None, unit: str) -> Iterator[str]:
     """Rates of what waits for no answer: asked, drawn, achieved."""
-    told = part(info, "fidelity")
     if asked_rps:
         yield f"asked {_format.plain(asked_rps, 4)}{unit}"
-        here = _known(told, "expected_rps")
+        here = info.fidelity.expected_rps
         if here is not None and abs(here / asked_rps - 1) >= 0.005:
             yield f"in this stretch {_format.number(here)}"
     if at_once(info):
         yield "all at one instant"
         return
-    drawn_rps, sent_rps = _known(told, "drawn_rps"), _known(told, "achieved_rps")
-    if drawn_rps is not None and not part(info, "workload").get("recorded"):
+    drawn_rps, sent_rps = info.fidelity.drawn_rps, info.fidelity.achieved_rps
+    if drawn_rps is not None and not info.workload.recorded:
         yield f"drawn {_format.number(drawn_rps)}"
     if sent_rps is not None:
         yield f"achieved {_format.number(sent_rps)}{unit}"
 
 
-def offered(info: Mapping[str, Any], asked_rps: float | None) -> float | None:
+def offered(info: RunInfo, asked_rps: float | None) -> float | None:
     """Requests per second that a result speaks of: those asked for, or those that came where that is left open.
 
     Answers decide it where requests follow them, chance where the rate itself is random or few requests were drawn.
     """
-    told = part(info, "fidelity")
-    if part(told, "follow_ups"):
-        return _known(part(told, "all"), "rps") or asked_rps
-    drawn_rps = _known(told, "drawn_rps")
+    told = info.fidelity
+    if told.follow_ups:
+        return (told.all.rps if told.all else None) or asked_rps
+    drawn_rps = told.drawn_rps
     if asked_rps is None or drawn_rps is None or at_once(info):
         return asked_rps
-    apart = told.get("law") == "none" or abs(drawn_rps / asked_rps - 1) > APART
+    apart = told.law == "none" or abs(drawn_rps / asked_rps - 1) > APART
     return drawn_rps if apart else asked_rps
 
 
-def fidelity(info: Mapping[str, Any]) -> str:
+def fidelity(info: RunInfo) -> str:
     """All about the sending but its rate; the stored line where a run holds no facts."""
-    told = part(info, "fidelity")
-    if source := part(info, "source"):
-        return f"by {clean(source.get('tool'))}: how faithfully it sent what was due is not in its file"
-    if told.get("sent") == 0:
+    told = info.fidelity
+    if info.source:
+        return f"by {clean(info.source.tool)}: how faithfully it sent what was due is not in its file"
+    if told.sent == 0:
         return "nothing was sent"
     if texts := list(_texts(told)):
         return ", ".join(texts)
-    if line := told.get("line"):
-        return clean(line, 600).removeprefix("sending: ")
-    return pairs(told) or "The run ended before its sending could be judged."
+    if told.line:
+        return clean(told.line, 600).removeprefix("sending: ")
+    facts = encode(told) if told else {}
+    return pairs(facts) or "The run ended before its sending could be judged."
 
 
-def _texts(told: Mapping[str, Any]) -> Iterator[str]:
+def _texts(told: Fidelity) -> Iterator[str]:
     yield from _spread(told)
-    if (ks := _known(told, "ks")) is not None and (p := _known(told, "ks_p")) is not None:
-        how = " in operational time" if told.get("law") == "operational" else ""
-        yield f"gaps{how} KS {_format.number(ks, 2)} (p {_format.probability(p)})"
-    elif told.get("law") == "none" and _known(told, "achieved_rps") and not part(told, "follow_ups").get("closed"):
+    if told.ks is not None and told.ks_p is not None:
+        how = " in operational time" if told.law == "operational" else ""
+        yield f"gaps{how} KS {_format.number(told.ks, 2)} (p {_format.probability(told.ks_p)})"
+    elif told.law == "none" and told.achieved_rps and not (told.follow_ups and told.follow_ups.closed):
         yield "no gap law declared"
-    late = {k: told.get(f"lateness_{k}_s") for k in ("p50", "p99", "max")}
+    late = {"p50": told.lateness_p50_s, "p99": told.lateness_p99_s, "max": told.lateness_max_s}
     if late["max"] == 0:
         yield "lateness 0"
-    elif all(isinstance(v, int | float) for v in late.values()):
+    elif None not in late.values():
         yield "lateness " + ", ".join(f"{k} {_format.seconds(v)}" for k, v in late.items())
-    due, sent = told.get("scheduled"), told.get("sent")
-    if isinstance(due, int) and isinstance(sent, int) and sent < due:
-        yield f"{due - sent:,} not sent"
-    yield from _after(part(told, "follow_ups"))
+    if told.scheduled is not None and told.sent is not None and told.sent < told.scheduled:
+        yield f"{told.scheduled - told.sent:,} not sent"
+    if told.follow_ups is not None:
+        yield from _after(told.follow_ups)
 
 
-def _spread(told: Mapping[str, Any]) -> Iterator[str]:
+def _spread(told: Fidelity) -> Iterator[str]:
     """Spread of the gaps, dispersion and memory of the counts; of the schedule too, where it is another."""
-    if (tick_s := _known(told, "tick_s")) is not None:
-        yield f"stamps on a grid of {_format.limit(float(f'{tick_s:.3g}'))}, so gaps tell little"
-    elif (cv := _known(told, "gap_cv")) is not None:
-        yield f"gap CV {cv:,.2f}"
-    sent, drawn = _by_width(told, "dispersion"), _by_width(part(told, "drawn"), "dispersion")
+    if told.tick_s is not None:
+        yield f"stamps on a grid of {_format.limit(float(f'{told.tick_s:.3g}'))}, so gaps tell little"
+    elif told.gap_cv is not None:
+        yield f"gap CV {told.gap_cv:,.2f}"
+    sent, drawn = _by_width(told.dispersion), _by_width(told.drawn.dispersion)
     if sent:
         yield f"dispersion {_slashed(sent)} in {' / '.join(sent)} s (Poisson 1)"
         if set(sent) == set(drawn) and any(abs(sent[k] - drawn[k]) > APART * max(drawn[k], 0.1) for k in sent):
             yield f"drawn {_slashed(drawn)}"
-    if memory := _by_width(told, "autocorrelation"):
+    if memory := _by_width(told.autocorrelation):
         yield f"lag-1 autocorrelation {_slashed(memory)}"
 
 
-def _after(told: Mapping[str, Any]) -> Iterator[str]:
-    sent, planned = told.get("sent"), told.get("planned")
-    open_end = bool(told.get("closed") and told.get("not_sent"))  # users go on until the end: planned is an upper bound
-    if isinstance(sent, int) and open_end:
-        yield f"{_format.count(sent, 'follow-up')} sent"
+def _after(told: FollowUps) -> Iterator[str]:
+    open_end = told.closed and told.not_sent  # users go on until the end: planned is an upper bound
+    if told.sent is not None and open_end:
+        yield f"{_format.count(told.sent, 'follow-up')} sent"
         return
-    if isinstance(sent, int) and isinstance(planned, int):
-        yield f"{sent:,} of {_format.count(planned, 'follow-up')} sent"
-    for key, said in (("dropped", "dropped after a failure"), ("not_sent", "not due before the end")):
-        if isinstance(n := told.get(key), int) and n:
-            yield f"{n:,} {said}"
+    if told.sent is not None and told.planned is not None:
+        yield f"{told.sent:,} of {_format.count(told.planned, 'follow-up')} sent"
+    if told.dropped:
+        yield f"{told.dropped:,} dropped after a failure"
+    if told.not_sent:
+        yield f"{told.not_sent:,} not due before the end"
 
 
-def _by_width(told: Mapping[str, Any], key: str) -> dict[str, float]:
-    return {clean(width, 12): v for width, v in part(told, key).items() if isinstance(v, int | float)}
+def _by_width(curve: Curve) -> dict[str, float]:
+    return {clean(width, 12): value for width, value in curve.items() if value is not None}
 
 
 def _slashed(values: Mapping[str, float]) -> str:
     return " / ".join(f"{value:z,.2f}" for value in values.values())
-
-
-def _known(told: Mapping[str, Any], key: str) -> float | None:
-    value = told.get(key)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +181,13 @@ class Side:
     apart: bool
 
 
-def floors(info: Mapping[str, Any]) -> dict[str, Floor]:
+def floors(info: RunInfo) -> dict[str, Floor]:
     """Per metric the client's floor; empty where none was measured."""
-    told = part(info, "floor")
     found = {}
     for metric, name in floor_of().items():
-        p50_s, p99_s = (part(told, name).get(key) for key in ("p50_s", "p99_s"))
-        if isinstance(p50_s, int | float) and isinstance(p99_s, int | float):
-            found[metric] = Floor(max(0.0, float(p50_s)), max(0.0, float(p99_s)))
+        error = info.floor.error(name) if info.floor else FloorError()
+        if error.p50_s is not None and error.p99_s is not None:
+            found[metric] = Floor(max(0.0, float(error.p50_s)), max(0.0, float(error.p99_s)))
     return found
 
 
@@ -211,13 +202,13 @@ def line(run: Run) -> str:
     """The same in one line, for a terminal; of the floor, which stands in the table, only that it is missing."""
     if not is_remote(run):
         return ""
-    senders, stamps = senders_of(run.info), stamps_of(run.info)
+    senders, stamps = run.info.client.per_sender, stamps_of(run.info)
     texts = [_processes(run)]
     if senders:
         texts.append(f"{_format.share(most(senders, 'cpu_share_max'))} of a core in the busiest second")
     if stamps is not None:
         texts.append(f"stamps of the {stamps}")
-    if any("read_lag_p99_s" in sender for sender in senders):
+    if any(sender.read_lag_p99_s is not UNSET for sender in senders):
         texts.append(f"read {_format.seconds(most(senders, 'read_lag_p99_s'))} after arrival (p99)")
     missing = [] if floors(run.info) else [f"client floor {text}" for text in _floor(run.info)]
     return ", ".join([*texts, *missing])
@@ -225,31 +216,28 @@ def line(run: Run) -> str:
 
 def server(run: Run) -> tuple[Side, ...]:
     """What client and server say of the same quantities."""
-    return tuple(_side(row) for row in compared_of(run.info))
+    return tuple(_side(row) for row in run.info.server.compared or ())
 
 
 def server_note(run: Run) -> str:
     """Where the server's own view comes from, or why there is none; empty for a run without a remote server."""
     if not is_remote(run):
         return ""
-    told = part(run.info, "server")
-    why = told.get("why")
-    pages = told.get("metrics_url")
-    if not told or not isinstance(pages, list) or not pages:
-        reason = f" ({clean(why, 200)})" if why else ""
+    told = run.info.server
+    if not told.metrics_url:
+        reason = f" ({clean(told.why, 200)})" if told.why else ""
         return f"The server's own metrics were not read{reason}"
-    where = f"{clean(', '.join(map(str, pages)), 300)}, read {_format.count(told.get('scrapes'), 'time')}"
-    lost = told.get("failed")
-    gaps = f", {_format.count(lost, 'reading')} failed" if lost else ""
-    if not told.get("kind"):
+    where = f"{clean(', '.join(told.metrics_url), 300)}, read {_format.count(told.scrapes or 0, 'time')}"
+    gaps = f", {_format.count(told.failed, 'reading')} failed" if told.failed else ""
+    if not told.kind:
         return f"From {where}{gaps}: no server that we know has such names"
     return f"{_who(run)} says of itself ({where}{gaps})"
 
 
 def _who(run: Run) -> str:
     """The server, and whose names its metrics have where they are those of another."""
-    kind = clean(part(run.info, "server").get("kind") or "the server", 40)
-    own = clean(part(part(run.info, "backend"), "capabilities").get("kind") or kind, 40)
+    kind = clean(run.info.server.kind or "the server", 40)
+    own = clean(run.info.capabilities.get("kind") or kind, 40)
     return own if own == kind else f"{own}, in the words of {kind},"
 
 
@@ -268,11 +256,11 @@ def server_line(run: Run) -> str:
     return f"{_who(run)} says: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
 
 
-def _side(row: Mapping[str, Any]) -> Side:
-    name, unit = clean(row.get("name") or "", 60), clean(row.get("unit") or "", 20)
-    client, server, difference = (_value(row.get(key)) for key in ("client", "server", "difference"))
-    said = {True: "agree", False: "differ"}.get(row["within"], "") if row.get("within") is not None else ""
-    if why := clean(row.get("why") or "", 60):
+def _side(row: Compared) -> Side:
+    name, unit = clean(row.name or "", 60), clean(row.unit or "", 20)
+    client, server, difference = row.client, row.server, row.difference
+    said = "" if row.within is None else "agree" if row.within else "differ"
+    if why := clean(row.why or "", 60):
         said = f"{said} ({why})" if said else f"not compared: {why}"
     shown = _format.unit_of([client, server]) if unit == "s" else ""
     return Side(
@@ -282,12 +270,8 @@ def _side(row: Mapping[str, Any]) -> Side:
         server=_printed(server, unit, shown),
         difference=_signed(difference, unit, shown),
         said=said,
-        apart=row.get("within") is False,
+        apart=row.within is False,
     )
-
-
-def _value(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _printed(value: float | None, unit: str, shown: str) -> str:
@@ -323,7 +307,7 @@ def _client(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _sending(run: Run) -> Iterator[str]:
-    senders = senders_of(run.info)
+    senders = run.info.client.per_sender
     yield _processes(run)
     if not senders:
         return
@@ -335,9 +319,10 @@ def _sending(run: Run) -> Iterator[str]:
 
 
 def _processes(run: Run) -> str:
-    count = part(run.info, "client").get("senders")
-    if not isinstance(count, int):
-        count = len(senders_of(run.info)) or (0 if run.http is None else pc.count_distinct(run.http["sender"]).as_py())
+    told = run.info.client
+    count = len(told.per_sender) if told.senders is None else told.senders
+    if not count and told.senders is None and run.http is not None:
+        count = pc.count_distinct(run.http["sender"]).as_py()
     return _format.count(count, "sender")
 
 
@@ -345,16 +330,16 @@ def _stamps(run: Run) -> str:
     how = stamps_of(run.info)
     if how == "kernel":
         reads = column(run.http, "reads").sum()
-        fell_back = total(senders_of(run.info), "process_stamps") or column(run.http, "process_stamps").sum()
+        fell_back = total(run.info.client.per_sender, "process_stamps") or column(run.http, "process_stamps").sum()
         rest = f" (of {_format.share(fell_back / reads)} of the reads: of the process)" if reads and fell_back else ""
         return f"when the kernel received the bytes{rest}"
     return "when the process read the bytes: this platform does not tell when they came" if how == "process" else ""
 
 
 def _lag(run: Run) -> Iterator[str]:
-    senders = senders_of(run.info)
+    senders = run.info.client.per_sender
     for key, name in (("read_lag_p50_s", "p50"), ("read_lag_p99_s", "p99"), ("read_lag_max_s", "max")):
-        if any(key in sender for sender in senders):
+        if any(getattr(sender, key) is not UNSET for sender in senders):
             yield (
                 f"read {name} {_format.seconds(most(senders, key))} after arrival"
                 if name == "p50"
@@ -364,21 +349,18 @@ def _lag(run: Run) -> Iterator[str]:
         yield f"{_format.share(shared)} of the token events read with a later one"
 
 
-def _floor(info: Mapping[str, Any]) -> Iterator[str]:
-    found = floors(info)
-    told = part(info, "floor")
-    if not found:
-        why = info.get("floor_why") or told.get("floor_why") or told.get("why")
-        yield "not measured" + (f": {clean(why, 200)}" if why else "")
+def _floor(info: RunInfo) -> Iterator[str]:
+    found, told = floors(info), info.floor
+    if not found or not told:
+        yield "not measured" + (f": {clean(info.floor_why, 200)}" if info.floor_why else "")
         return
     shown = [(metric.label, found[metric.name]) for metric in in_summary() if metric.name in found]
     errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
     yield f"p50 / p99 of the client's error: {', '.join(errors)}"
-    streams, rate, seconds = (_value(told.get(key)) for key in ("streams", "rate_rps", "seconds"))
-    if streams is not None and rate is not None:
-        yield f"at {_format.count(streams, 'stream')} and {_format.number(rate)} req/s"
-    if seconds:
-        yield f"measured for {_format.seconds(seconds)} before and after the run"
+    if told.streams is not None and told.rate_rps is not None:
+        yield f"at {_format.count(told.streams, 'stream')} and {_format.number(told.rate_rps)} req/s"
+    if told.seconds:
+        yield f"measured for {_format.seconds(told.seconds)} before and after the run"
 
 
 def _unit(floor: Floor) -> str:
@@ -393,8 +375,8 @@ def pair(floor: Floor, unit: str) -> str:
 
 
 def _connections(run: Run) -> Iterator[str]:
-    senders = senders_of(run.info)
-    if any("connections_opened" in sender for sender in senders):
+    senders = run.info.client.per_sender
+    if any(sender.connections_opened is not UNSET for sender in senders):
         yield f"{total(senders, 'connections_opened'):,.0f} opened"
     waited_s = column(run.http, "connect_s")
     if len(waited_s):

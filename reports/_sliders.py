@@ -15,7 +15,6 @@ from reports._format import clean, quoted
 from reports._page import Part
 from reports._replay import Cells, Rate, Replay, Scored
 from reports._sheet import Table
-from reports._system import part as facts
 from reports._tables import Axis
 from reports.figures import _followed as followed
 from reports.figures import capacity_plane, slo_scale_rates
@@ -37,8 +36,7 @@ def of_run(run: Run) -> Part | None:
     if isinstance(found, str):
         return None
     places, counted = found
-    asked, verdict = _data.slo(run), facts(run.info, "verdict")
-    grown = bool(verdict.get("queue_grew", verdict.get("overloaded")))
+    asked, grown = _data.slo(run), run.info.verdict.grew
     replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,), int(grown)),)),), "req/s")
     if not _moving(replay):
         return None

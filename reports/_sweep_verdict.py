@@ -41,7 +41,8 @@ def mark(info: Info) -> tuple[str, bool | None]:
 
 
 def _kept(point: Info, goal: float) -> bool:
-    return slo.meets((point["attainment"] or {}).get("mean"), point["bounds"], goal)
+    percentiles = [bound["passed"] for bound in point["bounds"] if bound["percentile"] is not None]
+    return slo.meets((point["attainment"] or {}).get("mean"), percentiles, goal)
 
 
 def answer(info: Info, study: Study) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.api import Metric
+from harness.data.run_json import Workload, encode, inner
 from harness.errors import UsageError
 from harness.metrics.measure import placed
 from harness.spec import Spec, parse
@@ -23,22 +24,20 @@ if TYPE_CHECKING:
     from harness.data.folder import Run
 
 
-def system(info: Mapping[str, Any]) -> str:
+def system(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str:
     """'opt-13b on a100-80g, sarathi, paged, 1 GPU'; empty where the backend names no model."""
-    backend = part(info, "backend")
-    model, on = first(backend, "model"), hardware(info)
+    model, on = first(backend, "model"), hardware(backend, host)
     if model is None:
         return ""
     return ", ".join([f"{model} on {on}" if on else model, *_parts(backend)])
 
 
-def hardware(info: Mapping[str, Any]) -> str | None:
-    """What computed the answers: as the backend says, or this machine's processor when it ran an executor here."""
-    backend = part(info, "backend")
+def hardware(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
+    """What computed the answers: as the backend says, or the host's processor when it ran an executor there."""
     named = first(backend, "hardware", "device", "url", "base_url")
     if named is not None or first(backend, "executor") is None:
         return named
-    return first(part(info, "host"), "cpu", "processor", "machine")
+    return first(host, "cpu", "processor", "machine")
 
 
 def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
@@ -77,24 +76,21 @@ def _shape(backend: Mapping[str, Any]) -> str:
     return "; ".join(told)
 
 
-def source(info: Mapping[str, Any]) -> list[str]:
+def source(workload: Workload, spec: Mapping[str, Any]) -> list[str]:
     """Where arrival times and lengths come from: as they were asked for, or one phrase for a trace that has both."""
-    workload, spec = part(info, "workload"), part(info, "spec")
-    arrivals, lengths = first(workload, "arrivals"), first(workload, "lengths")
+    arrivals, lengths = (clean(law, 600) if law else None for law in (workload.arrivals, workload.lengths))
     if arrivals is not None and arrivals == lengths:
         return [f"times and lengths {lengths}"]
-    rate_rps = workload.get("rate_rps")
-    rate = f"{_format.plain(rate_rps, 4)} req/s" if isinstance(rate_rps, int | float) and rate_rps > 0 else ""
-    trace = _trace(part(workload, "provenance"))
+    rate_rps = workload.rate_rps
+    rate = f"{_format.plain(rate_rps, 4)} req/s" if rate_rps is not None and rate_rps > 0 else ""
+    trace = _trace(workload.provenance)
     mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
         times = _without_rate(_asked(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
         own = [times if arrivals else None, _asked(lengths, spec, "lengths", "workload")]
         # what makes requests depend on one another
-        provenance = part(workload, "provenance")
-        own += [
-            f"{kind} {asked}" for kind in ("sessions", "prefixes") if (asked := first(provenance, kind)) is not None
-        ]
+        more = ((kind, first(workload.provenance, kind)) for kind in ("sessions", "prefixes"))
+        own += [f"{kind} {asked}" for kind, asked in more if asked is not None]
         return [text for text in own if text]
     if lengths == "those of the trace":
         return [f"times and lengths of {trace}{mean}"]
@@ -154,16 +150,8 @@ def _changes(facts: Mapping[str, Any]) -> Iterator[str]:
 Facts = tuple[tuple[str, str], ...]
 
 
-def part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A nested object of `run.json`; empty where it is missing or is no object."""
-    value = info.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def caution(info: Mapping[str, Any], code: str) -> Mapping[str, Any] | None:
-    """The warning of that code, where the run carries one."""
-    found = (w for w in info.get("warnings") or [] if isinstance(w, Mapping))
-    return next((w for w in found if w.get("code") == code), None)
+part = inner
+"""A nested object of an answer, or of free-form facts."""
 
 
 def first(source: Mapping[str, Any], *names: str) -> str | None:
@@ -192,21 +180,20 @@ def flat(source: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
 
 def used(run: Run) -> Facts:
     """The rows of the table 'What was used'."""
-    info = run.info
-    rows = [(name, clean(info[name])) for name in ("started", "clock") if info.get(name) not in (None, "")]
-    seed = part(info, "spec").get("seed")
-    if seed is not None:
-        rows.append(("seed", clean(seed)))
+    info, stored = run.info, encode(run.info)
+    rows = [(name, clean(text)) for name, text in (("started", info.started), ("clock", info.clock)) if text]
+    if info.seed is not None:
+        rows.append(("seed", clean(info.seed)))
     for title in ("schedule", "workload", "backend", "versions", "host"):
-        rows += [(f"{title}: {name}", value) for name, value in flat(part(info, title))]
+        rows += [(f"{title}: {name}", value) for name, value in flat(stored.get(title, {}))]
     return tuple(rows)
 
 
 def commands(run: Run) -> tuple[str, ...]:
     """Commands that repeat the run: as it was typed, and from the run folder; of another tool's file none of ours."""
-    if part(run.info, "source"):
+    if run.info.source:
         return (f"bench report {shlex.quote(clean(run.path, None))}",)
-    typed = clean(run.info.get("command") or "", None)
+    typed = clean(run.info.command or "", None)
     again = f"bench run --config {shlex.quote(clean(run.path / 'run.json', None))}"
     return (typed, again) if typed else (again,)
 

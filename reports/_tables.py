@@ -11,9 +11,9 @@ Positions of sliders: readable bounds on TTFT and on TPOT over the range of what
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from harness.api import Bound, Slo
 from harness.data.folder import Run
+from harness.data.run_json import Described, Intervals, RunInfo, Summary
 from harness.experiments.compare.gates import quantity
 from harness.metrics.measure import metrics, missing
 from harness.metrics.slo import OWN, Seen
@@ -29,7 +30,6 @@ from harness.validity.conclude import completed
 from reports import _data, _stages
 from reports._format import clean
 from reports._sending import floors
-from reports._system import part
 
 MOST_CLASSES = 100
 """Classes of traffic that are told, the largest first."""
@@ -78,13 +78,13 @@ def table(runs: Sequence[Run]) -> pa.Table:
 
 def _of(run: Run) -> Iterator[Row]:
     # as it was given to the command, or the name that another tool's file has for it
-    name = clean(part(run.info, "source").get("name") or run.path.as_posix(), None)
-    summary = part(run.info, "summary")
+    name = clean(run.info.source.name or run.path.as_posix(), None)
+    summary = run.info.summary
     yield Row(name, None, "finished", "", "flag", float(run.complete))
     yield from _counts(name, run.info, summary)
     yield from _shares(name, run.info, summary)
-    for metric, values in part(summary, "metrics").items():
-        within = part(part(part(run.info, "within"), "metrics"), metric)
+    for metric, values in summary.metrics.items():
+        within = run.info.within.metrics.get(metric, Intervals())
         yield from _statistics(name, None, metric, values, within)
     # the client's own error against a server elsewhere: half, and 99 %, of all stamps are nearer to the truth
     for metric, floor in floors(run.info).items():
@@ -93,73 +93,66 @@ def _of(run: Run) -> Iterator[Row]:
     yield from _classes(name, _data.measured(run), summary)
 
 
-def _counts(name: str, info: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Row]:
-    verdict = part(info, "verdict")
-    for flag in ("valid", "overloaded"):
-        if isinstance(verdict.get(flag), bool):
-            yield Row(name, None, flag, "", "flag", float(verdict[flag]))
-    yield Row(name, None, "requests", "requests", "count", _number(summary.get("requests")))
-    for status, n in part(summary, "status").items():
-        yield Row(name, None, f"requests {clean(status, 40)}", "requests", "count", _number(n))
+def _counts(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
+    for flag, value in (("valid", info.verdict.valid), ("overloaded", info.verdict.overloaded)):
+        if value is not None:
+            yield Row(name, None, flag, "", "flag", float(value))
+    yield Row(name, None, "requests", "requests", "count", _number(summary.requests))
+    for status, n in summary.status.items():
+        yield Row(name, None, f"requests {clean(status, 40)}", "requests", "count", float(n))
     for rate in _RATES:
-        yield Row(name, None, rate, quantity(rate).unit, "mean", _number(summary.get(rate)))
+        yield Row(name, None, rate, quantity(rate).unit, "mean", _number(getattr(summary, rate)))
     for rate in _SENT:
-        if (value := _number(part(info, "fidelity").get(rate))) is not None:
-            yield Row(name, None, rate, "req/s", "mean", value)
-    if (value := _number(summary.get("preemptions"))) is not None:
-        yield Row(name, None, "preemptions", "preemptions", "count", value)
+        if (found := _number(getattr(info.fidelity, rate))) is not None:
+            yield Row(name, None, rate, "req/s", "mean", found)
+    if summary.preemptions is not None:
+        yield Row(name, None, "preemptions", "preemptions", "count", float(summary.preemptions))
 
 
-def _shares(name: str, info: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Row]:
+def _shares(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
     """Failures, attainment with its interval, and what is met of each bound."""
-    yield Row(name, None, "failed", "share", "mean", _number(summary.get("failed")))
-    bounds = summary.get("bounds") or []
-    if not bounds:
+    yield Row(name, None, "failed", "share", "mean", _number(summary.failed))
+    if not summary.bounds:
         return
-    within = part(part(info, "within"), "attainment")
-    ends = (_number(within.get("low")), _number(within.get("high")))
-    yield Row(name, None, "attainment", "share", "mean", _number(summary.get("attainment")), *ends)
-    for bound in bounds:
-        text = clean(bound.get("text"), 80)
-        if bound.get("percentile") is None:
-            yield Row(name, None, f"met {text}", "share", "mean", _number(bound.get("attainment")))
+    within = info.within.attainment
+    ends = (None, None) if within is None else (float(within.low), float(within.high))
+    yield Row(name, None, "attainment", "share", "mean", _number(summary.attainment), *ends)
+    for bound in summary.bounds:
+        text = clean(bound.text, 80)
+        if bound.percentile is None:
+            yield Row(name, None, f"met {text}", "share", "mean", _number(bound.attainment))
         else:
-            yield Row(name, None, f"value of {text}", "s", f"p{bound['percentile']:g}", _number(bound.get("value_s")))
+            yield Row(name, None, f"value of {text}", "s", f"p{bound.percentile:g}", _number(bound.value_s))
 
 
-def _statistics(
-    name: str, traffic: str | None, metric: str, values: Mapping[str, Any], within: Mapping[str, Any]
-) -> Iterator[Row]:
-    unit = str(values.get("unit") or "s")
-    for statistic in _STATISTICS if values.get("n") else _STATISTICS[:1]:
-        low, high = within.get(statistic) or (None, None)
-        of = "values" if statistic == "n" else unit
-        yield Row(name, traffic, clean(metric, 60), of, statistic, _number(values.get(statistic)), low, high)
+def _statistics(name: str, traffic: str | None, metric: str, values: Described, within: Intervals) -> Iterator[Row]:
+    for statistic in _STATISTICS if values.n else _STATISTICS[:1]:
+        low, high = getattr(within, statistic, None) or (None, None)
+        of = "values" if statistic == "n" else values.unit or "s"
+        yield Row(name, traffic, clean(metric, 60), of, statistic, _number(getattr(values, statistic)), low, high)
 
 
-def _classes(name: str, run: Run, summary: Mapping[str, Any]) -> Iterator[Row]:
+def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
     """Every class of traffic, where there are several: its counts, attainment, and metrics that are one a request."""
     tags = run.requests.column("tag")
     counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
-    measured = {k: v for k, v in part(summary, "metrics").items() if not _data.pooled(k)}
+    measured = {k: v for k, v in summary.metrics.items() if not _data.pooled(k)}
     for tag, n in counted.most_common(MOST_CLASSES) if len(counted) > 1 else []:
         traffic = "(without a class)" if tag is None else clean(tag, 80)
         ours = (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
         ok = ours & _data.answered(run)
         yield Row(name, traffic, "requests", "requests", "count", float(n))
         yield Row(name, traffic, "failed", "share", "mean", float(n - ok.sum()) / n)
-        if (kept := _number(part(summary, "classes").get(tag))) is not None:
+        if (kept := _number(None if tag is None else summary.classes.get(tag))) is not None:
             yield Row(name, traffic, "attainment", "share", "mean", kept)
         for metric, whole in measured.items():
             values = _data.metric(run, metric)[ok]
-            told = {**describe(values[~np.isnan(values)]), "unit": whole.get("unit")}
-            yield from _statistics(name, traffic, metric, told, {})
+            told = describe(values[~np.isnan(values)], whole.unit)
+            yield from _statistics(name, traffic, metric, told, Intervals())
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 PREEMPTED = "preempted"

@@ -8,7 +8,6 @@ import numpy as np
 from harness.validity import server_metrics
 from reports._format import clean
 from reports._stages import Shown
-from reports._system import part
 from reports._trace_requests import arrow, us
 
 Event = dict[str, Any]
@@ -24,7 +23,7 @@ _GAUGES = (("running", "requests", "running", 1.0), ("waiting", "requests", "wai
 
 def names(shown: Shown) -> Iterator[Event]:
     """What the tracks of the replicas are called, and on what they run."""
-    backend = part(shown.run.info, "backend")
+    backend = shown.run.info.backend
     labels = ", ".join(clean(backend[key], 60) for key in ("model", "hardware", "policy") if backend.get(key))
     for replica in _replicas(shown):
         pid = FIRST_REPLICA + replica
@@ -44,7 +43,7 @@ def events(shown: Shown) -> Iterator[Event]:
     steps = {replica: _of(shown, replica) for replica in _replicas(shown)}
     for replica, columns in steps.items():
         yield from _slices(replica, columns)
-        yield from _counters(replica, columns, part(shown.run.info, "backend").get("kv_blocks"))
+        yield from _counters(replica, columns, shown.run.info.backend.get("kv_blocks"))
     yield from _arrows(shown, steps)
     if shown.steps is None:
         yield from _gauges(shown)

@@ -1,17 +1,16 @@
 """What every report says about a run, as printed text in reading order; each form only lays it out and escapes it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _rows, _sending, _system
 from reports import _verdict as verdicts
 from reports._format import Error, clean, sentence
 from reports._rows import Group, Row
 from reports._sending import Side
-from reports._system import OF_REMOTE, Facts, caution, first, in_use, pairs, part
+from reports._system import OF_REMOTE, Facts, first, in_use, pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +80,18 @@ def view(run: Run) -> View:
     info = run.info
     word, verdict = _verdict(run)
     # of the verdict 'valid, with 2 warnings (late-client, few)' what stands after the comma
-    head, _, rest = clean(part(info, "verdict").get("text") or "", 300).partition(", ")
+    head, _, rest = clean(info.verdict.text or "", 300).partition(", ")
     qualified = rest.rstrip(".") if word == VALID and head.lower() == "valid" else ""
     left_out = {OVERLOADED: "overload", FAILED: "max-failed"}.get(word)  # what the verdict says already
-    warned = [w for w in info.get("warnings") or [] if isinstance(w, dict)]
-    warned = [w for w in warned if left_out is None or w.get("code") != left_out]
+    warned = [w for w in info.warnings or () if left_out is None or w.code != left_out]
     no_warnings = "No warnings." if run.complete else "None were noted before the run ended."
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
-        mark=_mark(word, result, unresolved=_unresolved(info)),
+        mark=_mark(word, result, unresolved=info.resolution.undecided),
         word=word,
         qualified=qualified,
-        answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True)) and word != FAILED),
+        answer=_answer(run, result, valid=info.verdict.valid is not False and word != FAILED),
         verdict="" if qualified else verdict,
         heads=_heads(run, result),
         ran=_ran(info),
@@ -102,8 +100,8 @@ def view(run: Run) -> View:
         overloaded=result.overloaded,
         classes=result.classes,
         bounded=result.asked,
-        kept=result.kept or _unresolved(info),
-        met=_format.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
+        kept=result.kept or info.resolution.undecided,
+        met=_format.share(result.attainment, result.goal) + (" unresolved" if info.resolution.undecided else ""),
         goal=f"goal {result.goal * 100:g}%" if result.attainment is not None else "",
         flow=result.flow,
         interval="" if result.total == 0 else verdicts.interval(info),
@@ -111,7 +109,7 @@ def view(run: Run) -> View:
         counts=result.counts,
         errors=result.errors,
         fidelity=_sending.fidelity(info),
-        warnings=tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in warned),
+        warnings=tuple(Warned(sentence(w.message, 600), sentence(w.remedy, 400)) for w in warned),
         no_warnings="None but the overload." if word == OVERLOADED else no_warnings,
         definitions=(*in_use(), *(OF_REMOTE if _sending.client(run) else ())),
         commands=_system.commands(run),
@@ -126,27 +124,24 @@ def view(run: Run) -> View:
     )
 
 
-def _title(info: Mapping[str, Any]) -> str:
-    source = part(info, "source")
-    workload = first(source, "name") or first(part(info, "workload"), "name") or "workload"
-    day = clean(info.get("started") or "")[:10]
-    by = "by" if source else "on"
+def _title(info: RunInfo) -> str:
+    workload = clean(info.source.name or info.workload.name or "", 600) or "workload"
+    day = clean(info.started or "")[:10]
+    by = "by" if info.source else "on"
     return f"{workload} {by} {_backend_name(info)}" + (f", {day}" if day else "")
 
 
 def _traffic(run: Run, result: _rows.Result) -> str:
-    seed = part(run.info, "spec").get("seed")
-    texts = [*_system.source(run.info), _count(run),
+    seed = run.info.seed
+    texts = [*_system.source(run.info.workload, run.info.spec), _count(run),
              None if seed is None else f"seed {clean(seed)}", result.span]  # fmt: skip
     return ", ".join(text for text in texts if text)
 
 
 def _count(run: Run) -> str:
     """How many requests were recorded; of another tool's aggregates how many it says they are of."""
-    source = part(run.info, "source")
-    if source and not source.get("per_request"):
-        told = part(run.info, "summary").get("requests")
-        return f"aggregates of {_format.count(told if isinstance(told, int) else 0, 'request')}"
+    if run.info.source and not run.info.source.per_request:
+        return f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
     return _format.count(run.requests.num_rows, "request")
 
 
@@ -157,9 +152,9 @@ def _rows_note(result: _rows.Result) -> str:
     return ", ".join(text for text in texts if text)
 
 
-def _backend_name(info: Mapping[str, Any]) -> str:
-    spec = clean(part(info, "spec").get("backend") or "", 60)
-    return first(part(info, "backend"), "backend", "name") or spec.partition(":")[0] or "backend"
+def _backend_name(info: RunInfo) -> str:
+    spec = clean(info.spec.get("backend") or "", 60)
+    return first(info.backend, "backend", "name") or spec.partition(":")[0] or "backend"
 
 
 VALID, OVERLOADED, FAILED = "VALID", "OVERLOADED", "BACKEND FAILED"
@@ -168,11 +163,11 @@ _ENDS = {"running": "It was killed, or is still going on", "interrupted": "It wa
 
 def _verdict(run: Run) -> tuple[str, str]:
     """The state in capitals and the sentence that goes with it."""
-    told = part(run.info, "verdict")
-    reasons = [clean(r, 400) for r in told.get("reasons") or []]
-    said = sentence(told.get("text"), 600)
+    told = run.info.verdict
+    reasons = [clean(r, 400) for r in told.reasons]
+    said = sentence(told.text, 600)
     if not run.complete:
-        state = clean(run.info.get("state") or "")
+        state = clean(run.info.state or "")
         how = _ENDS.get(state, "It ended early")
         planned = _planned(run)
         of = f" of {planned:,} planned" if planned else ""
@@ -182,13 +177,13 @@ def _verdict(run: Run) -> tuple[str, str]:
         return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), told_all
     if not told:
         return "NOT JUDGED", "The run holds no verdict."
-    if told.get("valid") and (failed := exceeded(run.info)) is not None:
+    if told.valid and (failed := exceeded(run.info)) is not None:
         return FAILED, sentence(failed, 600)
-    if told.get("valid"):
-        grown = caution(run.info, "overload")
+    if told.valid:
+        grown = run.info.warning("overload")
         if grown is not None:
-            grew = clean(grown.get("message") or "", 600).removeprefix("overloaded: ")
-            return OVERLOADED, f"{sentence(grew, 600)} {sentence(grown.get('remedy'), 400)}".strip()
+            grew = clean(grown.message or "", 600).removeprefix("overloaded: ")
+            return OVERLOADED, f"{sentence(grew, 600)} {sentence(grown.remedy, 400)}".strip()
         return VALID, "All checks of the run passed."
     return "NOT VALID", " ".join(sentence(reason, 400) for reason in reasons) or said
 
@@ -207,21 +202,15 @@ def _mark(word: str, result: _rows.Result, *, unresolved: bool) -> Mark:
     return Mark("GOAL REACHED" if result.kept else missed, result.kept)
 
 
-def _unresolved(info: Mapping[str, Any]) -> bool:
-    """Whether the client's own error leaves the goal open."""
-    return part(info, "resolution").get("undecided") is True
-
-
 def _planned(run: Run) -> int:
     if run.schedule is not None:
         return int(run.schedule.num_rows)
-    asked = part(run.info, "schedule").get("requests")
-    return asked if isinstance(asked, int) else 0
+    return run.info.schedule.requests or 0
 
 
 def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if result.total == 0:
-        return "Nothing can be scored." if part(run.info, "source") else "No request was recorded."
+        return "Nothing can be scored." if run.info.source else "No request was recorded."
     requests = _format.count(result.total, "request")
     one = "request" if result.rate_rps == 1 else "requests"
     rate = f" at {_format.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
@@ -237,13 +226,13 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
         end += " so far, but the queue was growing: a longer run may miss it"
     if not run.complete:
         end = f"no answer about the goal of {result.goal * 100:g}%, as {_lost(run.info)}"
-    elif _unresolved(run.info) and not result.overloaded:
+    elif run.info.resolution.undecided and not result.overloaded:
         end = f"the client's own error leaves open whether that {reached} the goal of {result.goal * 100:g}%{broken}"
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
     told = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
-    plain = run.complete and valid and not result.overloaded and not _unresolved(run.info)
+    plain = run.complete and valid and not result.overloaded and not run.info.resolution.undecided
     return f"{told} {verdicts.KNEE}" if plain else told
 
 
@@ -254,21 +243,21 @@ def _of_percentiles(run: Run, result: _rows.Result, of: str, *, valid: bool) -> 
         end += " so far, but the queue was growing: a longer run may break one"
     if not run.complete:
         end = f"gives no answer about the SLO, as {_lost(run.info)}"
-    elif _unresolved(run.info) and not result.overloaded:
+    elif run.info.resolution.undecided and not result.overloaded:
         end = "leaves open whether the SLO is met, within the client's own error"
     if not valid:
         end = "proves nothing about the SLO"
     return f"{of}; the run {end}."
 
 
-def _grew(info: Mapping[str, Any]) -> bool:
+def _grew(info: RunInfo) -> bool:
     """Whether the queue grew though the SLO was met; an older run calls that overload."""
-    return any(caution(info, code) is not None for code in ("queue-grew", "overload"))
+    return any(info.warning(code) is not None for code in ("queue-grew", "overload"))
 
 
-def _lost(info: Mapping[str, Any]) -> str:
+def _lost(info: RunInfo) -> str:
     """What keeps a run that did not finish from an answer."""
-    if info.get("state") == "running":
+    if info.state == "running":
         return "what was still unanswered has no record"
     return "the run was ended early"
 
@@ -278,25 +267,25 @@ def _heads(run: Run, result: _rows.Result) -> Facts:
     info = run.info
     rows = (
         ("SLO", result.slo_text),
-        ("System", _system.system(info) or _backend_name(info)),
+        ("System", _system.system(info.backend, info.host) or _backend_name(info)),
         ("Rate", result.rate),
         ("Warm-up", verdicts.warmup(run)),
     )
     return tuple((name, value) for name, value in rows if value)
 
 
-def _ran(info: Mapping[str, Any]) -> Facts:
+def _ran(info: RunInfo) -> Facts:
     """What was run, in full."""
-    workload, backend = part(info, "workload"), part(info, "backend")
-    provenance = {**part(workload, "provenance"), **workload}
+    workload, backend, provenance = info.workload, info.backend, info.workload.provenance
+    name = clean(workload.name or "", 600)
     rows = (
-        ("Workload", ", ".join(t for t in (first(workload, "name"), *_system.source(info)) if t)),
+        ("Workload", ", ".join(t for t in (name, *_system.source(workload, info.spec)) if t)),
         ("Preparation", first(provenance, "preparation", "source")),
         ("Tokenizer", first(provenance, "tokenizer")),
         ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
         ("Model", first(backend, "model")),
-        ("Server" if backend.get("url") else "Hardware", _system.hardware(info)),
-        ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(str(info.get("clock")))),
+        ("Server" if backend.get("url") else "Hardware", _system.hardware(backend, info.host)),
+        ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(info.clock or "")),
     )
     return tuple((name, value) for name, value in rows if value)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.data.folder import Run
 from harness.errors import no_such
-from reports import _box, _data, _page, _sliders, _system, _verdict, _view, figures
+from reports import _box, _data, _page, _sliders, _verdict, _view, figures
 from reports._page import Part
 
 SECTIONS = {
@@ -62,7 +62,7 @@ def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     for key, module in figures.modules().items():
         if (figures.FIDELITY if module.SECTION == figures.FIDELITY else "figures") in sections:
             drawn = module.figure(run if figures.whole(module) else shown)
-            if drawn == _data.EMPTY and _system.part(run.info, "source").get("per_request") is False:
+            if drawn == _data.EMPTY and run.info.source.per_request is False:
                 drawn = _data.AGGREGATES  # the file never had requests: nothing on how to send more
             found.append(_page.part(key, module.TITLE, drawn))
     sliders = _sliders.of_run(shown) if "figures" in sections else None

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 from harness.data.folder import Run
+from harness.data.run_json import encode
 from harness.metrics.summary import summarize
 from reports import _data
 
@@ -16,7 +17,7 @@ class Json:
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline; control characters are escaped as JSON does."""
-        info = {**run.info, "complete": run.complete}
-        if not info.get("summary"):
-            info["summary"] = summarize(run.measured, _data.slo(run))
+        info = encode(run.info) | {"complete": run.complete}
+        if not run.info.summary:
+            info["summary"] = encode(summarize(run.measured, _data.slo(run)))
         return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"

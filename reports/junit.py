@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from harness.data.run_json import RunInfo
 from harness.validity.conclude import completed
 from harness.validity.work_done import exceeded
 from reports._format import clean, seconds, share
@@ -23,47 +24,47 @@ class Junit:
     def render(self, run: Run) -> str:
         """The XML, ending with a newline."""
         info = completed(run).info
-        workload = clean((info.get("workload") or {}).get("name", "run"))
-        backend = clean((info.get("backend") or {}).get("backend", "unknown"))
+        workload = clean(info.workload.name or "run")
+        backend = clean(info.backend.get("backend", "unknown"))
         properties = {
-            "schedule": (info.get("schedule") or {}).get("sha256", ""),
-            "seed": (info.get("spec") or {}).get("seed", ""),
-            **{f"version of {name}": version for name, version in (info.get("versions") or {}).items()},
+            "schedule": info.schedule.sha256 or "",
+            "seed": info.spec.get("seed", ""),
+            **{f"version of {name}": version for name, version in info.versions.items()},
         }
-        window_s = float(info["summary"].get("window_s") or 0.0)
+        window_s = float(info.summary.window_s or 0.0)
         return render(Suite("bench.run", f"{workload}.{backend}", [*_cases(info, run.complete)], window_s, properties))
 
 
-def _cases(info: dict[str, Any], complete: bool) -> Iterator[Case]:
-    verdict, summary = info["verdict"], info["summary"]
-    reasons = "; ".join(clean(reason, None) for reason in verdict.get("reasons") or [])
-    yield Case("valid", "passed") if verdict["valid"] else Case("valid", "error", reasons or "not valid")
+def _cases(info: RunInfo, complete: bool) -> Iterator[Case]:
+    verdict, summary = info.verdict, info.summary
+    reasons = "; ".join(clean(reason, None) for reason in verdict.reasons)
+    yield Case("valid", "passed") if verdict.valid else Case("valid", "error", reasons or "not valid")
     if failed := exceeded(info):
         yield Case("backend", "error", clean(failed, None))
     doubt = _doubt(info, complete)
-    if summary["attainment"] is not None and summary["bounds"]:
-        kept = f"{share(summary['attainment'], summary['goal'])} of the requests kept the SLO"
-        goal = f"the goal is {share(summary['goal'])}"
-        yield _bound("attainment", summary["attainment"] >= summary["goal"], f"{kept}, {goal}", doubt)
-    for bound in summary["bounds"]:
-        if bound["passed"] is None:
+    if summary.attainment is not None and summary.goal is not None and summary.bounds:
+        kept = f"{share(summary.attainment, summary.goal)} of the requests kept the SLO"
+        goal = f"the goal is {share(summary.goal)}"
+        yield _bound("attainment", summary.attainment >= summary.goal, f"{kept}, {goal}", doubt)
+    for bound in summary.bounds:
+        if bound.passed is None:
             continue
-        if bound.get("percentile") is None:
-            found = f"{share(bound['attainment'])} of the requests met it"
+        if bound.percentile is None:
+            found = f"{share(bound.attainment)} of the requests met it"
         else:
-            found = "too many requests failed" if bound["value_s"] is None else f"it is {seconds(bound['value_s'])}"
-        yield _bound(clean(bound["text"]), bound["passed"], found, doubt)
+            found = "too many requests failed" if bound.value_s is None else f"it is {seconds(bound.value_s)}"
+        yield _bound(clean(bound.text), bound.passed, found, doubt)
 
 
-def _doubt(info: dict[str, Any], complete: bool) -> str:
+def _doubt(info: RunInfo, complete: bool) -> str:
     """Why what was kept is not proven to be; empty where nothing speaks against it."""
-    verdict = info["verdict"]
+    verdict = info.verdict
     doubts = (
-        (not verdict["valid"], "the run is not valid"),
+        (not verdict.valid, "the run is not valid"),
         (exceeded(info), "the backend failed"),
         (not complete, "the run did not finish"),
-        (verdict.get("overloaded"), "the queue grew all through the run, so a longer one may keep less"),
-        (verdict.get("unresolved"), "the client's own error leaves it open"),
+        (verdict.overloaded, "the queue grew all through the run, so a longer one may keep less"),
+        (verdict.unresolved, "the client's own error leaves it open"),
     )
     return next((why for holds, why in doubts if holds), "")
 

@@ -10,7 +10,6 @@ from harness.metrics.measure import missing
 from reports import _stages, _trace_requests, _trace_steps
 from reports._format import clean
 from reports._stages import Shown
-from reports._system import part
 
 Event = dict[str, Any]
 
@@ -52,15 +51,15 @@ class Perfetto:
 
 def _other(run: Run, shown: Shown) -> dict[str, str]:
     """What the viewer shows about the trace: what was run, and what of it is here."""
-    workload, backend = part(run.info, "workload"), part(run.info, "backend")
+    info, backend = run.info, run.info.backend
     facts = {
-        "made by": f"bench {part(run.info, 'versions').get('bench', '')}",
-        "workload": workload.get("name"),
-        "arrivals": workload.get("arrivals"),
+        "made by": f"bench {info.versions.get('bench', '')}",
+        "workload": info.workload.name,
+        "arrivals": info.workload.arrivals,
         "backend": backend.get("backend") or backend.get("name"),
         **{name: backend.get(name) for name in ("model", "hardware", "policy")},
-        "SLO": part(run.info, "slo").get("text"),
-        "started": run.info.get("started"),
+        "SLO": info.slo.text,
+        "started": info.started,
         "shown": shown.said,
         "times": "microseconds since the start of the run",
     }

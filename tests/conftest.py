@@ -59,6 +59,7 @@ def remote_run():
     from harness.api import Exchange, RequestRecord
     from harness.data.folder import Run
     from harness.data.records import http_table, server_metrics_table, to_table
+    from harness.data.run_json import RunInfo
     from harness.metrics import slo as slos
 
     sound = {
@@ -127,9 +128,27 @@ def remote_run():
         told = metrics(records, server_ttft * server_requests, server_requests)
         tables = {"http": http_table(records), "server_metrics": told}
         assert all(isinstance(table, pa.Table) for table in tables.values())
-        return Run(Path("bench-runs/remote"), facts, to_table(records), None, None, True, **tables)
+        return Run(Path("bench-runs/remote"), RunInfo.of(facts), to_table(records), None, None, True, **tables)
 
     return make
+
+
+@pytest.fixture
+def put():
+    """Changes parts of the run.json of a run in memory: `put(run, fidelity={"law": "none"}, floor=None)`.
+
+    The keys of an object are put among those that are there; None takes a part away.
+    """
+    from harness.data.run_json import decode, encode
+
+    def change(run, **parts):
+        info = encode(run.info)
+        for name, value in parts.items():
+            both = isinstance(value, dict) and isinstance(info.get(name), dict)
+            info[name] = {**info[name], **value} if both else value
+        object.__setattr__(run, "info", decode({k: v for k, v in info.items() if v is not None}))
+
+    return change
 
 
 @pytest.fixture

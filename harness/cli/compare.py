@@ -196,7 +196,7 @@ def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
     """The backends of a pair of runs as they are stored, which is without secrets."""
     from harness.experiments.compare.pairing import made
 
-    base, head = (str((made(folder)[0].info.get("spec") or {}).get("backend")) for folder in folders)
+    base, head = (str(made(folder)[0].info.spec.get("backend")) for folder in folders)
     return base, head
 
 

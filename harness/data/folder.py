@@ -6,7 +6,6 @@ Parquet files, and the streams go away. Other files are written aside and moved 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,16 +15,18 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.api import VERSION, RequestRecord, Step
+from harness.data import run_json
 from harness.data.lists import pieces
 from harness.data.records import HTTP, REQUESTS, STEPS, Recounts, corrections, http_table, steps_table, to_table
-from harness.data.run_json import broken
+from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
 from harness.data.storage import Stream, batches, write_json, write_parquet
-from harness.data.warmup_cut import kept, restored
+from harness.data.warmup_cut import kept
 from harness.errors import UsageError
 
 _TABLES = ("requests", "steps", "http", "server_metrics")
@@ -65,7 +66,7 @@ class Run:
     """
 
     path: Path
-    info: dict[str, Any]
+    info: RunInfo
     requests: pa.Table
     steps: pa.Table | None
     schedule: pa.Table | None
@@ -84,7 +85,7 @@ class Run:
     @property
     def measured(self) -> pa.Table:
         """The requests that metrics are of: those after the warm-up that `run.json` tells of, in a new table."""
-        return kept(self.requests, restored(self.info))
+        return kept(self.requests, self.info.warmup)
 
 
 class RunFolder:
@@ -93,7 +94,7 @@ class RunFolder:
     def __init__(
         self,
         path: Path,
-        info: dict[str, Any],
+        info: RunInfo,
         streams: dict[str, Stream],
         flush_every: int,
         redact: Callable[[str], str] | None,
@@ -109,7 +110,7 @@ class RunFolder:
     def create(
         cls,
         path: str | os.PathLike[str],
-        info: Mapping[str, Any],
+        info: RunInfo,
         *,
         flush_every: int = 1000,
         redact: Callable[[str], str] | None = None,
@@ -125,9 +126,9 @@ class RunFolder:
         _check_usable(path)
         _make(path)
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
-        started = redacted({"schema": VERSION, **info, "state": "running"}, redact)
+        started = redacted(info.change(state="running"), redact)
         try:
-            write_json(path / "run.json", started)
+            write_json(path / "run.json", run_json.encode(started))
             requests.start()
             for file in path.iterdir():
                 if file.name not in ("run.json", "requests.arrows"):
@@ -166,21 +167,25 @@ class RunFolder:
         if self._waiting:
             self._write_waiting()
 
-    def update(self, info: Mapping[str, Any]) -> None:
-        """Replace some top-level keys of `run.json`."""
-        self.info = {**self.info, **redacted(info, self._redact)}
-        write_json(self.path / "run.json", self.info)
+    def update(self, **changes: object) -> None:
+        """Replace parts of `run.json`."""
+        self.write(self.info.change(**changes))
 
-    def finish(self, info: Mapping[str, Any] | None = None, recounted: Recounts | None = None) -> None:
+    def write(self, info: RunInfo) -> None:
+        """Replace `run.json`."""
+        self.info = redacted(info, self._redact)
+        write_json(self.path / "run.json", run_json.encode(self.info))
+
+    def finish(self, recounted: Recounts | None = None, *, state: str = "finished", **changes: object) -> None:
         """Turn the streams into Parquet files and say in `run.json` how the run ended.
 
-        The state becomes "finished" unless `info` names one ("interrupted"). `recounted` corrects the tokens of
-        requests that were counted after the run. Memory stays bounded.
+        The state becomes "finished", or "interrupted". `recounted` corrects the tokens of requests that were counted
+        after the run; `changes` are as those of `update`. Memory stays bounded.
         """
         self.flush()
         for name, stream in self._streams.items():
             stream.convert(self.path / f"{name}.parquet", corrections(name, recounted or {}))
-        self.update({"state": "finished", **(info or {})})
+        self.update(state=state, **changes)
         self.close(remove=True)
 
     def copy_to(self, path: Path) -> None:
@@ -227,22 +232,21 @@ class RunFolder:
         return self._streams[name]
 
     def __repr__(self) -> str:
-        return f"<RunFolder {self.path} {self.info['state']}, {len(self._waiting)} records not yet on disk>"
+        return f"<RunFolder {self.path} {self.info.state}, {len(self._waiting)} records not yet on disk>"
 
 
-def redacted(info: Mapping[str, Any], redact: Callable[[str], str] | None) -> dict[str, Any]:
+def redacted(info: RunInfo, redact: Callable[[str], str] | None) -> RunInfo:
     """The same with `redact` applied to every text in it."""
-    if redact is None:
-        return {**info}
+    return info if redact is None else run_json.decode(cleaned(run_json.encode(info), redact))
 
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            return redact(value)
-        if isinstance(value, Mapping):
-            return {key: clean(item) for key, item in value.items()}
-        return [clean(item) for item in value] if isinstance(value, list | tuple) else value
 
-    return {key: clean(value) for key, value in info.items()}
+def cleaned(value: Any, redact: Callable[[str], str]) -> Any:
+    """A JSON value with `redact` applied to every text in it."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {key: cleaned(item, redact) for key, item in value.items()}
+    return [cleaned(item, redact) for item in value] if isinstance(value, list | tuple) else value
 
 
 def check_free(path: Path, *, force: bool) -> None:
@@ -275,7 +279,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     path = Path(path)
     path = path.parent if path.name == "run.json" else path
     info = read_info(path)
-    running = info.get("state") == "running"
+    running = info.state == "running"
     requests = table(path, "requests", REQUESTS, stream_first=running)
     if requests is None and not running:
         raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; nothing can be told.")
@@ -286,29 +290,31 @@ def load(path: str | os.PathLike[str]) -> Run:
         requests=REQUESTS.empty_table() if requests is None else requests,
         steps=table(path, "steps", STEPS, stream_first=running),
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
-        complete=info.get("state") == "finished",
+        complete=info.state == "finished",
         http=table(path, "http", HTTP, stream_first=running),
         server_metrics=table(path, "server_metrics", stream_first=running),
     )
 
 
-def read_info(path: Path) -> dict[str, Any]:
+def read_info(path: Path) -> RunInfo:
     """The run.json of a run folder. Raises UsageError where there is none that can be read."""
     file = path / "run.json"
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        found = msgspec.json.decode(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         what = "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote.") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"No run in '{path}': its run.json cannot be read ({error}).") from None
-    if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(schema, int):
         raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
-    if info["schema"] > VERSION:
-        raise UsageError(f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench.")
-    if (place := broken(info)) is not None:
-        raise UsageError(f"No run in '{path}': its run.json is damaged at '{place[:200]}'.")
-    return info
+    if schema > VERSION:
+        raise UsageError(f"'{path}' has schema {schema}, this bench reads up to {VERSION}; use a newer bench.")
+    try:
+        return run_json.decode(found)
+    except UsageError as error:
+        raise UsageError(f"No run in '{path}': {error}.") from None
 
 
 def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_first: bool = False) -> pa.Table | None:

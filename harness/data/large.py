@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,8 @@ from harness.data import folder
 from harness.data.folder import Run
 from harness.data.lists import lists
 from harness.data.records import HTTP, REQUESTS, STEPS
+from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
-from harness.data.warmup_cut import restored
 from harness.errors import UsageError
 
 PART = 2048
@@ -40,14 +39,14 @@ def load(path: str | os.PathLike[str], large: int = LARGE) -> Run:
     path = path.parent if path.name == "run.json" else path
     info = folder.read_info(path)
     file = path / "requests.parquet"
-    if info.get("state") == "running" or "summary" not in info or not file.exists():
+    if info.state == "running" or not info.concluded or not file.exists():
         return folder.load(path)
     if opened(file).metadata.num_rows < large:
         return folder.load(path)
     return _thin(path, info, file)
 
 
-def _thin(path: Path, info: dict[str, Any], file: Path) -> Run:
+def _thin(path: Path, info: RunInfo, file: Path) -> Run:
     schedule, steps = path / "schedule.parquet", path / "steps.parquet"
     return folder.Run(
         path=path,
@@ -55,7 +54,7 @@ def _thin(path: Path, info: dict[str, Any], file: Path) -> Run:
         requests=read(file, without=("token_n",)),
         steps=None,
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
-        complete=info.get("state") == "finished",
+        complete=info.state == "finished",
         http=folder.table(path, "http", HTTP),
         server_metrics=folder.table(path, "server_metrics"),
         whole=folder.Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
@@ -134,10 +133,9 @@ def unreadable(file: Path, error: Exception) -> UsageError:
     return UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.")
 
 
-def cut_s(info: dict[str, Any]) -> float | None:
+def cut_s(info: RunInfo) -> float | None:
     """From when requests are measured; None where nothing was cut."""
-    cut = restored(info)
-    return cut.at_s if cut.requests else None
+    return info.warmup.at_s if info.warmup.requests else None
 
 
 def since(table: pa.Table, since_s: float | None) -> pa.Table:

@@ -1,162 +1,657 @@
-"""What every reader of run.json takes for granted: of what kind its values are, however deep they stand.
+"""run.json as a type: attributes inside, JSON at the border, and nothing of a file lost on the way.
 
-A file that somebody edited, or that was damaged, is refused in one sentence that names the place. What no reader
-computes with is not checked.
+`decode` checks what readers compute with and names the place that is wrong; `encode` gives the file back. Keys that
+no field has stay in it, and keys that it lacked stay away. UNSET stands for a key that a new file leaves out, None
+for null.
 """
 
-from __future__ import annotations
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from harness.api import VERSION
+from harness.errors import UsageError
 
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """A finite number from `low` to `high`, or nothing."""
+Facts: TypeAlias = dict[str, object]
+"""What a plug-in or a machine tells of itself, in its own words."""
 
-    low: float = -1e300
-    high: float = 1e300
-
-    def holds(self, value: object) -> bool:
-        if value is None:
-            return True
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        return plain and math.isfinite(value) and self.low <= value <= self.high  # type: ignore[arg-type,operator]  # plain
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A value of one of these types, or nothing."""
-
-    types: tuple[type, ...]
-
-    def holds(self, value: object) -> bool:
-        return value is None or isinstance(value, self.types)
+Number: TypeAlias = int | Annotated[float, Meta(ge=-1e300, le=1e300)]  # further out arithmetic overflows
+Positive: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0, le=1e300)]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Share: TypeAlias = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+Percentile: TypeAlias = Annotated[int, Meta(ge=0, le=100)] | Annotated[float, Meta(ge=0, le=100)]
+Range: TypeAlias = tuple[Number, Number]
+Flags: TypeAlias = tuple[bool, bool]
+Text: TypeAlias = str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """An object: the shape of known names, of those in `needed` never nothing; any other name has the shape `rest`.
+class Part(Struct, frozen=True):
+    """A part of run.json; false where nothing of it is known."""
 
-    With `whole` no name stands for nothing.
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) != default for name, default in _defaults(type(self)).items())
+
+
+class Cut(Part, frozen=True):
+    """Requests due before `at_s` stay in the table and in the load, and are left out of metrics.
+
+    `requests` of them are left out. `stationary` is False where MSER-5 found no place to cut, so that nothing was.
     """
 
-    known: Mapping[str, Shape]
-    needed: tuple[str, ...] = ()
-    rest: Shape | None = None
-    whole: bool = False
+    rule: str
+    at_s: Number
+    requests: Count
+    stationary: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
-    """A list, of `length` items where that is given; none of them is nothing where they are `needed`."""
+class Workload(Part, frozen=True, kw_only=True):
+    """What is sent: name, laws, rates, where lengths and times come from."""
 
-    of: Shape
-    length: int | None = None
-    needed: bool = True
-
-
-Shape: TypeAlias = "_Number | _Kind | _Object | _List"
-
-_NUMBER, _COUNT, _SHARE = _Number(), _Number(low=0), _Number(0.0, 1.0)
-_TEXT, _FLAG = _Kind((str,)), _Kind((bool,))
-_ANY = _Object({})
-_RANGE = _List(_NUMBER, length=2)
-_DESCRIBED = _Object({"unit": _TEXT, "n": _COUNT}, rest=_NUMBER)
-_CURVES = _Object({}, rest=_NUMBER)
-_GAPS = _Object({name: _List(_NUMBER) for name in ("at", "drawn", "declared")})
-_BOUND = _Object(
-    {"metric": _TEXT, "limit": _Number(low=0), "tag": _TEXT, "percentile": _Number(0, 100)}, needed=("metric", "limit")
-)
-_SCORED = _Object(
-    {
-        "text": _TEXT, "metric": _TEXT, "limit_s": _NUMBER, "tag": _TEXT, "percentile": _Number(0, 100),
-        "requests": _COUNT, "attainment": _SHARE, "value_s": _NUMBER, "passed": _FLAG,
-    },
-    needed=("metric",),
-)  # fmt: skip
-_SUMMARY = _Object(
-    {
-        "requests": _COUNT, "window_s": _NUMBER, "throughput_rps": _NUMBER, "output_tps": _NUMBER,
-        "goodput_rps": _NUMBER, "preemptions": _COUNT, "goal": _SHARE, "attainment": _SHARE, "passed": _FLAG,
-        "status": _Object({}, rest=_COUNT, whole=True), "metrics": _Object({}, rest=_DESCRIBED),
-        "bounds": _List(_SCORED), "classes": _Object({}, rest=_SHARE),
-    }
-)  # fmt: skip
-_WITHIN = _Object(
-    {
-        "confidence": _SHARE, "at_least": _SHARE, "why_not": _TEXT,
-        "attainment": _Object({"low": _SHARE, "high": _SHARE}, needed=("low", "high")),
-        "metrics": _Object({}, rest=_Object({"mean": _RANGE, "p99": _RANGE}), whole=True),
-    }
-)  # fmt: skip
-_NUMBERS_OF_SENDING = (
-    "requested_rps", "drawn_rps", "achieved_rps", "gap_cv", "tick_s", "ks", "ks_p", "expected_rps", "rate_z",
-    "lateness_p50_s", "lateness_p99_s", "lateness_max_s",
-)  # fmt: skip
-_FIDELITY = _Object(
-    {
-        **dict.fromkeys(_NUMBERS_OF_SENDING, _NUMBER),
-        "scheduled": _COUNT, "sent": _COUNT, "late_share": _SHARE, "law": _TEXT, "line": _TEXT, "gaps": _GAPS,
-        "dispersion": _CURVES, "autocorrelation": _CURVES,
-        "rate_curve": _Object({"rps": _List(_NUMBER), "end_s": _NUMBER}),
-        "drawn": _Object({"gap_cv": _NUMBER, "dispersion": _CURVES, "autocorrelation": _CURVES}),
-    }
-)  # fmt: skip
-_WARNING = _Object({"code": _TEXT, "message": _TEXT, "remedy": _TEXT})
-RUN = _Object(
-    {
-        "spec": _ANY, "backend": _ANY, "summary": _SUMMARY, "within": _WITHIN, "fidelity": _FIDELITY,
-        "workload": _Object({"rate_rps": _NUMBER, "arrivals_rps": _NUMBER, "provenance": _ANY}),
-        "slo": _Object({"bounds": _List(_BOUND), "goal": _SHARE, "text": _TEXT}),
-        "schedule": _Object({"requests": _COUNT, "span_s": _NUMBER, "sha256": _TEXT}),
-        "verdict": _Object({"valid": _FLAG, "reasons": _List(_TEXT), "text": _TEXT}),
-        "warmup": _Object(
-            {"rule": _TEXT, "at_s": _NUMBER, "requests": _COUNT, "stationary": _FLAG},
-            needed=("rule", "at_s", "requests"),
-        ),
-        "warnings": _List(_WARNING), "checks": _List(_ANY), "request_throughput": _NUMBER, "output_throughput": _NUMBER,
-        "floor": _Object({}), "resolution": _Object({"undecided": _FLAG, "unresolved": _List(_TEXT)}),
-    }
-)  # fmt: skip
-"""Of run.json, as far as readers compute with it."""
+    name: Text = None
+    arrivals: Text = None
+    lengths: Text = None
+    rate_rps: Number | None = None
+    arrivals_rps: Number | None = None
+    recorded: bool | None = None
+    provenance: Facts = field(default_factory=dict)
 
 
-def broken(info: Mapping[str, Any]) -> str | None:
-    """The first place that is not as readers take it to be, such as 'summary.bounds[0].metric'; None where all is."""
-    return next(_broken(info, RUN, ""), None)
+class StoredBound(Part, frozen=True, kw_only=True):
+    """A bound of the SLO, as `harness.api.Bound`."""
+
+    metric: str
+    limit: Positive
+    tag: Text = None
+    percentile: Percentile | None = None
 
 
-def _broken(value: Any, shape: Shape, at: str) -> Iterator[str]:
-    if value is None:
-        return
-    if isinstance(shape, _Number | _Kind):
-        if not shape.holds(value):
-            yield at
-    elif isinstance(shape, _List):
-        yield from _in_list(value, shape, at)
-    elif not isinstance(value, Mapping):
-        yield at
-    else:
-        yield from _in_object(value, shape, at)
+class StoredSlo(Part, frozen=True, kw_only=True):
+    """The SLO: the text for people, the bounds to score by; older files have the text alone."""
+
+    text: Text = None
+    bounds: list[StoredBound] | None = None
+    goal: Share | None = None
 
 
-def _in_list(value: Any, shape: _List, at: str) -> Iterator[str]:
-    if not isinstance(value, list) or shape.length not in (None, len(value)):
-        yield at
-        return
-    for i, item in enumerate(value):
-        if item is None and shape.needed:
-            yield f"{at}[{i}]"
-        yield from _broken(item, shape.of, f"{at}[{i}]")
+class Schedule(Part, frozen=True, kw_only=True):
+    """What was to be sent. `sha256` tells whether two runs sent the same."""
+
+    sha256: Text = None
+    requests: Count | None = None
+    span_s: Number | UnsetType | None = UNSET
 
 
-def _in_object(value: Mapping[str, Any], shape: _Object, at: str) -> Iterator[str]:
-    yield from (f"{at}.{name}".lstrip(".") for name in shape.needed if value.get(name) is None)
-    yield from (f"{at}.{name}" for name, item in value.items() if item is None and shape.whole)
-    for name, item in value.items():
-        of = shape.known.get(name, shape.rest)
-        if of is not None:
-            yield from _broken(item, of, f"{at}.{name}".lstrip("."))
+class Source(Part, frozen=True, kw_only=True):
+    """The tool that another file is of, and the columns and metrics that it cannot tell."""
+
+    tool: Text = None
+    version: Text = None
+    missing: list[str] = field(default_factory=list)
+    per_request: bool | None = None
+    file: Text = None
+    name: Text = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Compared(Part, frozen=True):
+    """One quantity as both sides tell it; None where a side says nothing, `within` None where nothing is compared.
+
+    `why` says what keeps a row from being compared, or what its difference allows for.
+    """
+
+    name: Text = None
+    unit: Text = None
+    client: Number | None = None
+    server: Number | None = None
+    difference: Number | None = None
+    allowed: Number | None = None
+    within: bool | None = None
+    why: Text = None
+
+
+class Server(Part, frozen=True, kw_only=True):
+    """A remote server by its own metrics: where they were read, its names for them, and what both sides tell."""
+
+    kind: Text | UnsetType = UNSET
+    metrics_url: list[str] | UnsetType = UNSET
+    names: dict[str, str] | UnsetType = UNSET
+    scrapes: Count | UnsetType = UNSET
+    failed: Count | UnsetType = UNSET
+    why: Text | UnsetType = UNSET
+    compared: list[Compared] | UnsetType = UNSET
+
+
+class FloorError(Part, frozen=True):
+    """The client's own error: half of all, and 99 % of all stamps are nearer to the truth."""
+
+    p50_s: Number | None = None
+    p99_s: Number | None = None
+
+
+class Floor(Part, frozen=True, kw_only=True):
+    """The error of the client's stamps, the larger one of both measurements, and the load it was measured under."""
+
+    ttft: FloorError | None = None
+    itl: FloorError | None = None
+    tpot: FloorError | None = None
+    e2e: FloorError | None = None
+    lateness: FloorError | None = None
+    streams: Count | None = None
+    rate_rps: Number | None = None
+    seconds: Number | None = None
+    before: Facts | None = None
+    after: Facts | None = None
+
+    def error(self, name: str) -> FloorError:
+        """That of stamps of this kind; empty where it was not measured."""
+        found: FloorError | None = getattr(self, name)
+        return found or FloorError()
+
+
+_Told: TypeAlias = Number | UnsetType | None
+
+
+class Sender(Part, frozen=True, kw_only=True):
+    """What a process that sent requests says of itself; UNSET what its platform does not tell."""
+
+    sender: _Told = UNSET
+    sent: _Told = UNSET
+    loop: Text | UnsetType = UNSET
+    cpu_s: _Told = UNSET
+    cpu_share: _Told = UNSET
+    cpu_share_max: _Told = UNSET
+    run_wait_share: _Told = UNSET
+    stall_max_s: _Told = UNSET
+    gc_max_s: _Told = UNSET
+    stamps: Text | UnsetType = UNSET
+    reads: _Told = UNSET
+    process_stamps: _Told = UNSET
+    read_lag_p50_s: _Told = UNSET
+    read_lag_p99_s: _Told = UNSET
+    read_lag_max_s: _Told = UNSET
+    clock_steps: _Told = UNSET
+    clock_slope_ppm: _Told = UNSET
+    connections_opened: _Told = UNSET
+    connections_most: _Told = UNSET
+    resent: _Told = UNSET
+    segments: _Told = UNSET
+    retransmits: _Told = UNSET
+    open_files: _Told = UNSET
+    open_files_limit: _Told = UNSET
+    other_load_cores: _Told = UNSET
+
+
+class Client(Part, frozen=True, kw_only=True):
+    """The client of a run against a remote server."""
+
+    senders: Count | None = None
+    stamps: Text | UnsetType = UNSET
+    per_sender: list[Sender] = field(default_factory=list)
+
+
+class Resolution(Part, frozen=True, kw_only=True):
+    """What holds with all limits a floor lower, and a floor higher.
+
+    `attainment` (None where every bound is on a percentile) and `kept` (all bounds on percentiles) are pairs for the
+    two cases, `passed` too. `unresolved` lists the bounds that hold in one case only, `undecided` says whether the goal
+    of the run is one of those questions.
+    """
+
+    attainment: Range | None = None
+    kept: Flags = (True, True)
+    passed: Flags | None = None
+    unresolved: list[str] = field(default_factory=list)
+    undecided: bool = False
+
+
+class Described(Part, frozen=True):
+    """A metric over the requests that ended well; None where nothing was measured."""
+
+    n: Count | None = None
+    mean: Number | None = None
+    std: Number | None = None
+    p50: Number | None = None
+    p90: Number | None = None
+    p99: Number | None = None
+    max: Number | None = None
+    unit: Text = None
+
+
+class ScoredBound(Part, frozen=True, kw_only=True):
+    """What a bound of the SLO found: the share of its requests, or the value of its percentile."""
+
+    text: Text = None
+    metric: str
+    limit_s: Number | None = None
+    tag: Text = None
+    percentile: Percentile | None = None
+    requests: Count | UnsetType = UNSET
+    attainment: Share | None = None
+    value_s: Number | None = None
+    passed: bool | None = None
+
+
+class Summary(Part, frozen=True, kw_only=True):
+    """The numbers of the requests after the warm-up."""
+
+    requests: Count | None = None
+    status: dict[str, Count] = field(default_factory=dict)
+    failed: Number | None = None
+    window_s: Number | None = None
+    throughput_rps: Number | None = None
+    output_tps: Number | None = None
+    goodput_rps: Number | None = None
+    token_goodput_tps: Number | None = None
+    preemptions: Count | None = None
+    metrics: dict[str, Described] = field(default_factory=dict)
+    slo: Text = None
+    goal: Share | None = None
+    attainment: Share | None = None
+    passed: bool | None = None
+    bounds: list[ScoredBound] = field(default_factory=list)
+    binding: Text = None
+    classes: dict[str, Share | None] = field(default_factory=dict)
+
+    @property
+    def percentiles_passed(self) -> list[bool | None]:
+        """Which of the bounds on percentiles of the run hold."""
+        return [bound.passed for bound in self.bounds if bound.percentile is not None]
+
+
+class Interval(Part, frozen=True, kw_only=True):
+    """An interval of a share."""
+
+    low: Share
+    high: Share
+
+
+class Intervals(Part, frozen=True, kw_only=True):
+    """Intervals of the mean and the p99 of a metric, None of too few requests."""
+
+    mean: Range | None = None
+    p99: Range | None = None
+
+
+class Within(Part, frozen=True, kw_only=True):
+    """Intervals within the run; `why_not` is the sentence that stands for them."""
+
+    confidence: Share | None = None
+    resamples: Count | None = None
+    block: Count | None = None
+    alike: Number | None = None
+    attainment: Interval | None = None
+    at_least: Share | None = None
+    metrics: dict[str, Intervals] = field(default_factory=dict)
+    why_not: Text = None
+
+
+class Failures(Part, frozen=True, kw_only=True):
+    """Requests that failed by the fault of the backend; `said` is the sentence where they `exceeded` what may."""
+
+    requests: Count = 0
+    share: Share | None = None
+    at_most: Number = 0.0
+    exceeded: bool = False
+    said: Text = None
+
+
+class OutputLengths(Part, frozen=True, kw_only=True):
+    """Mean output tokens of the answers that ended well, and of what was requested of them.
+
+    Failed, truncated and cancelled requests play no part: they miss the SLO and count as failed. `by` is "request"
+    where something in the request makes the answer that long, "server" where it may end anywhere. `requests` are those
+    whose tokens the server counted (`counted`), else all of them.
+    """
+
+    by: Text = None
+    requests: Count | None = None
+    output_tokens: Number | None = None
+    requested_tokens: Number | None = None
+    share: Number | None = None
+    counted: bool | None = None
+
+
+class Check(Part, frozen=True):
+    """One check: what was found, and what to do where that is not good."""
+
+    check: Text = None
+    state: Text = None
+    said: Text = None
+    remedy: Text = ""
+
+
+Curve: TypeAlias = dict[str, Number | None]
+"""A value by the width of the bins, in seconds."""
+
+
+class Burstiness(Part, frozen=True, kw_only=True):
+    """Spread of the gaps; dispersion and memory of the counts by the width of their bins in seconds."""
+
+    gap_cv: Number | None = None
+    dispersion: Curve = field(default_factory=dict)
+    autocorrelation: Curve = field(default_factory=dict)
+
+
+class AllSent(Part, frozen=True, kw_only=True):
+    """Everything that was sent, follow-ups included, with its burstiness."""
+
+    sent: Count | None = None
+    rps: Number | None = None
+    gap_cv: Number | None = None
+    dispersion: Curve = field(default_factory=dict)
+    autocorrelation: Curve = field(default_factory=dict)
+
+
+class FollowUps(Part, frozen=True, kw_only=True):
+    """What waited for answers: how many there were, left, were dropped with their session, or never came to be due.
+
+    `closed` says that they are those of users who ask again and again, and not of sessions.
+    """
+
+    planned: Count | None = None
+    sent: Count | None = None
+    dropped: Count | None = None
+    not_sent: Count | None = None
+    closed: bool = False
+
+
+class Gaps(Part, frozen=True, kw_only=True):
+    """The law of the gaps, drawn and declared, at some lengths."""
+
+    at: list[Number]
+    drawn: list[Number]
+    declared: list[Number]
+
+
+class RateCurve(Part, frozen=True, kw_only=True):
+    """The course of the declared rate."""
+
+    end_s: Number | None = None
+    rps: list[Number] = field(default_factory=list)
+
+
+class Fidelity(Part, frozen=True, kw_only=True):
+    """How the sending agreed with the schedule, and the schedule with its law; None for what cannot be told.
+
+    Rates are gaps per second; `gap_cv`, `dispersion` (variance by mean of counts) and `autocorrelation` (of
+    neighbouring counts) are those of the sending, under `drawn` those of the schedule. Stamps on a grid (`tick_s`) are
+    counted in whole ticks. `law` says what was declared: "clock", "operational", "none" or "unknown"; `ks` and `ks_p`
+    compare the gaps with it, `gaps` holds both at some points. `expected_rps` is the declared rate over the time of
+    this schedule, where it may be another than the long-run mean, `rate_curve` its course, and `rate_z` how many
+    standard errors the drawn rate is from it. `follow_ups` counts what waited for answers, `all` tells of everything
+    that was sent, where there are any.
+    """
+
+    requested_rps: Number | None = None
+    drawn_rps: Number | None = None
+    achieved_rps: Number | None = None
+    scheduled: Count | None = None
+    sent: Count | None = None
+    gap_cv: Number | None = None
+    dispersion: Curve = field(default_factory=dict)
+    autocorrelation: Curve = field(default_factory=dict)
+    drawn: Burstiness = Burstiness()
+    tick_s: Number | None = None
+    law: Text = None
+    ks: Number | None = None
+    ks_p: Number | None = None
+    gaps: Gaps | None = None
+    expected_rps: Number | None = None
+    rate_curve: RateCurve | None = None
+    rate_z: Number | None = None
+    follow_ups: FollowUps | None = None
+    all: AllSent | None = None
+    lateness_p50_s: Number | None = None
+    lateness_p99_s: Number | None = None
+    lateness_max_s: Number | None = None
+    late_share: Share | None = None
+    line: Text = None
+
+
+class Warned(Part, frozen=True, kw_only=True):
+    """Something a reader of the result must know, with a remedy."""
+
+    code: Text = None
+    message: Text = None
+    remedy: Text = None
+
+
+class Verdict(Part, frozen=True, kw_only=True):
+    """Whether the run proves anything, and the sentences that say why not. Older files know no `queue_grew`."""
+
+    valid: bool | None = None
+    overloaded: bool | None = None
+    queue_grew: bool | None = None
+    unresolved: bool | None = None
+    reasons: list[str] = field(default_factory=list)
+    text: Text = None
+
+    @property
+    def grew(self) -> bool:
+        """Whether the queue grew all through the run, be the SLO met or not; an older file calls that overload."""
+        return bool(self.overloaded if self.queue_grew is None else self.queue_grew)
+
+
+class Ending(Part, frozen=True, kw_only=True):
+    """How the run ended, as `harness.api.Outcome`."""
+
+    ended: Text = None
+    sent: Count | None = None
+    not_sent: Number | None = None
+    cut: Count | None = None
+    error: Text = None
+
+
+class _Begun(Part, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known before the first answer, and of the client of a remote server."""
+
+    schema: int
+    spec: Facts = field(default_factory=dict)
+    command: Text = None
+    versions: Facts = field(default_factory=dict)
+    host: Facts = field(default_factory=dict)
+    clock: Text = None
+    started: Text = None
+    workload: Workload = Workload()
+    backend: Facts = field(default_factory=dict)
+    slo: StoredSlo = StoredSlo()
+    schedule: Schedule = Schedule()
+    source: Source = Source()
+    aggregates: Facts = field(default_factory=dict)
+    state: Text = None
+    content: Facts | UnsetType = UNSET
+    server: Server = Server()
+    floor: Floor | UnsetType | None = UNSET
+    floor_why: Text = None
+    startup_s: Number | UnsetType | None = UNSET
+    client: Client = Client()
+
+
+class _Vllm(_Begun, frozen=True, kw_only=True, omit_defaults=True):
+    """The keys of `vllm bench serve --save-result`, by its definitions (`harness.metrics.summary.vllm_keys`)."""
+
+    duration: _Told = UNSET
+    completed: _Told = UNSET
+    failed: _Told = UNSET
+    total_input_tokens: _Told = UNSET
+    total_output_tokens: _Told = UNSET
+    request_throughput: _Told = UNSET
+    request_goodput: _Told = UNSET
+    output_throughput: _Told = UNSET
+    total_token_throughput: _Told = UNSET
+    max_output_tokens_per_s: _Told = UNSET
+    max_concurrent_requests: _Told = UNSET
+    mean_ttft_ms: _Told = UNSET
+    median_ttft_ms: _Told = UNSET
+    std_ttft_ms: _Told = UNSET
+    p50_ttft_ms: _Told = UNSET
+    p90_ttft_ms: _Told = UNSET
+    p99_ttft_ms: _Told = UNSET
+    mean_tpot_ms: _Told = UNSET
+    median_tpot_ms: _Told = UNSET
+    std_tpot_ms: _Told = UNSET
+    p50_tpot_ms: _Told = UNSET
+    p90_tpot_ms: _Told = UNSET
+    p99_tpot_ms: _Told = UNSET
+    mean_itl_ms: _Told = UNSET
+    median_itl_ms: _Told = UNSET
+    std_itl_ms: _Told = UNSET
+    p50_itl_ms: _Told = UNSET
+    p90_itl_ms: _Told = UNSET
+    p99_itl_ms: _Told = UNSET
+    mean_e2el_ms: _Told = UNSET
+    median_e2el_ms: _Told = UNSET
+    std_e2el_ms: _Told = UNSET
+    p50_e2el_ms: _Told = UNSET
+    p90_e2el_ms: _Told = UNSET
+    p99_e2el_ms: _Told = UNSET
+
+
+_NO_SUMMARY, _NO_VERDICT = Summary(), Verdict()
+
+
+class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
+    """run.json: what was asked, of what, and what came of it. Parts that it lacks are empty, and false."""
+
+    resolution: Resolution = Resolution()
+    warmup: Cut = Cut("none", 0.0, 0)
+    summary: Summary = _NO_SUMMARY
+    within: Within = Within()
+    failures: Failures = Failures()
+    output_lengths: OutputLengths = OutputLengths()
+    checks: list[Check] | UnsetType = UNSET
+    fidelity: Fidelity = Fidelity()
+    warnings: list[Warned] | UnsetType = UNSET
+    verdict: Verdict = _NO_VERDICT
+    outcome: Ending | UnsetType | None = UNSET
+    as_read: Facts | None = field(default=None, name=" as read")  # the object this came from; never written
+
+    @classmethod
+    def of(cls, facts: Mapping[str, object]) -> "RunInfo":
+        """The run.json of these facts, in their order. Raises UsageError as `decode` does."""
+        return decode({"schema": VERSION, **facts})
+
+    @property
+    def concluded(self) -> bool:
+        """Whether there is a summary and a verdict; a run that was killed, or still goes on, has none."""
+        return self.summary is not _NO_SUMMARY and self.verdict is not _NO_VERDICT
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the clock was a simulator's."""
+        return self.clock == "virtual"
+
+    @property
+    def seed(self) -> object:
+        """The seed of all random streams, where it is told."""
+        return self.spec.get("seed")
+
+    @property
+    def capabilities(self) -> Mapping[str, object]:
+        """What a remote server was found to take and to tell."""
+        return inner(self.backend, "capabilities")
+
+    def warning(self, code: str) -> Warned | None:
+        """The warning of that code, where the run carries one."""
+        return next((warned for warned in self.warnings or () if warned.code == code), None)
+
+    def change(self, **changes: Any) -> "RunInfo":
+        """The same with other parts. Raises TypeError for a key that run.json does not have."""
+        return msgspec.structs.replace(self, **changes)
+
+
+P = TypeVar("P", bound=Part)
+
+
+def from_facts(kind: type[P], facts: Mapping[str, object]) -> P:
+    """A part, of the facts that a plug-in tells; those that no field has are left out."""
+    return kind(**{name: facts[name] for name in kind.__struct_fields__ if name in facts})
+
+
+def inner(facts: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    """A nested object of free-form facts; empty where it is missing or is no object."""
+    found = facts.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def decode(read: object) -> RunInfo:
+    """The run.json in a JSON object. Raises UsageError, with the place of the first value that is of another kind."""
+    known = {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else read
+    try:
+        return msgspec.convert(known, RunInfo).change(as_read=read)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"its run.json is damaged at '{_place(known, error)[:200]}'") from None
+
+
+def encode(part: Part) -> dict[str, Any]:
+    """The JSON object: fields in their order, after those of the file it was read from, which keeps its own."""
+    found: dict[str, Any] = _plain(part, part.as_read if isinstance(part, RunInfo) else None)
+    return found
+
+
+def _plain(value: object, read: object) -> Any:
+    if isinstance(value, Struct):
+        return _object(value, read if isinstance(read, dict) else None)
+    if isinstance(value, dict):
+        before = read if isinstance(read, dict) else {}
+        return {key: _plain(item, before.get(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = read if isinstance(read, list) and len(read) == len(value) else [None] * len(value)
+        return [_plain(*pair) for pair in zip(value, items, strict=True)]
+    return value
+
+
+def _object(part: Struct, read: Facts | None) -> Facts:
+    before = {} if read is None else read
+    lean = read is not None or part.__struct_config__.omit_defaults
+    known: Facts = {}
+    for name, default in _defaults(type(part)).items():
+        value = getattr(part, name)
+        absent = name not in before and lean and (value is default or (default in ({}, []) and value == default))
+        if value is not UNSET and not absent and name != "as_read":
+            known[name] = _plain(value, before.get(name))
+    return {name: known.get(name, value) for name, value in before.items()} | known
+
+
+def _defaults(of: type[Struct]) -> dict[str, object]:
+    """The default of every field, in order; NODEFAULT where it has to be given."""
+    return {f.name: {} if f.default_factory is dict else [] if f.default_factory is list else f.default
+            for f in msgspec.structs.fields(of)}  # fmt: skip
+
+
+def _place(read: object, error: msgspec.ValidationError) -> str:
+    """'summary.bounds[0].metric' of an error; msgspec leaves out the keys of mappings, so they are looked for."""
+    place = str(error).partition("at `$")[2].rstrip("`")
+    if missing := re.search(r"missing required field `(.*?)`", str(error)):
+        place += f".{missing[1]}"
+    while "[...]" in place:
+        before, _, after = place.partition("[...]")
+        place = f"{before}.{_broken_key(read, before, str(error))}{after}"
+    return place.lstrip(".")
+
+
+def _broken_key(read: Any, place: str, message: str) -> str:
+    """The key of the mapping at this place without which the error would be another, or none."""
+    steps = [int(step[1:-1]) if step[0] == "[" else step for step in re.findall(r"[^.\[\]]+|\[\d+\]", place)]
+    mapping: Any = read
+    for step in steps:
+        mapping = mapping[step]
+    for key, value in mapping.items():
+        try:
+            msgspec.convert(_with(read, steps, {key: value}), RunInfo)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return str(key)
+    return "..."
+
+
+def _with(read: Any, steps: list[Any], value: object) -> Any:
+    """The same with another value at this place."""
+    if not steps:
+        return value
+    copy = dict(read) if isinstance(read, dict) else list(read)
+    copy[steps[0]] = _with(read[steps[0]], steps[1:], value)
+    return copy

@@ -64,7 +64,7 @@ def _rows(
 ) -> Iterator[tuple[tables.Cell, ...]]:
     say(f"calibration under {policies[0]}")
     first = _run(policies[0], CALIBRATION, traffic.seed, "engine", folder / "calibration")
-    blocks = first.run.info["backend"]["kv_blocks"]
+    blocks = first.run.info.backend["kv_blocks"]
     from_steps([str(folder / "calibration")], FitOptions("linear"), latency)
     for number, policy in enumerate(policies, 1):
         place = folder / f"{number}-{parse(policy).name}"
@@ -85,9 +85,6 @@ def _run(policy: str, options: Mapping[str, object], seed: int, backend: str, ou
 
 
 def _row(policy: str, where: str, result: Result) -> tuple[tables.Cell, ...]:
-    summary = result.run.info["summary"]
-    metrics = summary["metrics"]
-    return (
-        policy, where, summary["attainment"], metrics["ttft"]["p50"], metrics["ttft"]["p90"], metrics["tpot"]["p50"],
-        metrics["itl"]["p99"], summary["preemptions"],
-    )  # fmt: skip
+    summary = result.run.info.summary
+    ttft, tpot, itl = (summary.metrics[name] for name in ("ttft", "tpot", "itl"))
+    return policy, where, summary.attainment, ttft.p50, ttft.p90, tpot.p50, itl.p99, summary.preemptions

@@ -5,7 +5,7 @@ How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
 from harness.data.lists import pieces
+from harness.data.run_json import RunInfo, StoredBound, StoredSlo, encode
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, joined, metrics, per_request, sample, succeeded
 from harness.metrics.quantiles import quantile, with_failures
@@ -163,32 +164,34 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
 
 
 def stored(slo: Slo) -> dict[str, Any]:
-    """The SLO as run.json holds it: the text for people, the bounds for `restored`."""
-    return {"text": text(slo), "bounds": [asdict(bound) for bound in slo.bounds], "goal": slo.goal}
+    """The SLO as answers hold it, and run.json."""
+    return encode(part(slo))
 
 
-def restored(info: Mapping[str, Any]) -> Slo:
-    """The SLO that a run was asked to keep, from its run.json; without bounds when it had none."""
-    kept = info.get("slo")
-    if not isinstance(kept, Mapping):
-        return Slo()
-    goal = float(kept.get("goal") or Slo().goal)
-    if "bounds" not in kept:
-        return parse(str(kept.get("text") or ""), goal=goal)
-    bounds = []
-    for bound in kept["bounds"] or []:
-        if bound["metric"] not in metrics():
-            raise no_such("metric", str(bound["metric"]), metrics(), "The run was asked to keep a bound on it.")
-        bounds.append(Bound(str(bound["metric"]), float(bound["limit"]), bound.get("tag"), bound.get("percentile")))
-    return Slo(tuple(bounds), goal)
+def part(slo: Slo) -> StoredSlo:
+    """The part of run.json: the text for people, the bounds for `restored`."""
+    bounds = [StoredBound(metric=b.metric, limit=b.limit, tag=b.tag, percentile=b.percentile) for b in slo.bounds]
+    return StoredSlo(text=text(slo), bounds=bounds, goal=slo.goal)
 
 
-def meets(attainment: float | None, bounds: Iterable[Mapping[str, Any]], least: float) -> bool:
-    """Whether a stored score has `least` of the requests within the SLO and no percentile bound broken.
+def restored(info: RunInfo | Mapping[str, Any]) -> Slo:
+    """The SLO that a run was asked to keep, from its run.json or an answer; without bounds when it had none."""
+    kept = info.slo if isinstance(info, RunInfo) else RunInfo.of({"slo": info.get("slo")}).slo
+    goal = float(kept.goal or Slo().goal)
+    if kept.bounds is None:
+        return parse(kept.text or "", goal=goal)
+    for bound in kept.bounds:
+        if bound.metric not in metrics():
+            raise no_such("metric", bound.metric, metrics(), "The run was asked to keep a bound on it.")
+    return Slo(tuple(Bound(b.metric, float(b.limit), b.tag, b.percentile) for b in kept.bounds), goal)
+
+
+def meets(attainment: float | None, percentiles: Iterable[bool | None], least: float) -> bool:
+    """Whether a stored score has `least` of the requests within the SLO, and passed all bounds on `percentiles`.
 
     Where every bound is on a percentile there is no such share (None), and the percentiles decide alone.
     """
-    whole = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
+    whole = list(percentiles)
     enough = bool(whole) if attainment is None else attainment >= least
     return enough and False not in whole
 

@@ -9,7 +9,7 @@ as 0 in goodput. Where vLLM writes 0 because nothing was measured, None stands h
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,25 +18,26 @@ import pyarrow.compute as pc
 
 from harness.api import Slo, Status
 from harness.data.lists import BLOCK, kept, lists, number, ratio
+from harness.data.run_json import Described, ScoredBound, Summary
 from harness.metrics.measure import first_last, metrics, missing, sample, succeeded
 from harness.metrics.quantiles import quantile, quantiles
-from harness.metrics.slo import BoundScore, Score, score, text
+from harness.metrics.slo import BoundScore, score, text
 
-__all__ = ["describe", "per_second_of", "quantile", "summarize", "window_of"]
+__all__ = ["describe", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 PERCENTILES = (50, 90, 99)
 
 
-def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start_s: float = 0.0) -> dict[str, Any]:
-    """The numbers of a run, fit for JSON; None stands where nothing was measured.
+def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> Summary:
+    """The numbers of a run; None stands where nothing was measured.
 
     Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
     the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
     Latencies are those of requests that ended well; attainment counts all requests. Where every bound is on a
     percentile there is neither attainment nor goodput. Metrics that are dear (`on_request`) are measured only where the
-    SLO names them. Measuring began at `start_s`, from where vLLM's duration counts.
+    SLO names them.
     """
     scored = score(table, slo)
     ok = succeeded(table)
@@ -45,23 +46,27 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start
     good = per_second if scored.by_request else lambda _: math.nan
     asked = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in asked or not m.on_request}
-    measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
+    measured = {name: describe(sample(m, table, ok), m.unit) for name, m in wanted.items()}
     ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
-    found: dict[str, Any] = {
-        "requests": len(table),
-        "status": {status: ends.get(status, 0) for status in get_args(Status)},
-        "failed": float(1 - ok.mean()) if len(ok) else None,
-        "window_s": window,
-        "throughput_rps": per_second(int(ok.sum())),
-        "output_tps": per_second(_tokens(table, ok)),
-        "goodput_rps": good(int(scored.met.sum())),
-        "token_goodput_tps": good(_tokens(table, scored.met)),
-        "preemptions": pc.sum(table["preemptions"]).as_py(),
-        "metrics": measured,
-        **_slo_part(slo, scored),
-        "vllm": vllm_keys(table, slo, ok, measured, start_s),
-    }
-    return {key: _clean(value) for key, value in found.items()}
+    return Summary(
+        requests=len(table),
+        status={status: ends.get(status, 0) for status in get_args(Status)},
+        failed=float(1 - ok.mean()) if len(ok) else None,
+        window_s=_known(window),
+        throughput_rps=_known(per_second(int(ok.sum()))),
+        output_tps=_known(per_second(_tokens(table, ok))),
+        goodput_rps=_known(good(int(scored.met.sum()))),
+        token_goodput_tps=_known(good(_tokens(table, scored.met))),
+        preemptions=pc.sum(table["preemptions"]).as_py(),
+        metrics=measured,
+        slo=text(slo),
+        goal=slo.goal,
+        attainment=_known(scored.attainment),
+        passed=scored.passed if scored.bounds and len(scored.met) else None,
+        bounds=[_scored(b) for b in scored.bounds],
+        binding=scored.binding.text if scored.binding else None,
+        classes=dict(scored.by_class),
+    )
 
 
 def window_of(table: pa.Table) -> float:
@@ -99,68 +104,55 @@ def _scheduled(table: pa.Table) -> tuple[float, float]:
     return float(ends["min"]), float(ends["max"] - ends["min"])
 
 
-def describe(values: Floats) -> dict[str, Any]:
+def describe(values: Floats, unit: str | None = None) -> Described:
     """n, mean, standard deviation, p50, p90, p99 and largest of values without NaN, which it reorders."""
     n = len(values)
-    mean = std = largest = math.nan
+    mean: float | None = math.nan
+    std: float | None = math.nan
+    largest: float | None = math.nan
     if n:
         mean, largest = values.mean(), values.max()
         # numpy's own standard deviation would need all values a second time
         squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, n, BLOCK))
         std = math.sqrt(float(sum(squares)) / n)
     at = quantiles(values, [p / 100 for p in PERCENTILES])
-    parts = {"n": n, "mean": mean, "std": std, **{f"p{p}": v for p, v in zip(PERCENTILES, at, strict=True)}}
-    return {key: _clean(value) for key, value in (parts | {"max": largest}).items()}
+    mean, std, p50, p90, p99, largest = (_known(value) for value in (mean, std, *at, largest))
+    return Described(n=n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=unit)
 
 
 def _tokens(table: pa.Table, mask: Mask) -> int:
     return int(table["output_tokens"].to_numpy()[mask].sum())
 
 
-def _slo_part(slo: Slo, scored: Score) -> dict[str, Any]:
-    return {
-        "slo": text(slo),
-        "goal": slo.goal,
-        "attainment": scored.attainment,
-        "passed": scored.passed if scored.bounds and len(scored.met) else None,
-        "bounds": [_bound_part(b) for b in scored.bounds],
-        "binding": scored.binding.text if scored.binding else None,
-        "classes": scored.by_class,
-    }
+def _scored(b: BoundScore) -> ScoredBound:
+    return ScoredBound(
+        text=b.text,
+        metric=b.bound.metric,
+        limit_s=_known(b.bound.limit),
+        tag=b.bound.tag,
+        percentile=b.bound.percentile,
+        requests=int(b.applies.sum()),
+        attainment=_known(b.attainment),
+        value_s=_known(b.value_s),
+        passed=b.passed if b.applies.any() else None,
+    )
 
 
-def _bound_part(b: BoundScore) -> dict[str, Any]:
-    return {
-        "text": b.text,
-        "metric": b.bound.metric,
-        "limit_s": _clean(b.bound.limit),
-        "tag": b.bound.tag,
-        "percentile": b.bound.percentile,
-        "requests": int(b.applies.sum()),
-        "attainment": _clean(b.attainment),
-        "value_s": _clean(b.value_s),
-        "passed": b.passed if b.applies.any() else None,
-    }
-
-
-def _clean(value: Any) -> Any:
-    """Plain Python numbers, and None for NaN and infinity, which JSON does not know."""
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value
+def _known(value: float | None) -> float | None:
+    """A plain Python number, and None for NaN and infinity, which JSON does not know."""
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 _GOODPUT = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """Our bounds that vLLM's --goodput knows, and its names for them."""
 
 
-def vllm_keys(
-    table: pa.Table, slo: Slo, ok: Mask, measured: Mapping[str, Mapping[str, Any]], start_s: float = 0.0
-) -> dict[str, float | int | None]:
-    """vLLM's keys for a table; `ok` (requests,) ended well, `measured` has the gaps (`itl`), as vLLM's are.
+def vllm_keys(table: pa.Table, slo: Slo, summary: Summary, start_s: float = 0.0) -> dict[str, float | int | None]:
+    """vLLM's keys for a table with its summary, which has the gaps (`itl`) as vLLM's are.
 
-    `duration` counts from `start_s`.
+    Measuring began at `start_s`, from where `duration` counts.
     """
+    ok = succeeded(table)
     sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
     duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
     prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
@@ -188,7 +180,7 @@ def vllm_keys(
         "max_concurrent_requests": _peak_in_flight(sent_s[ok], last_s[ok]),
         **_statistics("ttft", latencies["ttft"]),
         **_statistics("tpot", latencies["tpot"]),
-        **_in_ms("itl", measured["itl"]),
+        **_in_ms("itl", summary.metrics["itl"]),
         **_statistics("e2el", latencies["e2el"]),
     }
 
@@ -205,14 +197,13 @@ def _good(slo: Slo, latencies: Mapping[str, Floats]) -> Mask | None:
 def _statistics(name: str, values: Floats) -> dict[str, float | None]:
     known = values[~np.isnan(values)]
     if not len(known):
-        return _in_ms(name, {})
+        return _in_ms(name, Described())
     p50, p90, p99 = quantiles(known, [0.5, 0.9, 0.99])
-    return _in_ms(name, {"mean": known.mean(), "std": known.std(), "p50": p50, "p90": p90, "p99": p99})
+    return _in_ms(name, Described(mean=known.mean(), std=known.std(), p50=p50, p90=p90, p99=p99))
 
 
-def _in_ms(name: str, values_s: Mapping[str, Any]) -> dict[str, float | None]:
-    keys = {"mean": "mean", "median": "p50", "std": "std", "p50": "p50", "p90": "p90", "p99": "p99"}
-    found = {theirs: values_s.get(ours) for theirs, ours in keys.items()}
+def _in_ms(name: str, of: Described) -> dict[str, float | None]:
+    found = {"mean": of.mean, "median": of.p50, "std": of.std, "p50": of.p50, "p90": of.p90, "p99": of.p99}
     return {f"{key}_{name}_ms": None if value is None else 1000 * float(value) for key, value in found.items()}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from harness import registry
 from harness.api import Backend, FollowUps, Loaded, Remote, RequestRecord, Simulator, Slo, Source
 from harness.data.dependencies import Releases
+from harness.data.run_json import Workload
 from harness.data.schedule import Schedule
 from harness.errors import NotValid, UsageError
 from harness.metrics import slo
@@ -84,17 +85,17 @@ class Plan:
         return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
 
     @property
-    def traffic(self) -> dict[str, object]:
-        """What is sent, as run.json tells it: name, laws, rates, where lengths and times come from."""
-        return {
-            "name": self.loaded.name,
-            "arrivals": self.loaded.arrivals_text,
-            "lengths": self.loaded.lengths_text,
-            "rate_rps": self.rate_rps,
-            "arrivals_rps": self.law.rate_rps,
-            "recorded": self.recorded,
-            "provenance": dict(self.loaded.provenance),
-        }
+    def traffic(self) -> Workload:
+        """What is sent, as run.json tells it."""
+        return Workload(
+            name=self.loaded.name,
+            arrivals=self.loaded.arrivals_text,
+            lengths=self.loaded.lengths_text,
+            rate_rps=self.rate_rps,
+            arrivals_rps=self.law.rate_rps,
+            recorded=self.recorded,
+            provenance=dict(self.loaded.provenance),
+        )
 
     def follow_ups(self, drop: Callable[[RequestRecord], None]) -> FollowUps | None:
         """What answers set free; None where nobody waits for one. `drop` gets the records of what cannot be sent."""

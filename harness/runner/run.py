@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pyarrow.compute as pc
 
 from harness import termination
-from harness.api import Backend, Outcome, Remote, RequestRecord, Simulator
+from harness.api import VERSION, Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.data import files
 from harness.data.folder import Run, RunFolder, check_free, load, new_folder
 from harness.data.host import host, process_age_s, versions
 from harness.data.records import Recounts
+from harness.data.run_json import RunInfo, Schedule, Summary
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
 from harness.metrics import slo
 from harness.options import RunSpec
@@ -118,10 +119,10 @@ def _carried_out(
     state = "finished" if outcome.ended == "finished" else "interrupted"
     backend = planned.backend
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
-    folder.finish({"state": state, **facts}, start.recounted)
+    folder.finish(start.recounted, state=state, **facts)
     run = load(folder.path)
     outcome = _with_unsent(outcome, run, len(planned.schedule))
-    folder.update(conclude(run, planned.slo, planned.law, outcome))
+    folder.write(conclude(run, planned.slo, planned.law, outcome))
     run = load(folder.path)
     written = report(run, say) if report is not None else None
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
@@ -146,7 +147,7 @@ def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
     return dataclasses.replace(outcome, not_sent=planned - outcome.sent - dropped)
 
 
-def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
+def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
     """0 good, 70 a bug ended it, 3 the backend failed, 4 not valid or ended at once; 1 and 5 by `fail_under`.
 
     3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests kept
@@ -157,18 +158,18 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
         return CRASHED
     if outcome.ended == "failed" or exceeded(info):
         return FAILED
-    if not info["verdict"]["valid"] or outcome.ended == "stopped":
+    if not info.verdict.valid or outcome.ended == "stopped":
         return INVALID
     if fail_under is None:
         return 0
-    if undecided(info, fail_under):
+    if undecided(info.resolution, fail_under):
         return UNRESOLVED
-    if not slo.meets(info["summary"]["attainment"], info["summary"]["bounds"], fail_under):
+    if not slo.meets(info.summary.attainment, info.summary.percentiles_passed, fail_under):
         return BELOW
-    return UNRESOLVED if info["verdict"]["overloaded"] or outcome.ended != "finished" else 0
+    return UNRESOLVED if info.verdict.overloaded or outcome.ended != "finished" else 0
 
 
-def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> str | None:
+def why(code: int, info: RunInfo, outcome: Outcome, fail_under: float | None) -> str | None:
     """One sentence on an exit code that `fail_under` or `max_failed` brought about; None for any other."""
     if code == FAILED and (said := exceeded(info)) is not None:
         return f"exit code {FAILED}: {said}"
@@ -176,9 +177,9 @@ def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | N
         return None
     asked = f"--fail-under {fail_under:.4g}"
     if code == BELOW:
-        return f"exit code {BELOW}: {' and '.join(_short_of(info['summary'], fail_under))} ({asked})."
-    if undecided(info, fail_under):
-        shares = info["resolution"]["attainment"]
+        return f"exit code {BELOW}: {' and '.join(_short_of(info.summary, fail_under))} ({asked})."
+    if undecided(info.resolution, fail_under):
+        shares = info.resolution.attainment
         between = "a bound on a percentile is kept or broken"
         if shares is not None:
             between = f"between {shares[0]:.1%} and {shares[1]:.1%} of the requests kept the SLO"
@@ -186,21 +187,21 @@ def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | N
             f"exit code {UNRESOLVED}: within the client's own error {between}, so {asked} is not decided; measure with "
             "a quieter client, or choose another bound."
         )
-    if info["verdict"]["overloaded"]:
+    if info.verdict.overloaded:
         return f"exit code {UNRESOLVED}: {asked} holds so far, but the queue grew all through the run."
     return f"exit code {UNRESOLVED}: {asked} holds for what was sent, but the run was ended early ({outcome.ended})."
 
 
-def _short_of(summary: dict[str, Any], fail_under: float) -> Iterator[str]:
+def _short_of(summary: Summary, fail_under: float) -> Iterator[str]:
     """What was not kept: the SLO by enough requests, bounds on percentiles."""
-    attainment, percentiles = summary["attainment"], [b for b in summary["bounds"] if b["percentile"] is not None]
+    attainment, percentiles = summary.attainment, [b for b in summary.bounds if b.percentile is not None]
     if attainment is not None and attainment < fail_under:
         yield f"{100 * attainment:.4g}% of the requests kept the SLO"
     elif attainment is None and not percentiles:
         yield "none of the requests kept the SLO"
     for bound in percentiles:
-        if bound["passed"] is False:
-            yield f"{bound['text']} is broken"
+        if bound.passed is False:
+            yield f"{bound.text} is broken"
 
 
 def default_folder(planned: Plan) -> Path:
@@ -304,24 +305,21 @@ class _Start:
             f"'bench report {quoted}' tells of them."
         )
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> RunInfo:
         p = self.planned
-        return {
-            "spec": p.spec.options(),
-            "command": self._command,
-            "versions": versions(),
-            "host": host(),
-            "clock": "virtual" if p.virtual else "wall",
-            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "workload": p.traffic,
-            "backend": dict(p.backend.describe()),
-            "slo": slo.stored(p.slo),
-            "schedule": {
-                "sha256": p.schedule.sha256,
-                "requests": len(p.schedule),
-                "span_s": p.schedule.span_s,
-            },
-        }
+        return RunInfo(
+            schema=VERSION,
+            spec=p.spec.options(),
+            command=self._command,
+            versions=dict(versions()),
+            host=host(),
+            clock="virtual" if p.virtual else "wall",
+            started=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            workload=p.traffic,
+            backend=dict(p.backend.describe()),
+            slo=slo.part(p.slo),
+            schedule=Schedule(sha256=p.schedule.sha256, requests=len(p.schedule), span_s=p.schedule.span_s),
+        )
 
 
 async def _serve(start: _Start, live: Live) -> Outcome:
@@ -335,7 +333,7 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         driver = WallDriver(Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s)
         try:
             with quiet_process(), _signals(driver, live):
-                start.folder().update({"startup_s": process_age_s()})
+                start.folder().update(startup_s=process_age_s())
                 return await driver.run()
         finally:
             recorder.close()

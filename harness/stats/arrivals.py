@@ -12,8 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from harness.data.run_json import Fidelity, Gaps, RateCurve
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -170,28 +173,24 @@ class Law:
     settles_s: float = 0.0
 
 
-def judged(planned_s: Floats, law: Law) -> dict[str, Any]:
-    """How the drawn times (s, sorted) agree with the law, fit for JSON; None for what cannot be told.
-
-    `law` says what was declared: "clock", "operational", "none" or "unknown". `ks` and `ks_p` compare the gaps with
-    it. `gaps` holds both at some points. `expected_rps` is the declared rate over the time of this schedule, where it
-    may be another than the long-run mean, `rate_curve` its course, and `rate_z` how many standard errors the drawn
-    rate is from it.
-    """
-    facts: dict[str, Any] = {"law": _kind(law), "ks": None, "ks_p": None, "gaps": None}
-    facts |= {"expected_rps": None, "rate_curve": None, "rate_z": None}
+def judged(planned_s: Floats, law: Law) -> Fidelity:
+    """How the drawn times (s, sorted) agree with the law; nothing is told of the sending."""
+    found = Fidelity(law=_kind(law))
     if len(planned_s) < 2 or planned_s[-1] <= planned_s[0]:
-        return facts
+        return found
     along = None if law.operational_time is None else np.asarray(law.operational_time(planned_s), np.float64)
-    facts |= _against(planned_s, along, law.gap_cdf)
+    changes = _against(planned_s, along, law.gap_cdf)
     span_s = float(planned_s[-1] - planned_s[0])
     expected = law.rate_rps * span_s if law.rate_rps else None
     if law.operational_time is not None and along is not None:
         expected = float(along[-1] - along[0])
-        facts |= {"expected_rps": expected / span_s, "rate_curve": _course(law.operational_time, float(planned_s[-1]))}
+        changes |= {
+            "expected_rps": expected / span_s,
+            "rate_curve": _course(law.operational_time, float(planned_s[-1])),
+        }
     if law.known and expected and len(planned_s) >= MIN_ARRIVALS and span_s >= law.settles_s:
-        facts["rate_z"] = (len(planned_s) - 1 - expected) / math.sqrt(_dispersion_of_all(planned_s) * expected)
-    return facts
+        changes["rate_z"] = (len(planned_s) - 1 - expected) / math.sqrt(_dispersion_of_all(planned_s) * expected)
+    return msgspec.structs.replace(found, **changes)
 
 
 def kolmogorov_smirnov(values: Floats, cdf: GapCdf, *, least: float = 0.0) -> tuple[float, float]:
@@ -230,22 +229,22 @@ def _against(planned_s: Floats, along: Floats | None, cdf: GapCdf | None) -> dic
     return {"ks": ks, "ks_p": p, "gaps": _curves(gaps, cdf)}
 
 
-def _curves(gaps: Floats, cdf: GapCdf) -> dict[str, list[float]]:
+def _curves(gaps: Floats, cdf: GapCdf) -> Gaps:
     """Shares of gaps that are longer, as drawn and as declared, at points evenly spaced in their logarithm."""
     ordered = np.sort(gaps)
     low = max(float(np.quantile(ordered, 0.02)), float(ordered[-1]) * 1e-6)
     at = np.geomspace(low, float(ordered[-1]), POINTS)
     drawn = 1 - np.searchsorted(ordered, at, side="right") / len(ordered)
     declared = 1 - np.asarray(cdf(at), np.float64)
-    return {name: _short(values) for name, values in (("at", at), ("drawn", drawn), ("declared", declared))}
+    return Gaps(at=_short(at), drawn=_short(drawn), declared=_short(declared))
 
 
-def _course(operational_time: OperationalTime, end_s: float) -> dict[str, Any] | None:
+def _course(operational_time: OperationalTime, end_s: float) -> RateCurve | None:
     """The declared rate in equal stretches from 0 to `end_s`; None where it does not change."""
     edges = np.linspace(0.0, end_s, STRETCHES + 1)
     rps = np.diff(np.asarray(operational_time(edges), np.float64)) / np.diff(edges)
     steady = bool(np.ptp(rps) <= 1e-6 * rps.max())
-    return None if steady else {"end_s": end_s, "rps": _short(rps)}
+    return None if steady else RateCurve(end_s=end_s, rps=_short(rps))
 
 
 def _short(values: Floats) -> list[float]:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Slo
 from harness.data.lists import number
+from harness.data.run_json import Interval, Intervals, Within
 from harness.metrics.measure import headline, per_request, succeeded
 from harness.metrics.quantiles import quantile
 from harness.metrics.slo import score
@@ -118,8 +120,8 @@ class Blocks:
         return quantile(known, max(0.0, below)), quantile(known, min(1.0, above))
 
 
-def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True) -> dict[str, Any]:
-    """Intervals of the requests that were measured, fit for JSON; `why_not` is the sentence that stands for them.
+def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True) -> Within:
+    """Intervals of the requests that were measured; `why_not` is the sentence that stands for them.
 
     `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
     requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.
@@ -130,21 +132,18 @@ def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool =
     series = {m.name: _finite(per_request(m, ordered), ok) for m in headline()}
     alike = autocorrelation(series["ttft"])
     why_not = next(_why_not(len(ordered), alike, overloaded=overloaded, valid=valid), None)
-    found: dict[str, Any] = {
-        "confidence": CONFIDENCE, "resamples": RESAMPLES, "block": None, "alike": alike,
-        "attainment": None, "at_least": None, "metrics": {}, "why_not": why_not,
-    }  # fmt: skip
     scored = score(ordered, slo)
     met = scored.met.astype(float) if slo.bounds and scored.by_request else np.zeros(0)
-    if len(met) and met.all() and valid and not overloaded:
-        found["at_least"] = at_least(len(met))
+    least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded else None
+    found = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not)
     if why_not is not None:
         return found
-    blocks = Blocks.draw(len(ordered))
+    blocks, share = Blocks.draw(len(ordered)), None
     if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
         low, high = blocks.share(met)
-        found["attainment"] = {"low": low, "high": high}
-    return found | {"block": blocks.size, "metrics": {name: _of(blocks, values) for name, values in series.items()}}
+        share = Interval(low=low, high=high)
+    intervals = {name: _of(blocks, values) for name, values in series.items()}
+    return msgspec.structs.replace(found, block=blocks.size, attainment=share, metrics=intervals)
 
 
 def at_least(n: int) -> float:
@@ -184,9 +183,9 @@ def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> I
         )
 
 
-def _of(blocks: Blocks, values: Floats) -> dict[str, list[float] | None]:
+def _of(blocks: Blocks, values: Floats) -> Intervals:
     known = int((~np.isnan(values)).sum())
-    return {
-        "mean": list(blocks.mean(values)) if known >= FEWEST else None,
-        "p99": list(blocks.percentile(values, 0.99)) if known >= FEWEST_FOR_P99 else None,
-    }
+    return Intervals(
+        mean=blocks.mean(values) if known >= FEWEST else None,
+        p99=blocks.percentile(values, 0.99) if known >= FEWEST_FOR_P99 else None,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from harness.api import Caution
 from harness.data.lists import number
+from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
-from harness.validity.remote import ms, part
+from harness.validity.remote import ms
 from harness.validity.server_metrics import not_streamed
 from harness.validity.work_done import by
 
@@ -143,10 +144,9 @@ def short_answers(requests: pa.Table) -> float:
     return float(fewer[ok].mean()) if ok.any() else 0.0
 
 
-def _server(info: Mapping[str, Any]) -> Iterator[Caution]:
+def _server(info: RunInfo) -> Iterator[Caution]:
     """What the server refused, and what was switched off by the user."""
-    backend = part(info, "backend")
-    dropped = part(backend, "capabilities").get("dropped")
+    backend, dropped = info.backend, info.capabilities.get("dropped")
     for what in dropped if isinstance(dropped, Sequence) else ():
         if isinstance(what, Mapping):
             yield Caution("dropped-field", f"the server refuses {what.get('field')}: {what.get('cost')}")

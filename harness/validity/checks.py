@@ -7,9 +7,9 @@ A check that failed makes the run not valid (exit code 4); a warning does not; `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,17 @@ import pyarrow.compute as pc
 
 from harness.api import Caution
 from harness.data.lists import number
+from harness.data.run_json import Check, Cut, Fidelity, OutputLengths
 from harness.data.schedule import links
-from harness.data.warmup_cut import Cut, kept
+from harness.data.warmup_cut import kept
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
 from harness.validity import warmup, work_done
 from harness.validity.fidelity import GAP_LAW, LATE_S
 from harness.validity.overload import overload
 from harness.validity.physics import CAUSALITY, LITTLE_S, TOKENS, broken, little
-from harness.validity.remote import floors_s, ms, part
-from harness.validity.work_done import BY_SERVER, LENGTHS, OutputLengths
+from harness.validity.remote import floors_s, ms
+from harness.validity.work_done import BY_SERVER, LENGTHS
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
@@ -307,19 +308,9 @@ WARNED = {
 """Warnings that belong to a check."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: what was found, and what to do where that is not good."""
-
-    check: str
-    state: State
-    said: str
-    remedy: str = ""
-
-
-def checks(run: Run, verdict: Verdict, sent: Mapping[str, Any], lengths: OutputLengths) -> list[dict[str, str]]:
-    """Every check of a run in the order of reading, fit for JSON; `sent` is what `fidelity` found."""
-    return [asdict(_check(name, said, state, verdict)) for name, state, said in _found(run, sent, lengths)]
+def checks(run: Run, verdict: Verdict, sent: Fidelity, lengths: OutputLengths) -> list[Check]:
+    """Every check of a run in the order of reading; `sent` is what `fidelity` found."""
+    return [_check(name, said, state, verdict) for name, state, said in _found(run, sent, lengths)]
 
 
 def _check(name: str, said: str, state: State, verdict: Verdict) -> Check:
@@ -327,11 +318,11 @@ def _check(name: str, said: str, state: State, verdict: Verdict) -> Check:
     warned: Sequence[Caution] = [w for w in verdict.warnings if w.code in WARNED.get(name, ())]
     for worse, cautions in (("failed", failed), ("warning", warned)):
         if cautions:
-            return Check(name, worse, " ".join(c.message for c in cautions), cautions[0].remedy)  # type: ignore[arg-type]  # both are states
+            return Check(name, worse, " ".join(c.message for c in cautions), cautions[0].remedy)
     return Check(name, state, said)
 
 
-def _found(run: Run, sent: Mapping[str, Any], lengths: OutputLengths) -> Iterator[tuple[str, State, str]]:
+def _found(run: Run, sent: Fidelity, lengths: OutputLengths) -> Iterator[tuple[str, State, str]]:
     """Name, state and words of each check, if nothing speaks against it."""
     n = run.requests.num_rows
     yield RECORDS, "ok", f"each of {n:,} requests has exactly one record"
@@ -353,34 +344,34 @@ def _littles_law(run: Run) -> tuple[State, str]:
     return "ok", f"{pair[0]:.4g} requests in the system on average = rate x mean time in the system"
 
 
-def _rate(sent: Mapping[str, Any]) -> tuple[State, str]:
-    asked, drawn, achieved = (sent.get(f"{name}_rps") for name in ("requested", "drawn", "achieved"))
+def _rate(sent: Fidelity) -> tuple[State, str]:
+    asked, drawn, achieved = sent.requested_rps, sent.drawn_rps, sent.achieved_rps
     if achieved is None:
         return "unknown", "the requests were due at one instant, or fewer than two were sent"
     told = [f"{word} {value:.4g}" for word, value in (("asked", asked), ("drawn", drawn)) if value is not None]
     return "ok", ", ".join([*told, f"achieved {achieved:.4g} req/s"])
 
 
-def _gaps(sent: Mapping[str, Any]) -> tuple[State, str]:
-    ks, p = sent.get("ks"), sent.get("ks_p")
+def _gaps(sent: Fidelity) -> tuple[State, str]:
+    ks, p = sent.ks, sent.ks_p
     if ks is None or p is None:
         return "unknown", "no law of the gaps is declared, or too few arrivals to compare with one"
     return "ok", f"Kolmogorov-Smirnov {ks:.2g}, p {p:.2g}"
 
 
-def _lateness(run: Run, sent: Mapping[str, Any]) -> tuple[State, str]:
-    if run.info.get("clock") == "virtual":
+def _lateness(run: Run, sent: Fidelity) -> tuple[State, str]:
+    if run.info.virtual:
         return "ok", "the clock is virtual, nothing is sent late"
-    p99_s, most_s = sent.get("lateness_p99_s"), sent.get("lateness_max_s")
+    p99_s, most_s = sent.lateness_p99_s, sent.lateness_max_s
     if p99_s is None or most_s is None:
         return "unknown", "nothing was sent, or no schedule is stored"
     return "ok", f"p99 {ms(p99_s)}, at most {ms(most_s)}"
 
 
 def _floor(run: Run) -> tuple[State, str]:
-    if run.info.get("clock") == "virtual":
+    if run.info.virtual:
         return "ok", "a simulator has no client that could be slow"
-    errors_s = floors_s(part(run.info, "floor"))
+    errors_s = floors_s(run.info.floor)
     if not errors_s:
         return "unknown", "the client's own error is measured against servers elsewhere only (--calibrate)"
     return "ok", "p99 " + ", ".join(f"{name} {ms(errors_s[name])}" for name in ("ttft", "tpot") if name in errors_s)

@@ -6,8 +6,8 @@ The thresholds are ours unless a source stands beside them; each has its remedy.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from harness.api import Caution, Slo
 from harness.data.lists import number
+from harness.data.run_json import Fidelity, RunInfo
 from harness.metrics.measure import metrics, sample, succeeded
 from harness.metrics.quantiles import quantile
 from harness.metrics.slo import OWN, bound_text
@@ -25,14 +26,11 @@ from harness.validity.remote import (
     Floats,
     Senders,
     column,
-    compared_of,
     floors_s,
     most,
     ms,
-    of_senders,
-    part,
+    of_each,
     ratio,
-    senders_of,
     shared_share,
     stamps_of,
     total,  # fmt: skip
@@ -77,9 +75,9 @@ FELL_BACK_SHARE = 0.01
 QUIETER = "quiet the machine, or send from another one"
 
 
-def cautions(run: Run, objective: Slo, fidelity: Mapping[str, Any]) -> Iterator[Caution]:
+def cautions(run: Run, objective: Slo, fidelity: Fidelity) -> Iterator[Caution]:
     """Warnings of a run against a remote server."""
-    senders = senders_of(run.info)
+    senders = run.info.client.per_sender
     remedy = _remedy(run.info, senders)
     yield from _late(run, objective, remedy)
     yield from _rate(fidelity, remedy)
@@ -89,16 +87,15 @@ def cautions(run: Run, objective: Slo, fidelity: Mapping[str, Any]) -> Iterator[
     yield from _clock(run, senders)
     yield from _floor(run.info, objective, remedy)
     yield from answer_warnings.answer_warnings(run)
-    yield from server_metrics.cautions(compared_of(run.info))
+    yield from server_metrics.cautions(run.info.server.compared or [])
 
 
-def _remedy(info: Mapping[str, Any], senders: Senders) -> str:
+def _remedy(info: RunInfo, senders: Senders) -> str:
     """What helps a client that is too slow: more processes only where one is busy, not waiting, and cores are free."""
     if most(senders, "cpu_share_max") <= CPU_SHARE:
         return QUIETER
     waits = most(senders, "run_wait_share") > RUN_WAIT_SHARE
-    count, cores = part(info, "client").get("senders"), part(info, "host").get("cores")
-    count = count if isinstance(count, int) else len(senders)
+    count, cores = info.client.senders or len(senders), info.host.get("cores")
     cores = cores if isinstance(cores, int) else os.cpu_count() or 1
     if waits or count >= cores:
         return "lower --rate, quiet the machine, or send from another one"
@@ -116,7 +113,7 @@ def reasons(run: Run, objective: Slo) -> Iterator[Caution]:
             LATENESS,
             f"The client sent {share:.1%} of the requests later than {SPOILT_BOUND_SHARE:.0%} of their TTFT bound "
             f"(allowed: {SPOILT_SHARE:.0%}), so TTFT tells of the client and not of the server.",
-            _remedy(run.info, senders_of(run.info)),
+            _remedy(run.info, run.info.client.per_sender),
         )
 
 
@@ -157,10 +154,9 @@ def _late(run: Run, objective: Slo, remedy: str) -> Iterator[Caution]:
         )
 
 
-def _rate(fidelity: Mapping[str, Any], remedy: str) -> Iterator[Caution]:
-    drawn, sent = fidelity.get("drawn_rps"), fidelity.get("achieved_rps")
-    whole = fidelity.get("scheduled") == fidelity.get("sent")
-    if whole and isinstance(drawn, float) and isinstance(sent, float) and sent < LEAST_RATE * drawn:
+def _rate(fidelity: Fidelity, remedy: str) -> Iterator[Caution]:
+    drawn, sent = fidelity.drawn_rps, fidelity.achieved_rps
+    if fidelity.scheduled == fidelity.sent and drawn is not None and sent is not None and sent < LEAST_RATE * drawn:
         yield Caution(
             "achieved-rate",
             f"{sent:.4g} req/s left of {drawn:.4g} in the schedule ({sent / drawn:.1%})",
@@ -241,7 +237,7 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
             "look at the network, and at the backlog of the server",
             {"requests": len(waited_s), "p99_s": p99_s},
         )
-    lost = max((ratio(sender, "retransmits", "segments") for sender in senders), default=0.0)
+    lost = max((ratio(sender.retransmits, sender.segments) for sender in senders), default=0.0)
     if lost > RETRANSMITS:
         yield Caution(
             "retransmits",
@@ -258,9 +254,9 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
             "let the server keep idle connections for longer than 2 s",
             {"resent": resent},
         )
-    full = [s for s in senders if ratio(s, "open_files", "open_files_limit") > FILES_SHARE]
+    full = [s for s in senders if ratio(s.open_files, s.open_files_limit) > FILES_SHARE]
     if full:
-        files, limit = max((float(s["open_files"]), float(s["open_files_limit"])) for s in full)
+        files, limit = max(zip(of_each(full, "open_files"), of_each(full, "open_files_limit"), strict=True))
         yield Caution(
             "open-files",
             f"a sender had {files:,.0f} files open of the {limit:,.0f} that it may have",
@@ -270,7 +266,7 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
 
 
 def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
-    steps, slope = total(senders, "clock_steps"), max(map(abs, of_senders(run.info, "clock_slope_ppm")), default=0.0)
+    steps, slope = total(senders, "clock_steps"), max(map(abs, of_each(senders, "clock_slope_ppm")), default=0.0)
     if steps or slope > SLOPE_PPM:
         yield Caution(
             "clock",
@@ -298,8 +294,8 @@ def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
         )
 
 
-def _floor(info: Mapping[str, Any], objective: Slo, remedy: str) -> Iterator[Caution]:
-    errors_s = floors_s(info.get("floor"))
+def _floor(info: RunInfo, objective: Slo, remedy: str) -> Iterator[Caution]:
+    errors_s = floors_s(info.floor)
     near = {bound_text(b): errors_s[b.metric] for b in objective.bounds
             if errors_s.get(b.metric, 0.0) > FLOOR_SHARE * b.limit}  # fmt: skip
     for name, error_s in near.items():
@@ -309,7 +305,7 @@ def _floor(info: Mapping[str, Any], objective: Slo, remedy: str) -> Iterator[Cau
             remedy,
             {"floor_s": error_s},
         )
-    unresolved = [str(name) for name in part(info, "resolution").get("unresolved") or []]
+    unresolved = info.resolution.unresolved
     if unresolved:
         verb = "is" if len(unresolved) == 1 else "are"
         yield Caution(

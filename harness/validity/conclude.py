@@ -3,92 +3,107 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from harness.api import Caution, Slo
-from harness.data.warmup_cut import Cut, kept
+from harness.data import run_json
+from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
+from harness.data.warmup_cut import kept
 from harness.metrics import slo
-from harness.metrics.summary import summarize
+from harness.metrics.summary import summarize, vllm_keys
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, warmup, work_done
 from harness.validity.checks import Verdict, checks, judge, sentences
-from harness.validity.remote import is_remote, part, resolution
+from harness.validity.remote import is_remote, resolution
 from harness.validity.warnings import cautions, is_closed
-from harness.validity.work_done import OutputLengths, failures
+from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
     from harness.api import Outcome
     from harness.data.folder import Run
 
 
-def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> dict[str, Any]:
-    """The keys that finish run.json: summary, fidelity, warnings, verdict, and vLLM's keys beside them.
+def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> RunInfo:
+    """run.json with what finishes it: summary, fidelity, warnings, verdict, and vLLM's keys beside them.
 
     The summary is of the requests after the warm-up, the verdict of all. `declared` is what the arrivals promised, None
     where the workload is gone. `outcome` is None for a run that was killed: then it counts as interrupted.
     """
-    cut = warmup.find(run.requests, part(run.info, "spec").get("warmup"))
-    measured, began = kept(run.requests, cut), {"warmup": dataclasses.asdict(cut)}
-    run = dataclasses.replace(run, info={**run.info, **began})
-    remote = _remote(run, measured, objective)
-    run = dataclasses.replace(run, info={**run.info, **remote})
-    workload = part(run.info, "workload")
-    law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
-    sent = {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
+    rule = run.info.spec.get("warmup")
+    cut = warmup.find(run.requests, None if rule is None else str(rule))
+    measured = kept(run.requests, cut)
+    info = run.info.change(warmup=cut, **_remote(run, measured, objective))
+    run = dataclasses.replace(run, info=info)
+    law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
+    sent = Fidelity() if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
     lengths = work_done.measured(run)
-    summary = summarize(measured, objective, start_s=cut.at_s)
-    verdict, failed = _judged(run, objective, outcome, sent, cut, lengths, met=summary["passed"])
-    vllm = summary.pop("vllm")
-    ended = {} if outcome is None else dataclasses.asdict(outcome)
-    ended.pop("crash", None)  # its traceback has a file of its own
-    return {
-        **vllm,
-        **remote,
-        **began,
-        "summary": summary,
-        "within": within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid),
-        "failures": failed,
-        "output_lengths": lengths.as_json(),
-        "checks": checks(run, verdict, sent, lengths),
-        "fidelity": sent,
-        "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
-        "verdict": {
-            "valid": verdict.valid,
-            "overloaded": verdict.overloaded,
-            "queue_grew": verdict.queue_grew,
-            "unresolved": bool(part(run.info, "resolution").get("undecided")),
-            "reasons": sentences(verdict.reasons),
-            "text": _text(verdict, outcome),
-        },
-        "outcome": ended or None,
-    }
+    summary = summarize(measured, objective)
+    verdict, failed = _judged(run, objective, outcome, sent, lengths, met=summary.passed)
+    return info.change(
+        **vllm_keys(measured, objective, summary, cut.at_s),
+        summary=summary,
+        within=within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid),
+        failures=failed,
+        output_lengths=lengths,
+        checks=checks(run, verdict, sent, lengths),
+        fidelity=sent,
+        warnings=warned(verdict.warnings),
+        verdict=stored(verdict, _text(verdict, outcome), unresolved=info.resolution.undecided),
+        outcome=None if outcome is None else _ending(outcome),
+    )
+
+
+def warned(cautions: Iterable[Caution]) -> list[Warned]:
+    """Warnings as run.json lists them."""
+    return [Warned(code=c.code, message=c.message, remedy=c.remedy) for c in cautions]
+
+
+def stored(verdict: Verdict, text: str, *, unresolved: bool = False) -> run_json.Verdict:
+    """The verdict as run.json holds it, in words."""
+    return run_json.Verdict(
+        valid=verdict.valid,
+        overloaded=verdict.overloaded,
+        queue_grew=verdict.queue_grew,
+        unresolved=unresolved,
+        reasons=sentences(verdict.reasons),
+        text=text,
+    )
+
+
+def _ending(outcome: Outcome) -> Ending:
+    """Without a traceback, which has a file of its own."""
+    return Ending(
+        ended=outcome.ended, sent=outcome.sent, not_sent=outcome.not_sent, cut=outcome.cut, error=outcome.error
+    )
 
 
 def _judged(
     run: Run,
     objective: Slo,
     outcome: Outcome | None,
-    sent: dict[str, Any],
-    cut: Cut,
+    sent: Fidelity,
     lengths: OutputLengths,
     *,
     met: bool | None,
-) -> tuple[Verdict, dict[str, Any]]:
+) -> tuple[Verdict, Failures]:
     """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
-    spec, workload, remote = part(run.info, "spec"), part(run.info, "workload"), is_remote(run)
+    spec: dict[str, Any] = run.info.spec  # as RunSpec has checked it
+    workload, remote = run.info.workload, is_remote(run)
     found = judge(
         run.requests,
         run.schedule,
-        clock="virtual" if run.info.get("clock") == "virtual" else "wall",
+        clock="virtual" if run.info.virtual else "wall",
         interrupted=outcome is None or outcome.ended != "finished",
-        recorded=bool(workload.get("recorded")),
+        recorded=bool(workload.recorded),
         closed=is_closed(workload),
         window_s=spec.get("duration"),
         as_asked=run.http is None,
-        cut=cut,
+        cut=run.info.warmup,
         met=met,
     )
     failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
@@ -107,7 +122,7 @@ def _judged(
         *(client_warnings.cautions(run, objective, sent) if remote else []),
         *fidelity.cautions(sent),
         *work_done.cautions(lengths),
-        *([Caution("max-failed", str(failed["said"]))] if failed["exceeded"] else []),
+        *([Caution("max-failed", failed.said)] if failed.said is not None else []),
         *found.warnings,
     ]
     return Verdict(not reasons, reasons, warnings), failed
@@ -117,18 +132,17 @@ def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
     found: dict[str, Any] = {}
     if is_remote(run):
-        found["server"] = {**part(run.info, "server"), "compared": server_metrics.compared(run)}
-    floor = run.info.get("floor")
-    if floor is not None and (told := resolution(measured, objective, floor)) is not None:
+        found["server"] = msgspec.structs.replace(run.info.server, compared=server_metrics.compared(run))
+    if (told := resolution(measured, objective, run.info.floor)) is not None:
         found["resolution"] = told
     return found
 
 
 def completed(run: Run) -> Run:
     """A run with its conclusion: as stored, or made now for one that was killed or still goes on."""
-    if "summary" in run.info and "verdict" in run.info:
+    if run.info.concluded:
         return run
-    return dataclasses.replace(run, info={**run.info, **conclude(run, slo.restored(run.info), None, None)})
+    return dataclasses.replace(run, info=conclude(run, slo.restored(run.info), None, None))
 
 
 def _text(verdict: Verdict, outcome: Outcome | None) -> str:

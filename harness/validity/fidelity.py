@@ -7,13 +7,15 @@ The gap law judges the schedule: what the client added to it is lateness.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from harness.api import Caution
 from harness.data.lists import number
+from harness.data.run_json import AllSent, Burstiness, Fidelity, FollowUps
 from harness.metrics.quantiles import quantiles
 from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
@@ -43,87 +45,89 @@ FAR_Z = 5.0
 dispersion they come from is itself estimated from twenty counts."""
 
 
-def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> dict[str, Any]:
-    """How the sending agreed with the schedule and the schedule with its law, fit for JSON.
-
-    Rates are gaps per second; `gap_cv`, `dispersion` (variance by mean of counts) and `autocorrelation` (of
-    neighbouring counts) are those of the sending, under `drawn` those of the schedule, by the width of the bins in
-    seconds. Stamps on a grid (`tick_s`) are counted in whole ticks. None stands for what cannot be told: fewer than 10
-    bins, no law declared, no rate asked. What `stats.arrivals.judged` gives is among the facts. `follow_ups` counts
-    what waited for answers, `all` tells of everything that was sent, where there are any. `line` is `line()`.
-    """
+def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
+    """How the sending agreed with the schedule and the schedule with its law."""
     first = by_itself(schedule)
     planned_s = np.sort(number(schedule, "scheduled_s")[first])
     sent_s, lateness_s = _sent(number(schedule, "id")[first], requests)
     tick_s = arrivals.tick_s(planned_s)
     follow_ups = _follow_ups(schedule, requests, first)
-    if follow_ups is not None and follow_ups["closed"]:
+    if follow_ups is not None and follow_ups.closed:
         law = Law(None, known=law.known)
-    whole: dict[str, Any] | None = None
+    whole = None
     if follow_ups is not None:
         all_s = number(requests, "sent_s")
         all_s = np.sort(all_s[~np.isnan(all_s)])
-        whole = {"sent": len(all_s), "rps": _rate(all_s), **_burstiness(all_s, None)}
-    facts: dict[str, Any] = {
-        "requested_rps": law.rate_rps or None,
-        "drawn_rps": _rate(planned_s),
-        "achieved_rps": _rate(sent_s),
-        "scheduled": len(planned_s),
-        "sent": len(sent_s),
-        **_burstiness(sent_s, tick_s),
-        "drawn": _burstiness(planned_s, tick_s),
-        "tick_s": tick_s,
-        **judged(planned_s, law),
-        "follow_ups": follow_ups,
-        "all": whole,
+        spread = _burstiness(all_s, None)
+        whole = AllSent(
+            sent=len(all_s),
+            rps=_rate(all_s),
+            gap_cv=spread.gap_cv,
+            dispersion=spread.dispersion,
+            autocorrelation=spread.autocorrelation,
+        )
+    spread = _burstiness(sent_s, tick_s)
+    found = msgspec.structs.replace(
+        judged(planned_s, law),
+        requested_rps=law.rate_rps or None,
+        drawn_rps=_rate(planned_s),
+        achieved_rps=_rate(sent_s),
+        scheduled=len(planned_s),
+        sent=len(sent_s),
+        gap_cv=spread.gap_cv,
+        dispersion=spread.dispersion,
+        autocorrelation=spread.autocorrelation,
+        drawn=_burstiness(planned_s, tick_s),
+        tick_s=tick_s,
+        follow_ups=follow_ups,
+        all=whole,
         **_lateness(lateness_s),
-    }
-    return facts | {"line": line(facts)}
+    )
+    return msgspec.structs.replace(found, line=line(found))
 
 
-def reasons(facts: Mapping[str, Any]) -> Iterator[Caution]:
+def reasons(found: Fidelity) -> Iterator[Caution]:
     """Why what was sent proves nothing: gaps of another law than the arrivals declare."""
-    p = facts.get("ks_p")
-    if p is not None and p < RARE_P:
+    if found.ks is not None and found.ks_p is not None and found.ks_p < RARE_P:
         yield Caution(
             GAP_LAW,
-            f"The gaps drawn are not of the law that the arrivals declare (Kolmogorov-Smirnov {facts['ks']:.2g}, "
-            f"p {_p(p)}).",
+            f"The gaps drawn are not of the law that the arrivals declare (Kolmogorov-Smirnov {found.ks:.2g}, "
+            f"p {_p(found.ks_p)}).",
             "take other --arrivals, and tell who wrote these",
-            {"ks": facts["ks"], "ks_p": p},
+            {"ks": found.ks, "ks_p": found.ks_p},
         )
 
 
-def cautions(facts: Mapping[str, Any]) -> Iterator[Caution]:
+def cautions(found: Fidelity) -> Iterator[Caution]:
     """Where the drawn rate is further from what was declared than chance explains."""
-    z = facts.get("rate_z")
-    wanted = facts.get("expected_rps") or facts.get("requested_rps")
+    z = found.rate_z
+    wanted = found.expected_rps or found.requested_rps
     if z is not None and abs(z) > FAR_Z and wanted:
         yield Caution(
             "drawn-rate",
-            f"the drawn rate of {facts['drawn_rps']:.3g} req/s is {abs(z):.1f} standard errors from the {wanted:.3g} "
+            f"the drawn rate of {found.drawn_rps:.3g} req/s is {abs(z):.1f} standard errors from the {wanted:.3g} "
             "req/s declared, also by the dispersion of its own counts",
             "draw a longer schedule (--duration), or check the rate that the arrivals declare",
             {"rate_z": z},
         )
 
 
-def line(facts: Mapping[str, Any]) -> str:
-    """The facts of `fidelity` in one line."""
-    parts = [_rates(facts), *_spread(facts)]
-    if facts["ks"] is not None:
-        parts.append(f"gaps KS {facts['ks']:.2g} (p {_p(facts['ks_p'])})")
-    elif facts.get("law") == "none" and facts["achieved_rps"] and not _closed(facts):
+def line(found: Fidelity) -> str:
+    """What was found, in one line."""
+    parts = [_rates(found), *_spread(found)]
+    if found.ks is not None and found.ks_p is not None:
+        parts.append(f"gaps KS {found.ks:.2g} (p {_p(found.ks_p)})")
+    elif found.law == "none" and found.achieved_rps and not _closed(found):
         parts.append("no gap law declared")
-    if facts["lateness_max_s"] is not None:
-        p50, p99, most = (1000 * facts[f"lateness_{k}_s"] for k in ("p50", "p99", "max"))
-        parts.append(f"lateness p50 {p50:.1f} ms p99 {p99:.1f} ms max {most:.1f} ms")
-    unsent = facts["scheduled"] - facts["sent"]
+    late = (found.lateness_p50_s, found.lateness_p99_s, found.lateness_max_s)
+    if (known := [1000 * late_s for late_s in late if late_s is not None]) and len(known) == len(late):
+        parts.append("lateness p50 {:.1f} ms p99 {:.1f} ms max {:.1f} ms".format(*known))
+    unsent = (found.scheduled or 0) - (found.sent or 0)
     parts += [f"{unsent} not sent"] if unsent else []
-    after = facts.get("follow_ups")
-    if after is not None:
-        parts.append(f"{after['sent']} of {after['planned']} follow-ups sent")
-        parts += [f"{after[key]} {said}" for key, said in _LOST if after[key]]
+    if (after := found.follow_ups) is not None:
+        parts.append(f"{after.sent} of {after.planned} follow-ups sent")
+        parts += [f"{after.dropped} dropped after a failure"] if after.dropped else []
+        parts += [f"{after.not_sent} not due before the end"] if after.not_sent else []
     return "sending: " + ", ".join(parts)
 
 
@@ -135,39 +139,34 @@ def by_itself(schedule: pa.Table) -> np.ndarray:
     return np.asarray(np.concatenate([np.zeros(0, np.int32), *lengths]) == 0)
 
 
-_LOST = (("dropped", "dropped after a failure"), ("not_sent", "not due before the end"))
-
-
-def _spread(facts: Mapping[str, Any]) -> Iterator[str]:
-    known = {scale: value for scale, value in facts["dispersion"].items() if value is not None}
-    if facts.get("tick_s") is not None:
-        yield f"stamps on a grid of {facts['tick_s']:.3g} s, so gaps tell little"
-    elif facts.get("gap_cv") is not None:
-        yield f"gap CV {facts['gap_cv']:.2f}"
+def _spread(found: Fidelity) -> Iterator[str]:
+    known = {scale: value for scale, value in found.dispersion.items() if value is not None}
+    if found.tick_s is not None:
+        yield f"stamps on a grid of {found.tick_s:.3g} s, so gaps tell little"
+    elif found.gap_cv is not None:
+        yield f"gap CV {found.gap_cv:.2f}"
     if known:
         shown = " / ".join(f"{value:.2f}" for value in known.values())
         yield f"dispersion {shown} ({', '.join(known)} s bins, Poisson 1)"
-    memory = [value for value in (facts.get("autocorrelation") or {}).values() if value is not None]
+    memory = [value for value in found.autocorrelation.values() if value is not None]
     if memory:
         yield f"lag-1 autocorrelation {' / '.join(f'{value:.2f}' for value in memory)}"
 
 
-def _rates(facts: Mapping[str, Any]) -> str:
-    asked, achieved = facts.get("expected_rps") or facts["requested_rps"], facts["achieved_rps"]
-    if not facts["sent"]:
+def _rates(found: Fidelity) -> str:
+    asked, achieved = found.expected_rps or found.requested_rps, found.achieved_rps
+    if not found.sent:
         return "nothing sent"
-    if _closed(facts):
-        everything = facts["all"]["rps"]
-        return f"closed loop of {facts['scheduled']:,} users, " + (
-            f"{everything:.3g} req/s" if everything else "no rate"
-        )
+    if _closed(found):
+        everything = None if found.all is None else found.all.rps
+        return f"closed loop of {found.scheduled:,} users, " + (f"{everything:.3g} req/s" if everything else "no rate")
     if asked is None:
-        return f"all {facts['sent']:,} at one instant" if achieved is None else f"rate {achieved:.3g} req/s"
+        return f"all {found.sent:,} at one instant" if achieved is None else f"rate {achieved:.3g} req/s"
     return f"rate {'-' if achieved is None else f'{achieved:.3g}'} of {asked:.3g} req/s"
 
 
-def _closed(facts: Mapping[str, Any]) -> bool:
-    return bool((facts.get("follow_ups") or {}).get("closed"))
+def _closed(found: Fidelity) -> bool:
+    return found.follow_ups is not None and found.follow_ups.closed
 
 
 def _p(p: float) -> str:
@@ -182,34 +181,25 @@ def _sent(ids: Floats, requests: pa.Table) -> tuple[Floats, Floats]:
     return np.sort(sent_s[left]), (sent_s - due_s)[left]
 
 
-def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> dict[str, Any] | None:
-    """How many there were, left, were dropped with their session, or never came to be due; None without any.
-
-    `closed` says that they are those of users who ask again and again, and not of sessions.
-    """
+def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> FollowUps | None:
+    """How many there were and what became of them; None without any."""
     if first.all():
         return None
     ours = np.isin(number(requests, "request_id"), number(schedule, "id")[~first])
     sent = int((ours & ~np.isnan(number(requests, "sent_s"))).sum())
     dropped = int((ours & (requests["status"].to_numpy() == "dropped")).sum())
     planned = int((~first).sum())
-    return {
-        "planned": planned,
-        "sent": sent,
-        "dropped": dropped,
-        "not_sent": planned - sent - dropped,
-        "closed": schedule["session"].null_count == schedule.num_rows,
-    }
+    closed = schedule["session"].null_count == schedule.num_rows
+    return FollowUps(planned=planned, sent=sent, dropped=dropped, not_sent=planned - sent - dropped, closed=closed)
 
 
-def _burstiness(times_s: Floats, tick_s: float | None) -> dict[str, Any]:
-    """Spread of the gaps; dispersion and memory of the counts by the width of their bins in seconds."""
+def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:
     counted = dict(_counts(times_s, tick_s))
-    return {
-        "gap_cv": arrivals.gap_cv(times_s),
-        "dispersion": {scale: arrivals.spread(counts) for scale, counts in counted.items()},
-        "autocorrelation": {scale: arrivals.autocorrelation(counts) for scale, counts in counted.items()},
-    }
+    return Burstiness(
+        gap_cv=arrivals.gap_cv(times_s),
+        dispersion={scale: arrivals.spread(counts) for scale, counts in counted.items()},
+        autocorrelation={scale: arrivals.autocorrelation(counts) for scale, counts in counted.items()},
+    )
 
 
 def _counts(times_s: Floats, tick_s: float | None) -> Iterator[tuple[str, np.ndarray]]:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UnsetType
 
 from harness.api import Slo
 from harness.data.lists import number
+from harness.data.run_json import Floor, Resolution, RunInfo, Sender
 from harness.metrics.measure import placed
 from harness.metrics.slo import OWN, Score, score
 
@@ -29,48 +31,28 @@ if TYPE_CHECKING:
 
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Senders: TypeAlias = Sequence[Mapping[str, Any]]
+Senders: TypeAlias = Sequence[Sender]
 
 
 def is_remote(run: Run) -> bool:
     """Whether the run went to a server through senders; of one that was killed, as far as it had come."""
-    return run.http is not None or any(isinstance(run.info.get(name), Mapping) for name in ("client", "server"))
+    return run.http is not None or bool(run.info.client) or bool(run.info.server)
 
 
-def of_senders(info: Mapping[str, Any], key: str) -> list[float]:
-    """What each sender says of itself under this key; those that say nothing are left out."""
-    values = (sender.get(key) for sender in senders_of(info))
-    return [float(v) for v in values if isinstance(v, int | float)]
+def of_each(senders: Senders, name: str) -> list[float]:
+    """A number that each sender tells of itself; those that tell none are left out."""
+    values = (getattr(sender, name) for sender in senders)
+    return [float(value) for value in values if isinstance(value, int | float)]
 
 
-def senders_of(info: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What each sender says of itself."""
-    found = part(info, "client").get("per_sender")
-    return [s for s in found if isinstance(s, Mapping)] if isinstance(found, Sequence) else []
+def most(senders: Senders, name: str) -> float:
+    """The largest of these numbers; 0 where there is none."""
+    return max(of_each(senders, name), default=0.0)
 
 
-def part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A nested object; empty where it is missing or is no object."""
-    found = info.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def compared_of(info: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The rows of `harness.validity.checks.server_metrics.compared` that `run.json` holds."""
-    found = part(info, "server").get("compared")
-    return [row for row in found if isinstance(row, Mapping)] if isinstance(found, Sequence) else []
-
-
-def most(senders: Senders, key: str) -> float:
-    """The largest of what the senders say under this key; 0 where none says anything."""
-    values = (sender.get(key) for sender in senders)
-    return max((float(v) for v in values if isinstance(v, int | float)), default=0.0)
-
-
-def total(senders: Senders, key: str) -> float:
-    """The sum of what the senders say under this key."""
-    values = (sender.get(key) for sender in senders)
-    return sum(float(v) for v in values if isinstance(v, int | float))
+def total(senders: Senders, name: str) -> float:
+    """The sum of these numbers."""
+    return sum(of_each(senders, name))
 
 
 def column(table: pa.Table | None, name: str) -> Floats:
@@ -81,10 +63,10 @@ def column(table: pa.Table | None, name: str) -> Floats:
     return values[~np.isnan(values)]
 
 
-def stamps_of(info: Mapping[str, Any]) -> str | None:
+def stamps_of(info: RunInfo) -> str | None:
     """What stamped the tokens: "kernel" or "process"; the worse one where senders differ, None where nobody tells."""
-    told = [part(info, "client").get("stamps"), *(sender.get("stamps") for sender in senders_of(info))]
-    found = {str(word) for word in told if word} or {str(part(info, "backend").get("stamps") or "")}
+    told = [info.client.stamps, *(sender.stamps for sender in info.client.per_sender)]
+    found = {word for word in told if word} or {str(info.backend.get("stamps") or "")}
     return "process" if "process" in found else "kernel" if "kernel" in found else None
 
 
@@ -101,9 +83,8 @@ def ms(value_s: float) -> str:
     return f"{1000 * value_s:.3g} ms"
 
 
-def ratio(facts: Mapping[str, Any], above: str, below: str) -> float:
-    """One fact divided by another; 0 where one of them is missing."""
-    part_of, whole = facts.get(above), facts.get(below)
+def ratio(part_of: float | UnsetType | None, whole: float | UnsetType | None) -> float:
+    """One number divided by another; 0 where one of them is missing."""
     if isinstance(part_of, int | float) and isinstance(whole, int | float) and whole > 0:
         return part_of / whole
     return 0.0
@@ -114,22 +95,16 @@ def floor_of() -> dict[str, str]:
     return {metric.name: metric.floor for metric in placed() if metric.floor is not None}
 
 
-def floors_s(floor: Any) -> dict[str, float]:
+def floors_s(floor: Floor | UnsetType | None) -> dict[str, float]:
     """The 99th percentile of the client's error per metric, seconds; empty where none was measured."""
-    if not isinstance(floor, Mapping):
+    if not floor:
         return {}
-    parts = {metric: floor.get(name) for metric, name in floor_of().items()}
-    values = {metric: part.get("p99_s") for metric, part in parts.items() if isinstance(part, Mapping)}
-    return {metric: max(0.0, float(v)) for metric, v in values.items() if isinstance(v, int | float)}
+    values = {metric: floor.error(name).p99_s for metric, name in floor_of().items()}
+    return {metric: max(0.0, float(value)) for metric, value in values.items() if value is not None}
 
 
-def resolution(table: pa.Table, slo: Slo, floor: Any) -> dict[str, Any] | None:
-    """What holds with all limits a floor lower, and a floor higher; None where no floor or no bound is there.
-
-    `attainment` (None where every bound is on a percentile) and `kept` (all bounds on percentiles) are pairs for the
-    two cases, `passed` too. `unresolved` lists the bounds that hold in one case only, `undecided` says whether the goal
-    of the run is one of those questions.
-    """
+def resolution(table: pa.Table, slo: Slo, floor: Floor | UnsetType | None) -> Resolution | None:
+    """What holds with all limits a floor lower, and a floor higher; None where no floor or no bound is there."""
     errors_s = floors_s(floor)
     if not errors_s or not len(table):
         return None
@@ -138,22 +113,21 @@ def resolution(table: pa.Table, slo: Slo, floor: Any) -> dict[str, Any] | None:
         return None
     names = [b.text for b in score(table, slo).bounds]
     pairs = zip(names, low.bounds, high.bounds, strict=True)
-    return {
-        "attainment": [low.attainment, high.attainment] if low.by_request else None,
-        "kept": [_kept(low), _kept(high)],
-        "passed": [low.passed, high.passed],
-        "unresolved": [name for name, a, b in pairs if a.applies.any() and a.passed != b.passed],
-        "undecided": low.passed != high.passed,
-    }
+    return Resolution(
+        attainment=(low.attainment, high.attainment) if low.by_request else None,
+        kept=(_kept(low), _kept(high)),
+        passed=(low.passed, high.passed),
+        unresolved=[name for name, a, b in pairs if a.applies.any() and a.passed != b.passed],
+        undecided=low.passed != high.passed,
+    )
 
 
-def undecided(info: Mapping[str, Any], fail_under: float) -> bool:
+def undecided(found: Resolution | None, fail_under: float) -> bool:
     """Whether the floor of a run leaves open if `fail_under` of its requests keep the SLO."""
-    told = info.get("resolution")
-    if not isinstance(told, Mapping):
+    if not found:
         return False
-    shares = told["attainment"] or (1.0, 1.0)  # percentiles alone decide
-    cases = {share >= fail_under and kept for share, kept in zip(shares, told["kept"], strict=True)}
+    shares = found.attainment or (1.0, 1.0)  # percentiles alone decide
+    cases = {share >= fail_under and kept for share, kept in zip(shares, found.kept, strict=True)}
     return len(cases) > 1
 
 

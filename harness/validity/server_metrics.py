@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from harness.api import Caution
 from harness.data.lists import number
+from harness.data.run_json import Compared, RunInfo
 from harness.metrics.measure import first_last, metrics, per_request, succeeded
 
 if TYPE_CHECKING:
@@ -43,23 +45,6 @@ _TIMINGS = {"server_queue_s": "time in its queue", "server_ttft_s": "TTFT", "ser
             "server_decode_s": "decode"}  # fmt: skip
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MODEL = ("model_name", "model")
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One quantity as both sides tell it; None where a side says nothing, `within` None where nothing is compared.
-
-    `why` says what keeps a row from being compared, or what its difference allows for.
-    """
-
-    name: str
-    unit: str
-    client: float | None
-    server: float | None
-    difference: float | None = None
-    allowed: float | None = None
-    within: bool | None = None
-    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,20 +116,15 @@ class View:
 
 def view(run: Run) -> View | None:
     """What the server of a run said; None where nothing was read or it is a stranger."""
-    told = run.info.get("server")
-    named = told.get("names") if isinstance(told, Mapping) else None
-    if run.server_metrics is None or not run.server_metrics.num_rows or not isinstance(named, Mapping) or not named:
+    names, model = run.info.server.names, run.info.backend.get("model")
+    if run.server_metrics is None or not run.server_metrics.num_rows or not names:
         return None
-    backend = run.info.get("backend")
-    model = backend.get("model") if isinstance(backend, Mapping) else None
-    names = {str(word): str(name) for word, name in named.items()}
     return View(run.server_metrics, names, model if isinstance(model, str) else None)
 
 
-def not_streamed(info: Mapping[str, Any]) -> bool:
+def not_streamed(info: RunInfo) -> bool:
     """Whether answers came whole because the user asked for that."""
-    backend = info.get("backend")
-    return isinstance(backend, Mapping) and backend.get("stream") is False
+    return info.backend.get("stream") is False
 
 
 def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
@@ -158,22 +138,22 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
     return both.astype(np.float64)
 
 
-def compared(run: Run) -> list[dict[str, Any]]:
+def compared(run: Run) -> list[Compared]:
     """The rows for `run.json`: means, counts and what only the server knows, by its metrics and in its answers.
 
     Nothing is judged where one side has no end: of a run that was killed, what was under way has no record; of a
     server that could not be read a last time, its last sums are not known.
     """
     told = view(run)
-    answers = [asdict(row) for row in _in_answers(run)]
+    answers = [*_in_answers(run)]
     if told is None:
         return answers
     rows = (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))
-    if run.info.get("state") == "running":
+    if run.info.state == "running":
         rows = tuple(_open(row, "the run has no end") for row in rows)
     elif not told.to_the_end:
         rows = tuple(_open(row, "the last reading failed") for row in rows)
-    return [*map(asdict, rows), *answers]
+    return [*rows, *answers]
 
 
 def _open(row: Compared, why: str) -> Compared:
@@ -181,32 +161,33 @@ def _open(row: Compared, why: str) -> Compared:
     return row if row.difference is None else replace(row, within=None, why=why)
 
 
-def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
+def cautions(rows: Sequence[Compared]) -> Iterator[Caution]:
     """Where the two sides disagree by more than is allowed."""
-    apart = {str(row["name"]): row for row in rows if row.get("within") is False}
+    apart = {str(row.name): row for row in rows if row.within is False}
     counted = apart.get("requests")
-    if counted is not None and counted["server"] > counted["client"]:
+    if counted is not None and (there := counted.server or 0) > (here := counted.client or 0):
         yield Caution(
             "shared-server",
-            f"the server counted {counted['server']:,.0f} ended request{'' if counted['server'] == 1 else 's'}, and "
-            f"{counted['client']:,.0f} of this run ended well: somebody else used it too",
+            f"the server counted {there:,.0f} ended request{'' if there == 1 else 's'}, and "
+            f"{here:,.0f} of this run ended well: somebody else used it too",
             "give the run a server of its own",
-            {"server": counted["server"], "client": counted["client"]},
+            {"server": there, "client": here},
         )
         return
-    told = [f"{name} {_said(row, 'client')} here and {_said(row, 'server')} there" for name, row in apart.items()]
+    told = [f"{name} {_said(row, row.client)} here and {_said(row, row.server)} there" for name, row in apart.items()]
     if told:
         yield Caution(
             "server-disagrees",
             f"the server's own metrics say something else than the client saw: {', '.join(told)}",
             "look at what stands between them (proxy, network, TLS), and at the client's floor",
-            {name: float(row["difference"]) for name, row in apart.items()},
+            {name: float(row.difference or 0.0) for name, row in apart.items()},
         )
 
 
-def _said(row: Mapping[str, Any], side: str) -> str:
-    value = float(row[side])
-    return f"{1000 * value:,.4g} ms" if row["unit"] == "s" else f"{value:,.6g}"
+def _said(row: Compared, value: float | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"{1000 * value:,.4g} ms" if row.unit == "s" else f"{value:,.6g}"
 
 
 def _latencies(run: Run, told: View) -> Iterator[Compared]:
@@ -246,11 +227,8 @@ def _in_answers(run: Run) -> Iterator[Compared]:
             yield Compared(f"mean {name}, in its answers", "s", None, float(kept.mean()))
 
 
-def _floor_s(info: Mapping[str, Any], word: str) -> float | None:
-    floor = info.get("floor")
-    part = floor.get(word) if isinstance(floor, Mapping) else None
-    value = part.get("p99_s") if isinstance(part, Mapping) else None
-    return float(value) if isinstance(value, int | float) else None
+def _floor_s(info: RunInfo, word: str) -> float | None:
+    return info.floor.error(word).p99_s if info.floor else None
 
 
 def _counts(run: Run, told: View) -> Iterator[Compared]:

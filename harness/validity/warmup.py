@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from harness.api import Caution
 from harness.data.lists import number
-from harness.data.warmup_cut import Cut
+from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from harness.api import Caution, Slo
 from harness.data.lists import number
+from harness.data.run_json import Workload, inner
 from harness.metrics.measure import metrics, succeeded
 from harness.metrics.slo import bound_text
 from harness.validity.checks import less_traffic
@@ -34,20 +35,20 @@ LIVELOCK = 5
 def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caution]:
     """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
     yield from loose(objective)
-    workload = _part(run.info, "workload")
-    recorded = bool(workload.get("recorded"))
+    workload = run.info.workload
+    recorded = bool(workload.recorded)
     yield from _cut(run, outcome, less_traffic(recorded, is_closed(workload)))
-    yield from of_source(_part(workload, "provenance"))
-    yield from _left_out(_part(workload, "provenance"))
+    yield from of_source(workload.provenance)
+    yield from _left_out(workload.provenance)
     yield from _cut_tasks(run, objective)
     yield from _not_shared(run)
     yield from _too_long(run, recorded=recorded)
     yield from _thrown_out_again(run)
 
 
-def is_closed(workload: Mapping[str, Any]) -> bool:
+def is_closed(workload: Workload) -> bool:
     """Whether the workload of a run.json is one of users who ask again, so that nobody can ask for its rate."""
-    return str(workload.get("arrivals") or "").partition(":")[0] == "closed"
+    return (workload.arrivals or "").partition(":")[0] == "closed"
 
 
 def loose(objective: Slo) -> Iterator[Caution]:
@@ -65,20 +66,15 @@ def loose(objective: Slo) -> Iterator[Caution]:
 
 def of_source(provenance: Mapping[str, Any]) -> Iterator[Caution]:
     """What lengths or arrivals say against themselves; those of arrivals stand one level deeper."""
-    for facts in (provenance, _part(provenance, "arrivals")):
+    for facts in (provenance, inner(provenance, "arrivals")):
         if "warning" in facts:
             yield Caution("unlike-the-data", str(facts["warning"]), str(facts.get("remedy", "")))
 
 
-def _part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = info.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
 def _cut(run: Run, outcome: Outcome | None, less: str) -> Iterator[Caution]:
-    waited = run.info.get("clock") != "virtual"  # a simulation is never cut: requests without an end have no record
+    waited = not run.info.virtual  # a simulation is never cut: requests without an end have no record
     if outcome is not None and outcome.cut and outcome.ended == "finished" and waited:
-        drain_s = run.info["spec"]["drain"]
+        drain_s = run.info.spec["drain"]
         yield Caution(
             "cut",
             f"{outcome.cut:,} requests had no end {drain_s:g} s after the last one had left and were given up; "
@@ -108,7 +104,7 @@ def _cut_tasks(run: Run, objective: Slo) -> Iterator[Caution]:
 
 def _not_shared(run: Run) -> Iterator[Caution]:
     """Prompts that share their beginnings, on a system that computes each whole."""
-    if run.schedule is None or _part(run.info, "backend").get("prefix_cache") is not False:
+    if run.schedule is None or run.info.backend.get("prefix_cache") is not False:
         return
     named = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
     if named:
@@ -137,8 +133,8 @@ def _thrown_out_again(run: Run) -> Iterator[Caution]:
 
 def _left_out(provenance: Mapping[str, Any]) -> Iterator[Caution]:
     """Rows of a trace that are no requests; those of a trace of arrivals stand one level deeper."""
-    for facts in (provenance, _part(provenance, "arrivals")):
-        reasons = {str(why): n for why, n in _part(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
+    for facts in (provenance, inner(provenance, "arrivals")):
+        reasons = {str(why): n for why, n in inner(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
         left_out = sum(reasons.values())
         if left_out:
             told = ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
@@ -153,7 +149,7 @@ def _left_out(provenance: Mapping[str, Any]) -> Iterator[Caution]:
 
 def _too_long(run: Run, *, recorded: bool) -> Iterator[Caution]:
     """Requests that a simulated model served although they are longer than the context it was made for."""
-    backend = _part(run.info, "backend")
+    backend = run.info.backend
     limit = backend.get("max_tokens")
     if not isinstance(limit, int):
         return

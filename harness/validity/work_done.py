@@ -9,8 +9,7 @@ is a result. Errors, broken answers and requests that hang are none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,8 @@ import pyarrow.compute as pc
 
 from harness.api import Caution
 from harness.data.lists import number
+from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import succeeded
-from harness.validity.remote import part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,48 +45,27 @@ ENFORCING = frozenset({"ignore_eos", "min_tokens", "generation_config"})
 By = Literal["request", "server"]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputLengths:
-    """Mean output tokens of the answers that ended well, and of what was requested of them.
-
-    Failed, truncated and cancelled requests play no part: they miss the SLO and count as failed. `by` is "request"
-    where something in the request makes the answer that long, "server" where it may end anywhere. `requests` are those
-    whose tokens the server counted (`counted`), else all of them.
-    """
-
-    by: By
-    requests: int
-    output_tokens: float | None
-    requested_tokens: float | None
-    share: float | None
-    counted: bool
-
-    @property
-    def short(self) -> bool:
-        """Whether the mean output is below 99 % of what was requested."""
-        return self.share is not None and self.share < LEAST_SHARE
-
-    @property
-    def text(self) -> str:
-        """'60.0 of 60.0 requested output tokens a request (100.0%)'."""
-        if self.share is None:
-            return "no request ended well"
-        return (
-            f"{self.output_tokens:.4g} of {self.requested_tokens:.4g} requested output tokens a request "
-            f"({self.share:.1%})"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """The part of run.json."""
-        return asdict(self)
+def is_short(found: OutputLengths) -> bool:
+    """Whether the mean output is below 99 % of what was requested."""
+    return found.share is not None and found.share < LEAST_SHARE
 
 
-def by(info: Mapping[str, Any]) -> By:
+def lengths_text(found: OutputLengths) -> str:
+    """'60.0 of 60.0 requested output tokens a request (100.0%)'."""
+    if found.share is None:
+        return "no request ended well"
+    return (
+        f"{found.output_tokens:.4g} of {found.requested_tokens:.4g} requested output tokens a request "
+        f"({found.share:.1%})"
+    )
+
+
+def by(info: RunInfo) -> By:
     """Who decides how long answers are, from run.json; of another tool's run nobody knows that it is the request."""
-    backend = part(info, "backend")
-    if info.get("source") is not None or backend.get("output_lengths") == "server":
+    backend = info.backend
+    if info.source or backend.get("output_lengths") == "server":
         return "server"
-    accepted = part(backend, "capabilities").get("accepted")
+    accepted = info.capabilities.get("accepted")
     if backend.get("output_lengths") == "exact" or not isinstance(accepted, Sequence):
         return "request"
     return "server" if ENFORCING.isdisjoint(accepted) else "request"
@@ -116,10 +94,10 @@ def measured(run: Run) -> OutputLengths:
 
 def reasons(found: OutputLengths, *, remote: bool) -> Iterator[Caution]:
     """Why a run whose answers should be as long as requested proves nothing; only a `remote` server has options."""
-    if found.short and found.counted and found.by == "request":
+    if is_short(found) and found.counted and found.by == "request":
         yield Caution(
             LENGTHS,
-            f"The answers are shorter than requested: {found.text}, below {LEAST_SHARE:.0%}, so less work was "
+            f"The answers are shorter than requested: {lengths_text(found)}, below {LEAST_SHARE:.0%}, so less work was "
             "measured than the workload has.",
             "see whether the server ignores ignore_eos or its context is too short (max_model_len); to measure answers "
             "that end where the server likes, give --output-lengths server"
@@ -132,19 +110,20 @@ def cautions(found: OutputLengths) -> Iterator[Caution]:
     """The label of a run whose answers end where the server likes, and counts that nobody can rely on."""
     if found.share is None:
         return
-    facts = {"share": found.share, "requests": found.requests}
+    facts = {"share": found.share, "requests": found.requests or 0}
     if found.by == "server":
         yield Caution(
             BY_SERVER,
-            f"output lengths by the server: {found.text}",
+            f"output lengths by the server: {lengths_text(found)}",
             "compare it only with runs whose answers are as long (bench compare looks at that first); a server that "
             "takes ignore_eos gives answers of exactly the requested length",
             facts,
         )
-    elif found.short and not found.counted:
+    elif is_short(found) and not found.counted:
         yield Caution(
             LENGTHS,
-            f"the server does not say how many tokens its answers have; counted otherwise they have {found.text}",
+            "the server does not say how many tokens its answers have; counted otherwise they have "
+            f"{lengths_text(found)}",
             "let the server send usage, so that the lengths can be checked",
             facts,
         )
@@ -153,10 +132,10 @@ def cautions(found: OutputLengths) -> Iterator[Caution]:
 def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:
     """State and words of the check, where nothing speaks against the run."""
     if found.share is None:
-        return "unknown", found.text
+        return "unknown", lengths_text(found)
     if not found.counted:
         return "unknown", "the server does not say how many tokens its answers have"
-    return "ok", found.text
+    return "ok", lengths_text(found)
 
 
 MAX_FAILED = 0.01
@@ -170,29 +149,25 @@ UNDER_LOAD = "timeout"
 """The status that is load and no fault where the queue grew all through the run."""
 
 
-def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = None) -> dict[str, Any]:
-    """How many requests failed by the fault of the backend, fit for JSON; `at_most` is the share that may.
-
-    `exceeded` says whether more did, `said` is then the sentence that tells.
-    """
+def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = None) -> Failures:
+    """How many requests failed by the fault of the backend; `at_most` is the share that may."""
     at_most = MAX_FAILED if at_most is None else at_most
     counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
     faults = {name: counts[name] for name in FAULTS if name in counts and not (overloaded and name == UNDER_LOAD)}
     failed, total = sum(faults.values()), len(requests)
     exceeded = total > 0 and failed / total > at_most
-    return {
-        "requests": failed,
-        "share": failed / total if total else None,
-        "at_most": at_most,
-        "exceeded": exceeded,
-        "said": _said(faults, total, at_most) if exceeded else None,
-    }
+    return Failures(
+        requests=failed,
+        share=failed / total if total else None,
+        at_most=at_most,
+        exceeded=exceeded,
+        said=_said(faults, total, at_most) if exceeded else None,
+    )
 
 
-def exceeded(info: Mapping[str, Any]) -> str | None:
+def exceeded(info: RunInfo) -> str | None:
     """The sentence of a run.json that says that too many requests failed; None where not."""
-    told = info.get("failures")
-    return str(told["said"]) if isinstance(told, Mapping) and told.get("exceeded") else None
+    return info.failures.said if info.failures.exceeded else None
 
 
 def _said(faults: Mapping[str, int], total: int, at_most: float) -> str:

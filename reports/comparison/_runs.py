@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.folder import read_info
+from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.experiments import answers, imports
 from harness.experiments.compare import pairing
@@ -42,7 +43,7 @@ def source(info: Mapping[str, Any], pair: Mapping[str, Any], side: str, beside: 
     if path is None or (path / SEARCH).is_file():
         return None
     found = [run for run in _read(path, float(pair.get("cut_s") or 0.0)) if run.table.num_rows]
-    wanted = [run for run in found if (run.info.get("schedule") or {}).get("sha256") == pair.get("schedule_hash")]
+    wanted = [run for run in found if run.info.schedule.sha256 == pair.get("schedule_hash")]
     kept = wanted if len(found) > 1 else found
     return kept[0] if len(kept) == 1 else None
 
@@ -94,11 +95,12 @@ def _floor(info: Mapping[str, Any], pair: Mapping[str, Any], side: str, beside: 
 def _read(path: Path, cut_s: float) -> Iterator[Source]:
     """The runs at a path, with every request from `cut_s` on, whatever their own cut was."""
     for run in reading.sources(path):
-        if float((run.info.get("warmup") or {}).get("at_s") or 0.0) <= cut_s:
+        if run.info.warmup.at_s <= cut_s:
             yield run
         else:
+            whole = Cut("none", 0.0, 0)
             yield from (
-                reading.of_run(replace(each, info={**each.info, "warmup": None})) for each in imports.open(path)
+                reading.of_run(replace(each, info=each.info.change(warmup=whole))) for each in imports.open(path)
             )
 
 
@@ -113,7 +115,7 @@ def _places(stored: Path, beside: Path) -> Iterator[Path]:
 
 def _is_it(path: Path, schedule: object) -> bool:
     try:
-        told = (read_info(path).get("schedule") or {}).get("sha256")
+        told = read_info(path).schedule.sha256
     except UsageError:
         return False
     return schedule is None or told == schedule

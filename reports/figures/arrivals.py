@@ -6,7 +6,6 @@ import plotly.graph_objects as go
 from harness.data.folder import Run
 from harness.metrics.quantiles import quantile
 from reports import _data, _format
-from reports._system import part
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
@@ -60,12 +59,10 @@ def _shown(times: _data.Sending) -> list[tuple[str, np.ndarray, dict[str, object
 
 def _declared(drawn: go.Figure, run: Run, end_s: float) -> None:
     """The rate that the arrivals declare; not that of a recording, which is only what was measured."""
-    told = part(run.info, "fidelity")
-    course, asked_rps = part(told, "rate_curve"), told.get("requested_rps")
-    rps = course.get("rps")
-    if isinstance(rps, list) and rps and isinstance(course.get("end_s"), int | float):
-        at, values = np.linspace(0.0, course["end_s"], len(rps) + 1), np.array([*rps, rps[-1]], np.float64)
-    elif isinstance(asked_rps, int | float) and not part(run.info, "workload").get("recorded"):
+    course, asked_rps = run.info.fidelity.rate_curve, run.info.fidelity.requested_rps
+    if course and course.rps and course.end_s is not None:
+        at, values = np.linspace(0.0, course.end_s, len(course.rps) + 1), np.array([*course.rps, course.rps[-1]])
+    elif asked_rps is not None and not run.info.workload.recorded:
         at, values = np.array([0.0, end_s]), np.array([asked_rps, asked_rps], np.float64)
     else:
         return

@@ -5,7 +5,6 @@ import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from reports import _data
-from reports._system import part
 from reports.figures import _dispersion
 from reports.figures._traffic import Stream
 
@@ -26,8 +25,8 @@ def figure(run: Run) -> go.Figure | str:
     streams = [Stream(name, np.asarray(values, np.float64)) for name, values in named if len(values)]
     if not streams:
         return _data.EMPTY
-    tick_s = part(run.info, "fidelity").get("tick_s")
-    grain_s = float(tick_s) if isinstance(tick_s, int | float) else None
+    tick_s = run.info.fidelity.tick_s
+    grain_s = None if tick_s is None else float(tick_s)
     widths_s = _dispersion.widths(streams[0].span_s, streams[0].arrivals, grain_s)
     curves = [_dispersion.Curve(s.name, widths_s, _dispersion.curve(s, widths_s, grain_s)) for s in streams]
     return _dispersion.figure(curves, streams[0].span_s)

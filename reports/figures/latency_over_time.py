@@ -4,7 +4,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.warmup_cut import restored
 from harness.metrics.quantiles import quantile
 from reports import _data, _format
 from reports.figures import _latencies, _reduce
@@ -39,7 +38,7 @@ def figure(run: Run) -> go.Figure | str:
         xaxis=style.axis("planned time since the start (s)"),
         yaxis=style.log_axis("TTFT (s, log scale)", [ttft.min(), ttft.max()]),
     )
-    cut = restored(run.info)
+    cut = run.info.warmup
     if cut.requests:
         drawn.add_vline(
             x=cut.at_s, line={"color": style.GREY, "width": 1, "dash": "dot"},

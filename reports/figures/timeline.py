@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 from harness.data.folder import Run
 from reports import _data, _format
 from reports._counted import Stretches
-from reports._system import part
 from reports.figures import _gauges, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
@@ -49,7 +48,7 @@ def figure(run: Run) -> go.Figure | str:
     found = _data.stretches(run)
     if found is None:
         return "No step was recorded: no request reached a batch, or the run was stopped before its first flush."
-    told = part(run.info, "backend").get("kv_blocks")
+    told = run.info.backend.get("kv_blocks")
     blocks = told if isinstance(told, int) and told > 0 else None  # of KV memory of one replica
     panels = _panels(blocks)
     again_s = _preempted_s(run)

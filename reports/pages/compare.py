@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.data.run_json import Workload, from_facts
 from harness.experiments.compare import gates, wording
 from reports import _format, _page, _system, comparison, figures
 from reports._format import clean, quoted, sentence
@@ -96,7 +97,7 @@ def _heads(found: Comparison) -> Iterator[tuple[str, str]]:
         yield "SLO", f"{clean(info['slo'], 300)}, goal {_format.option(100 * info['goal'])}%"
     yield from _traffic(part(info, "workload"))
     backends = [info[side]["system"] for side in ("base", "head")]
-    systems = [_system.system({"backend": b}) or first(b, "backend", "name") or "" for b in backends]
+    systems = [_system.system(b, {}) or first(b, "backend", "name") or "" for b in backends]
     if systems[0] == systems[1]:
         yield from (("System", text) for text in systems[:1] if text)
     else:
@@ -114,7 +115,7 @@ def _heads(found: Comparison) -> Iterator[tuple[str, str]]:
 def _traffic(workload: Info) -> Iterator[tuple[str, str]]:
     provenance = {**part(workload, "provenance"), **workload}
     without_rate = {key: value for key, value in workload.items() if key != "rate_rps"}
-    words = [first(workload, "name"), *_system.source({"workload": without_rate})]
+    words = [first(workload, "name"), *_system.source(from_facts(Workload, without_rate), {})]
     rows = (
         ("Workload", ", ".join(word for word in words if word)),
         ("Preparation", first(provenance, "preparation", "source")),

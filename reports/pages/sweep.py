@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from harness.data.run_json import Workload, encode, from_facts
 from harness.metrics.measure import headline
 from reports import _format, _page, _sliders, _stored, _sweep_verdict, _system, figures
 from reports._format import clean
@@ -60,11 +61,11 @@ def heads(info: Info, study: Study) -> Facts:
     run = {**told, "workload": told.get("traffic") or part(told, "workload")}
     traffic, provenance = part(run, "workload"), part(part(run, "workload"), "provenance")
     # without the rate, which is what a sweep varies
-    laws = _system.source({**run, "workload": {**traffic, "rate_rps": None}})
-    slo = clean(study.slo, 400)
+    laws = _system.source(from_facts(Workload, {**traffic, "rate_rps": None}), part(run, "spec"))
+    system, slo = _system.system(part(run, "backend"), part(run, "host")), clean(study.slo, 400)
     rows = (
         ("SLO", f"{slo} (seconds)" if slo else ""),
-        ("System", _system.system(run) or clean(part(info, "spec").get("backend") or "", 200)),
+        ("System", system or clean(part(info, "spec").get("backend") or "", 200)),
         ("Workload", ", ".join(text for text in (first(traffic, "name"), *laws) if text)),
         ("Preparation", first(provenance, "preparation", "source")),
         ("Tokenizer", first(provenance, "tokenizer")),
@@ -75,7 +76,9 @@ def heads(info: Info, study: Study) -> Facts:
 
 def _told(study: Study) -> dict[str, Any]:
     """What the first run says of itself, for sweeps that do not say it themselves."""
-    return _stored.first(folder for system in study.systems for point in system.points for folder in point.folders)
+    folders = (folder for system in study.systems for point in system.points for folder in point.folders)
+    first_run = next(_stored.infos(folders), None)
+    return {} if first_run is None else encode(first_run)
 
 
 def _floor(info: Info, study: Study) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
 from reports import _format
 from reports._format import clean
-from reports._stored import facts, first
+from reports._stored import infos
 from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System
 
 Where = tuple[tuple[str, Any], ...]
@@ -58,8 +58,8 @@ def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
     # GPUs of every run of the line; none where they differ or nobody tells. Older sweeps leave it to their runs.
     told: set[object] = set()
     for run in (run for point in points for run in point["runs"][:1]):
-        teller = run if "gpus" in run else facts(home / run["folder"]).get("backend") or {}
-        told.add(teller.get("gpus"))
+        stored = next(infos([home / run["folder"]]), None)
+        told.add(run.get("gpus") if "gpus" in run or stored is None else stored.backend.get("gpus"))
     gpus = told.pop() if len(told) == 1 else None
     return System(
         named(where) or _alone(info["spec"]),
@@ -118,7 +118,8 @@ def _capacities(info: Info, where: Mapping[str, Any]) -> Iterable[Capacity]:
 def _rate(info: Info, point: Info, folders: Iterable[Path]) -> float | None:
     """The rate that was asked for, else that of the traffic itself, else (users who wait for answers) that achieved."""
     asked = point["values"].get(RATE, info["spec"].get(RATE))
-    own = (first(folders).get("workload") or {}).get("rate_rps") if asked is None else asked
+    stored = next(infos(folders), None) if asked is None else None
+    own = asked if stored is None else stored.workload.rate_rps
     achieved = point["throughput_rps"]
     rate_rps = achieved["mean"] if own is None and achieved is not None else own
     return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None

@@ -9,6 +9,7 @@ import pytest
 from harness.api import Outcome
 from harness.cli import main
 from harness.data.folder import load
+from harness.data.run_json import RunInfo
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity import trials
 from harness.experiments.capacity.conditions import conditions
@@ -62,7 +63,7 @@ def test_a_server_that_never_gives_way_is_unresolved(tmp_path, capsys):
 ])  # fmt: skip
 def test_a_probe_that_ended_early_must_be_valid_too(check, ended_early, valid):
     """A client that is late would decide that a server is too slow. All answers may still be outstanding, though."""
-    info = {"verdict": {"valid": False}, "checks": [{"check": check, "state": "failed"}]}
+    info = RunInfo.of({"verdict": {"valid": False}, "checks": [{"check": check, "state": "failed"}]})
 
     assert valid == trials._is_valid(SimpleNamespace(run=SimpleNamespace(info=info)), ended_early=ended_early)
 
@@ -70,7 +71,8 @@ def test_a_probe_that_ended_early_must_be_valid_too(check, ended_early, valid):
 def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeypatch):
     """It would pass or fail a rate, or vanish without a word."""
     made = Runs(tmp_path, lambda _: None)
-    info = {"verdict": {"valid": False, "reasons": ["The client was late."], "overloaded": False}, "checks": []}
+    verdict = {"valid": False, "reasons": ["The client was late."], "overloaded": False}
+    info = RunInfo.of({"verdict": verdict, "checks": []})
     result = SimpleNamespace(run=SimpleNamespace(info=info, path=tmp_path), outcome=Outcome("finished", 60, 0, 0))
     monkeypatch.setattr(Runs, "_run", lambda *_: result)
     monkeypatch.setattr(trials, "_fault", lambda *_: None)

@@ -127,8 +127,8 @@ def test_a_killed_sender_is_told_and_the_rest_is_kept(start: Callable, report: C
     run = _hold_rows(running)
     assert "Traceback" not in err
     assert running.process.returncode in (70, 4), err  # a process of ours, not the server; or it had just ended
-    assert run.info["verdict"]["valid"] is False
-    assert "sender" in " ".join(run.info["verdict"]["reasons"])
+    assert run.info.verdict.valid is False
+    assert "sender" in " ".join(run.info.verdict.reasons)
     assert "sender" in " ".join((out + err).split())
     assert "sender" in report(running)
 
@@ -163,5 +163,5 @@ def test_an_interrupt_ends_senders_and_keeps_what_was_measured(start: Callable, 
     run = _hold_rows(running)
     assert "Traceback" not in err
     wait_for(lambda: not any(_alive(pid) for pid in senders))
-    assert "interrupted" in run.info["verdict"]["text"] or run.info["state"] == "interrupted"
+    assert "interrupted" in run.info.verdict.text or run.info.state == "interrupted"
     assert {"ok"} >= set(run.requests["status"].to_pylist()) - {"cancelled"}

@@ -19,7 +19,7 @@ def _run(run_here: Callable, url: str, *more: str, rate: int = 60, requests: int
     )  # fmt: skip
     assert code in (0, 1, 4, 5), err
     found = load("out")
-    found.info["printed"] = out + err
+    found.memo["printed"] = out + err
     return found
 
 
@@ -94,9 +94,9 @@ def test_oddities_that_change_the_meaning_of_a_figure_are_warned_of(
     run = _run(run_here, server.url("it") + options)
 
     found: dict[str, str] = {}
-    for warning in run.info["warnings"]:
-        found[warning["code"]] = found.get(warning["code"], "") + warning["message"] + "; "
-    assert set(codes) <= set(found), run.info["printed"]
+    for warning in run.info.warnings:
+        found[warning.code] = found.get(warning.code, "") + warning.message + "; "
+    assert set(codes) <= set(found), run.memo["printed"]
     assert [] == [(code, word) for code in codes for word in WARNINGS[code][2] if word not in found[code]]
 
 
@@ -107,7 +107,7 @@ def test_a_healthy_server_gives_no_warning_of_answers(scripted: Callable, run_he
 
     run = _run(run_here, server.url("it"))
 
-    assert not set(WARNINGS) & {w["code"] for w in run.info["warnings"]}
+    assert not set(WARNINGS) & {w.code for w in run.info.warnings}
     assert ["ok"] * 20 == run.requests["status"].to_pylist()
 
 
@@ -120,14 +120,14 @@ def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
 
     url = server.url("it")
     assert 2 == run_here("run", "--backend", f"openai:url={url}", "--output-lengths", "some", "--out", "none")[0]
-    short = _run(run_here, url).info
-    chosen = _run(run_here, url, "--output-lengths", "server", "--force").info
+    first = _run(run_here, url)
+    short, chosen = first.info, _run(run_here, url, "--output-lengths", "server", "--force").info
 
-    assert ("exact", False) == (short["backend"]["output_lengths"], short["verdict"]["valid"])
-    assert "give --output-lengths server" in short["printed"].replace("\n         ", "")
-    assert ("server", True) == (chosen["backend"]["output_lengths"], chosen["verdict"]["valid"])
-    assert (True, None) == tuple(info["backend"]["capabilities"]["ignore_eos"] for info in (short, chosen))
-    assert (6.0, 8.0) == tuple(chosen["output_lengths"][key] for key in ("output_tokens", "requested_tokens"))
+    assert ("exact", False) == (short.backend["output_lengths"], short.verdict.valid)
+    assert "give --output-lengths server" in first.memo["printed"].replace("\n         ", "")
+    assert ("server", True) == (chosen.backend["output_lengths"], chosen.verdict.valid)
+    assert (True, None) == tuple(info.capabilities["ignore_eos"] for info in (short, chosen))
+    assert (6.0, 8.0) == (chosen.output_lengths.output_tokens, chosen.output_lengths.requested_tokens)
 
 
 def test_a_server_that_fails_every_request_stops_the_run_early(scripted: Callable, run_here: Callable) -> None:
@@ -152,7 +152,7 @@ def test_a_server_that_rejects_every_request_is_measured(scripted: Callable, run
     run = _run(run_here, server.url("it"), requests=40)
 
     assert ["rejected"] * 40 == run.requests["status"].to_pylist()
-    assert run.info["state"] == "finished"
+    assert run.info.state == "finished"
 
 
 def test_turns_are_counted_after_the_run_too(scripted: Callable, run_here: Callable) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo, encode
 from harness.experiments.trial import simulate
 from harness.metrics import slo as slos
 from harness.metrics.summary import summarize
@@ -35,9 +36,9 @@ def _simulated(seed: int, rate: float) -> Run:
         "host": {"cpu": "one", "cores": 2, "machine": "x86_64"},
         "versions": {"bench": "0.1.0"},
         "verdict": {"valid": True, "overloaded": False, "reasons": []},
-        "summary": summarize(trial.table, plan.slo),
+        "summary": encode(summarize(trial.table, plan.slo)),
     }
-    return Run(Path(f"run-{seed}"), info, trial.table, None, None, complete=True)
+    return Run(Path(f"run-{seed}"), RunInfo.of(info), trial.table, None, None, complete=True)
 
 
 def _slowed(table: pa.Table, factor: float) -> pa.Table:
@@ -55,10 +56,10 @@ def stored() -> MakeRun:
 
     def made(seed: int = 0, *, slower: float = 1.0, name: str = "", rate: float = 2.0, **changed: Any) -> Run:
         run = _simulated(seed, rate)
-        info = {**run.info, **changed}
+        info = {**encode(run.info), **changed}
         if info["clock"] == "wall":
             info["backend"] = {"backend": "engine", "model": "tiny", **changed.get("backend", {})}
         table = run.requests if slower == 1.0 else _slowed(run.requests, slower)
-        return replace(run, path=Path(name or f"run-{seed}"), info=info, requests=table)
+        return replace(run, path=Path(name or f"run-{seed}"), info=RunInfo.of(info), requests=table)
 
     return made

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from harness.data.run_json import Verdict
 from harness.errors import UsageError
 from harness.experiments.compare import answer, gates, pairing
 from harness.experiments.compare.answer import Settings
@@ -131,7 +132,8 @@ def test_fewer_than_three_pairs_of_real_runs_are_refused(pairs):
 def test_runs_that_are_not_valid_end_the_comparison(pairs):
     """A pair is never dropped in silence: the run that was late may be the one that was slow."""
     made = pairs(1.06)
-    bad = replace(made[2].head, info={**made[2].head.info, "verdict": {"valid": False, "reasons": ["late"]}})
+    verdict = Verdict(valid=False, reasons=["late"])
+    bad = replace(made[2].head, info=made[2].head.info.change(verdict=verdict))
     info = compared([*made[:2], replace(made[2], head=bad), *made[3:]])
 
     assert (info["verdict"], info["exit_code"]) == ("invalid", 4)
@@ -264,7 +266,10 @@ def test_a_base_without_a_partner_is_not_passed_over(stored):
 def test_the_system_under_test_does_not_decide_what_is_paired(stored):
     """Another policy in one run of two is what is to be compared, not a reason to pass it over."""
     base = [stored(seed, rate=rate) for seed, rate in ((0, 1.0), (0, 2.0))]
-    head = [replace(base[0], info={**base[0].info, "spec": {**base[0].info["spec"], "policy": "orca"}}), base[1]]
+    head = [
+        replace(base[0], info=base[0].info.change(spec={**base[0].info.spec, "policy": "orca"})),
+        base[1],
+    ]
     matched = pairing.match(base, head)
 
     assert len(matched.pairs) == 2

@@ -186,7 +186,7 @@ def test_what_a_trace_cannot_do_is_not_advised(sim: Sim, trace: str) -> None:
     """--rate is refused with --trace: the advice of the warning would end in an error."""
     _, found, _ = sim("--trace", trace, "--start", "100s", "--policy", "static:batch=1")
 
-    remedies = {w["code"]: w["remedy"] for w in found["warnings"]}
+    remedies = {w.code: w.remedy for w in found["warnings"]}
     assert "--start, --stop" in remedies["overload"]
     assert not any("--rate" in remedy or "--seed" in remedy for remedy in remedies.values())
 
@@ -197,11 +197,11 @@ def test_a_killed_run_is_scored_under_the_slo_of_its_preset(sim: Sim) -> None:
     path = Path("out/run.json")
     unfinished = {k: found[k] for k in ("schema", "spec", "clock", "workload", "slo", "schedule")}
     path.write_text(json.dumps({**unfinished, "state": "running"}), encoding="utf-8")
-    again = completed(load("out")).info["summary"]
+    again = completed(load("out")).info.summary
 
-    assert "ttft=0.25,tpot=0.1" == found["slo"]["text"] == again["slo"]
-    assert (found["summary"]["attainment"], 0.8) == (again["attainment"], again["goal"])
-    assert again["attainment"] < 0.5
+    assert "ttft=0.25,tpot=0.1" == found["slo"]["text"] == again.slo
+    assert (found["summary"]["attainment"], 0.8) == (again.attainment, again.goal)
+    assert again.attainment < 0.5
 
 
 def test_a_killed_run_with_sessions_is_not_held_to_the_rate_of_its_requests(sim: Sim) -> None:
@@ -212,8 +212,8 @@ def test_a_killed_run_with_sessions_is_not_held_to_the_rate_of_its_requests(sim:
     path.write_text(json.dumps({**unfinished, "state": "running"}), encoding="utf-8")
     again = completed(load("out")).info
 
-    assert 10.0 == found["fidelity"]["requested_rps"] == again["fidelity"]["requested_rps"]
-    assert "drawn-rate" not in {w["code"] for w in again["warnings"]}
+    assert 10.0 == found["fidelity"]["requested_rps"] == again.fidelity.requested_rps
+    assert "drawn-rate" not in {w.code for w in again.warnings}
 
 
 def test_a_killed_run_whose_rate_changes_is_not_held_to_its_mean(sim: Sim) -> None:
@@ -223,7 +223,7 @@ def test_a_killed_run_whose_rate_changes_is_not_held_to_its_mean(sim: Sim) -> No
     unfinished = {k: found[k] for k in ("schema", "spec", "clock", "workload", "slo", "schedule")}
     path.write_text(json.dumps({**unfinished, "state": "running"}), encoding="utf-8")
 
-    assert "drawn-rate" not in {w["code"] for w in completed(load("out")).info["warnings"]}
+    assert "drawn-rate" not in {w.code for w in completed(load("out")).info.warnings}
 
 
 def test_follow_ups_that_no_answer_set_free_are_counted_as_not_sent(sim: Sim) -> None:
@@ -254,7 +254,7 @@ def test_no_advice_tells_users_of_a_closed_loop_to_lower_the_rate(sim: Sim) -> N
     assert (
         "wait longer with --drain, or take fewer users (--arrivals closed:users=N)" == _warning(found, "cut")["remedy"]
     )
-    assert not any("--rate" in warning["remedy"] for warning in found["warnings"])
+    assert not any("--rate" in warning.remedy for warning in found["warnings"])
 
 
 def test_a_system_that_computes_shared_prefixes_whole_is_told(sim: Sim) -> None:
@@ -262,15 +262,15 @@ def test_a_system_that_computes_shared_prefixes_whole_is_told(sim: Sim) -> None:
     shared = sim("--prefixes", "shared:tokens=64", "--requests", "20")[1]
     plain = sim("--requests", "20")[1]
 
-    assert "no-prefix-cache" in {w["code"] for w in shared["warnings"]}
-    assert "no-prefix-cache" not in {w["code"] for w in plain["warnings"]}
+    assert "no-prefix-cache" in {w.code for w in shared["warnings"]}
+    assert "no-prefix-cache" not in {w.code for w in plain["warnings"]}
 
 
 def test_sessions_cut_by_the_end_of_the_run_are_told_where_they_are_bound(sim: Sim) -> None:
     """Half a task would keep a deadline that the whole would miss."""
     sessions = ("--sessions", "fixed:turns=4,think=10s", "--duration", "30s", "--rate", "4", "--slo", "task=60")
 
-    assert "cut-tasks" in {w["code"] for w in sim(*sessions)[1]["warnings"]}
+    assert "cut-tasks" in {w.code for w in sim(*sessions)[1]["warnings"]}
 
 
 def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, trace: str) -> None:
@@ -288,7 +288,7 @@ def test_requests_longer_than_the_context_are_told(sim: Sim) -> None:
     assert told["message"].startswith("5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the lo")
     assert told["remedy"] == "take a --model with a longer context, or limit the lengths (--lengths)"
     assert "longer than the context of opt-13b" in text
-    assert "context" not in {w["code"] for w in short["warnings"]}
+    assert "context" not in {w.code for w in short["warnings"]}
     assert "valid, with 2 warnings (context, few-requests)" == long["verdict"]["text"]
 
 
@@ -302,7 +302,7 @@ def test_rows_of_a_trace_that_are_not_sent_are_told(sim: Sim, trace: str) -> Non
     expected = "3 of 1,100 rows of quiet_then_busy.csv are not sent: 3 because GeneratedTokens is 0"
     assert expected == _warning(found, "dropped-rows")["message"]
     assert expected in text
-    assert "dropped-rows" not in {w["code"] for w in part["warnings"]}
+    assert "dropped-rows" not in {w.code for w in part["warnings"]}
 
 
 @pytest.mark.parametrize(("bound", "told"), [("ttft=250", True), ("P99:tpot=61", True), ("ttft=60,e2e=600", False)])
@@ -310,7 +310,7 @@ def test_a_bound_of_minutes_for_one_token_is_questioned(bound: str, told: bool, 
     """`--slo ttft=250` was meant in milliseconds: everything would be within the SLO."""
     _, found, _ = sim("--requests", "5", "--slo", bound)
 
-    assert told == ("loose-bound" in {w["code"] for w in found["warnings"]})
+    assert told == ("loose-bound" in {w.code for w in found["warnings"]})
     if told:
         assert _warning(found, "loose-bound")["remedy"].endswith("ms for milliseconds")
 
@@ -321,7 +321,7 @@ def test_rows_before_the_start_are_no_loss() -> None:
 
 
 def _warning(found: dict[str, Any], code: str) -> dict[str, str]:
-    one: dict[str, str] = next(w for w in found["warnings"] if w["code"] == code)
+    one: dict[str, str] = next(w for w in found["warnings"] if w.code == code)
     return one
 
 

@@ -87,7 +87,7 @@ def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_pa
 
     runs = [load(folder) for folder in (tmp_path / "bench-runs").iterdir()]
     assert [3] * 6 == [run.requests.num_rows for run in runs]
-    assert set(range(6)) == {run.info["spec"]["seed"] for run in runs}
+    assert set(range(6)) == {run.info.spec["seed"] for run in runs}
 
 
 def test_json_is_the_whole_result_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_server_that_fails_has_an_exit_code_of_its_own(bench: Bench, tmp_path:
     assert "exit code 3: " in err
     assert "failed for another reason than load" in err
     assert "--max-failed allows 1%" in err
-    assert load(tmp_path / "out").info["failures"]["exceeded"]
+    assert load(tmp_path / "out").info.failures.exceeded
 
 
 def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Path) -> None:
@@ -170,10 +170,10 @@ def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Pa
 
     run = load(tmp_path / "out")
     assert "bench: The null backend stopped at request 9" in err
-    assert run.info["outcome"]["sent"] == run.requests.num_rows >= 10  # more where several left at once
+    assert run.info.outcome.sent == run.requests.num_rows >= 10  # more where several left at once
     assert ["ok"] * 9 == run.requests["status"].to_pylist()[:9]
     assert "ok" not in run.requests["status"].to_pylist()[9:]
-    assert run.info["verdict"]["valid"] is False
+    assert run.info.verdict.valid is False
     assert (tmp_path / "out" / "report.html").exists()
 
 
@@ -238,8 +238,8 @@ def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path
     finished(process, code=4)
 
     found = load(tmp_path / "out")
-    assert found.info["state"] == "interrupted"
-    assert found.requests.num_rows == found.info["outcome"]["sent"]
+    assert found.info.state == "interrupted"
+    assert found.requests.num_rows == found.info.outcome.sent
     assert set(found.requests["status"].to_pylist()) == {"ok", "cancelled"}
 
 

@@ -51,7 +51,7 @@ def test_every_request_ends_in_one_record(url, tmp_path, senders):
     assert ("finished", 60) == (result.outcome.ended, result.outcome.sent)
     assert list(range(60)) == sorted(table["request_id"].to_pylist())
     assert {"ok"} == set(table["status"].to_pylist())
-    assert {int(senders)} == {result.run.info["client"]["senders"]}
+    assert {int(senders)} == {result.run.info.client.senders}
 
 
 @pytest.mark.nightly
@@ -59,7 +59,7 @@ def test_the_schedule_does_not_depend_on_the_senders(url, tmp_path):
     """A run would be another one on a machine with more cores."""
     one, three = (run(url, tmp_path / n, senders=n).run for n in ("1", "3"))
 
-    assert one.info["schedule"]["sha256"] == three.info["schedule"]["sha256"]
+    assert one.info.schedule.sha256 == three.info.schedule.sha256
     assert [0] == sorted(set(one.http["sender"].to_pylist()))
     assert [0, 1, 2] == sorted(set(three.http["sender"].to_pylist()))
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from harness.api import Outcome
 from harness.data.folder import Run
 from harness.data.records import server_metrics_table
+from harness.data.run_json import Fidelity, OutputLengths, RunInfo, encode
 from harness.metrics import slo
 from harness.runner.run import exit_code
 from harness.stats.arrivals import Law
 from harness.validity import client_warnings, conclude, server_metrics
 from harness.validity import remote as validity_remote
-from harness.validity.work_done import OutputLengths, reasons
+from harness.validity.work_done import reasons
 
 RemoteRun = Callable[..., Run]
 FINE = "ttft=0.25,tpot=0.1"
@@ -28,8 +29,7 @@ BACKEND = {"name": "openai", "url": "http://127.0.0.1:8000/v1", "model": "m"}
 
 def concluded(run: Run) -> dict[str, Any]:
     """The run.json of a run that has ended."""
-    told = conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), outcome(run))
-    return {**run.info, **told}
+    return encode(conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), outcome(run)))
 
 
 def codes(run: Run) -> list[str]:
@@ -118,10 +118,11 @@ def test_what_is_within_its_limit_is_not(code: str, remote_run: RemoteRun) -> No
 def test_a_rate_that_was_not_reached_is_told(remote_run: RemoteRun) -> None:
     """A slow client would be taken for a quiet one."""
     run, bounds = remote_run(), slo.parse(FINE)
-    slow = {"drawn_rps": 5.0, "achieved_rps": 4.9, "scheduled": 60, "sent": 60}
+    slow = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=60)
+    fewer = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=50)
 
     assert "achieved-rate" in [c.code for c in client_warnings.cautions(run, bounds, slow)]
-    assert "achieved-rate" not in [c.code for c in client_warnings.cautions(run, bounds, {**slow, "sent": 50})]
+    assert "achieved-rate" not in [c.code for c in client_warnings.cautions(run, bounds, fewer)]
 
 
 def test_a_client_late_beside_its_bound_spoils_the_run(remote_run: RemoteRun) -> None:
@@ -144,10 +145,10 @@ def test_each_class_is_late_beside_its_own_bound(remote_run: RemoteRun) -> None:
     assert not concluded(remote_run(ask={**late, "slo_ttft_s": 0.1}, slo="ttft=60"))["verdict"]["valid"]
 
 
-def test_other_runs_are_left_alone(remote_run: RemoteRun) -> None:
+def test_other_runs_are_left_alone(remote_run: RemoteRun, put) -> None:
     """A simulation would be warned of its network."""
     run = dataclasses.replace(remote_run(**CASES["no-salt"]), http=None)
-    run.info["client"] = run.info["floor"] = run.info["server"] = None
+    put(run, client=None, floor=None, server=None)
 
     assert few(codes(run)) == []
     assert "resolution" not in concluded(run)
@@ -178,8 +179,8 @@ def test_a_bound_within_the_floor_decides_nothing(
     run = remote_run(slo=bounds, floor=floor_of(error_s))
     told = concluded(run)
 
-    assert code == exit_code(told, outcome(run), 0.9)
-    assert exit_code(told, outcome(run), None) == 0
+    assert code == exit_code(RunInfo.of(told), outcome(run), 0.9)
+    assert exit_code(RunInfo.of(told), outcome(run), None) == 0
     assert (code == 5) == told["verdict"]["unresolved"] == bool(told["resolution"]["unresolved"])
 
 
@@ -187,12 +188,15 @@ def test_bounds_that_requests_bring_along_are_moved_too(remote_run: RemoteRun) -
     """The bound of a trace would be decided by the error of the client."""
     own = {"slo_ttft_s": 0.144}
     table = remote_run(ask=own).requests
+    moved, near = (
+        validity_remote.resolution(table, slo.parse(""), RunInfo.of({"floor": floor_of(ttft_s)}).floor)
+        for ttft_s in (0.002, 0.0001)
+    )
 
-    moved = validity_remote.resolution(table, slo.parse(""), floor_of(0.002))
     assert moved is not None
-    assert moved["undecided"]
-    assert ["ttft (per request)"] == moved["unresolved"]
-    assert validity_remote.resolution(table, slo.parse(""), floor_of(0.0001))["undecided"] is False
+    assert moved.undecided
+    assert ["ttft (per request)"] == moved.unresolved
+    assert near.undecided is False
 
 
 @pytest.mark.parametrize("floor", [None, {}, {"ttft": None}, {"ttft": {"p50_s": 0.1}}, {"why": "off"}])
@@ -200,33 +204,37 @@ def test_without_a_floor_nothing_is_left_open(floor: Any, remote_run: RemoteRun)
     """A run of an older version could not be read."""
     run = remote_run(floor=floor)
 
-    assert validity_remote.resolution(run.requests, slo.parse(FINE), floor) is None
-    assert validity_remote.undecided(concluded(run), 0.9) is False
+    assert validity_remote.resolution(run.requests, slo.parse(FINE), run.info.floor) is None
+    assert validity_remote.undecided(RunInfo.of(concluded(run)).resolution, 0.9) is False
 
 
 def test_sums_of_the_server_are_those_of_the_run(remote_run: RemoteRun) -> None:
     """What the server counted before the run would be held against the client."""
-    rows = {row["name"]: row for row in server_metrics.compared(remote_run())}
+    rows = {row.name: row for row in server_metrics.compared(remote_run())}
 
-    assert rows["requests"]["server"] == 60
-    assert rows["prompt tokens"]["server"] == 6000
-    assert rows["output tokens"]["server"] == 1200
-    assert rows["mean TTFT"]["server"] == pytest.approx(rows["mean TTFT"]["client"])
-    assert rows["mean E2E"]["server"] == pytest.approx(rows["mean E2E"]["client"])
-    assert rows["mean time in its queue"]["server"] == pytest.approx(0.01)
-    assert rows["mean time in its queue"]["within"] is None
-    assert rows["requests in flight, mean"]["server"] == rows["requests in flight, mean"]["client"]
-    assert all(row["within"] in (True, None) for row in rows.values())
+    assert rows["requests"].server == 60
+    assert rows["prompt tokens"].server == 6000
+    assert rows["output tokens"].server == 1200
+    assert rows["mean TTFT"].server == pytest.approx(rows["mean TTFT"].client)
+    assert rows["mean E2E"].server == pytest.approx(rows["mean E2E"].client)
+    assert rows["mean time in its queue"].server == pytest.approx(0.01)
+    assert rows["mean time in its queue"].within is None
+    assert rows["requests in flight, mean"].server == rows["requests in flight, mean"].client
+    assert all(row.within in (True, None) for row in rows.values())
 
 
 def test_failed_requests_may_or_may_not_be_counted(remote_run: RemoteRun) -> None:
     """Ten timeouts that the server ended too would look like another user of it."""
     run = remote_run(ask={"status": lambda r: "timeout" if r.request_id < 10 else "ok"})
-    rows = {row["name"]: row for row in server_metrics.compared(run)}
+    rows = {row.name: row for row in server_metrics.compared(run)}
 
-    assert (50.0, 50.0, True) == tuple(rows["requests"][key] for key in ("client", "server", "within"))
-    assert (5000.0, 5000.0, True) == tuple(rows["prompt tokens"][key] for key in ("client", "server", "within"))
-    assert rows["mean E2E"]["within"] is None
+    assert (50.0, 50.0, True) == (rows["requests"].client, rows["requests"].server, rows["requests"].within)
+    assert (5000.0, 5000.0, True) == (
+        rows["prompt tokens"].client,
+        rows["prompt tokens"].server,
+        rows["prompt tokens"].within,
+    )
+    assert rows["mean E2E"].within is None
 
 
 def test_a_counter_that_begins_again_goes_on(remote_run: RemoteRun) -> None:
@@ -250,16 +258,16 @@ def test_times_in_the_answers_are_told(remote_run: RemoteRun) -> None:
     """What llama.cpp tells of its prefill, in each answer and not in its metrics, would be lost."""
     run = dataclasses.replace(remote_run(wire={"server_prefill_s": 0.25}), server_metrics=None)
 
-    assert [("mean prefill, in its answers", 0.25)] == [(r["name"], r["server"]) for r in server_metrics.compared(run)]
+    assert [("mean prefill, in its answers", 0.25)] == [(r.name, r.server) for r in server_metrics.compared(run)]
 
 
 def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
     """llama.cpp counts cached tokens of prompts apart: its prompts would seem shorter than those that were sent."""
     run = remote_run()
-    run.info["server"]["names"]["prompt_tokens"] = "prompt + output"
-    rows = {row["name"]: row for row in server_metrics.compared(run)}
+    run.info.server.names["prompt_tokens"] = "prompt + output"
+    rows = {row.name: row for row in server_metrics.compared(run)}
 
-    assert rows["prompt tokens"]["server"] == 7200
+    assert rows["prompt tokens"].server == 7200
 
 
 def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: RemoteRun) -> None:
@@ -268,7 +276,7 @@ def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: R
     gone = server_metrics_table([(17.0, "up", 'instance="127.0.0.1:8000"', 0.0)])
     run = dataclasses.replace(run, server_metrics=pa.concat_tables([run.server_metrics, gone]))
 
-    assert {row["within"] for row in server_metrics.compared(run)} == {None}
+    assert {row.within for row in server_metrics.compared(run)} == {None}
     assert "shared-server" not in codes(run)
 
 
@@ -303,13 +311,13 @@ def remedies(run: Run) -> dict[str, str]:
     ],
 )
 def test_more_senders_are_advised_only_where_they_help(
-    cpu: float, wait: float, senders: int, cores: int, more: bool, remote_run: RemoteRun
+    cpu: float, wait: float, senders: int, cores: int, more: bool, remote_run: RemoteRun, put
 ) -> None:
     """A third sender on two cores, or a second beside an idle one, would make a slow reader slower."""
     run = remote_run(
         sender={"read_lag_p99_s": 0.0021, "cpu_share_max": cpu, "run_wait_share": wait}, host={"cores": cores}
     )
-    run.info["client"]["senders"] = senders
+    put(run, client={"senders": senders})
     told = remedies(run)
 
     for code in ("slow-reader", "busy-sender") if cpu > 0.8 else ("slow-reader",):
@@ -318,11 +326,11 @@ def test_more_senders_are_advised_only_where_they_help(
 
 
 def test_without_facts_of_the_host_the_cores_of_this_machine_count(
-    remote_run: RemoteRun, monkeypatch: pytest.MonkeyPatch
+    remote_run: RemoteRun, monkeypatch: pytest.MonkeyPatch, put
 ) -> None:
     """A folder of an older version could not be reported."""
     run = remote_run(sender={"cpu_share_max": 0.9})
-    run.info.pop("host", None)
+    put(run, host=None)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
     assert "more senders" not in remedies(run)["busy-sender"]
@@ -379,7 +387,9 @@ def test_a_server_that_takes_ignore_eos_and_answers_short_makes_the_run_not_vali
 
 def test_only_a_server_elsewhere_is_advised_an_option_of_servers() -> None:
     """A run of null:tokens=5 advised --output-lengths server, which null refuses."""
-    short = OutputLengths("request", 60, 5.0, 80.0, 0.0625, counted=True)
+    short = OutputLengths(
+        by="request", requests=60, output_tokens=5.0, requested_tokens=80.0, share=0.0625, counted=True
+    )
 
     for remote in (True, False):
         (reason,) = reasons(short, remote=remote)

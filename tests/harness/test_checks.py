@@ -9,6 +9,7 @@ import pytest
 from harness.api import Outcome
 from harness.data.folder import Run
 from harness.data.records import to_table
+from harness.data.run_json import Floor, FloorError, RunInfo
 from harness.data.schedule import Schedule
 from harness.metrics.slo import parse
 from harness.runner.run import exit_code
@@ -33,9 +34,8 @@ def conclusion(traffic, record):
             for i, at in enumerate(schedule.table["scheduled_s"].to_pylist())
         ]
         info = {"clock": clock, "spec": {}, "workload": {"rate_rps": 2.0}, "slo": {}}
-        run = Run(Path("run"), info, to_table(change(records)), None, schedule.table, True)
-        told = conclude(run, parse("ttft=1"), law or exponential(2.0), Outcome("finished", N, 0, 0))
-        return {**info, **told}
+        run = Run(Path("run"), RunInfo.of(info), to_table(change(records)), None, schedule.table, True)
+        return conclude(run, parse("ttft=1"), law or exponential(2.0), Outcome("finished", N, 0, 0))
 
     return make
 
@@ -56,7 +56,7 @@ def each(**changes):
 def test_a_sound_run_passes_every_check(conclusion):
     """The list would say what was not looked at."""
     found = conclusion()
-    states = {check["check"]: check["state"] for check in found["checks"]}
+    states = {check.check: check.state for check in found.checks}
 
     assert NAMES == list(states)
     assert {"ok", "unknown"} == set(states.values())
@@ -80,22 +80,22 @@ def test_a_sound_run_passes_every_check(conclusion):
 def test_each_check_can_fail(conclusion, check, change):
     """A run that breaks a law would be reported with its p99."""
     found = conclusion(change)
-    failed = {c["check"]: c for c in found["checks"] if c["state"] == "failed"}
+    failed = {c.check: c for c in found.checks if c.state == "failed"}
 
     assert check in failed
-    assert failed[check]["remedy"]
-    assert failed[check]["said"] in " ".join(found["verdict"]["reasons"])
-    assert f"Remedy: {failed[check]['remedy']}." in " ".join(found["verdict"]["reasons"])
+    assert failed[check].remedy
+    assert failed[check].said in " ".join(found.verdict.reasons)
+    assert f"Remedy: {failed[check].remedy}." in " ".join(found.verdict.reasons)
     assert (3 if check == "answers" else 4) == exit_code(found, Outcome("finished", N, 0, 0), None)
-    assert not found["verdict"]["valid"]
+    assert not found.verdict.valid
 
 
 def test_gaps_of_another_law_prove_nothing(conclusion):
     """Constant arrivals would pass for Poisson, whose bursts make the queue."""
     found = conclusion(law=Law(2.0, gap_cdf=lambda gaps: (gaps >= 0.5).astype(float)))
 
-    assert ["gap-law"] == [c["check"] for c in found["checks"] if c["state"] == "failed"]
-    assert "not of the law that the arrivals declare (Kolmogorov-Smirnov" in found["verdict"]["text"]
+    assert ["gap-law"] == [c.check for c in found.checks if c.state == "failed"]
+    assert "not of the law that the arrivals declare (Kolmogorov-Smirnov" in found.verdict.text
     assert 4 == exit_code(found, Outcome("finished", N, 0, 0), None)
 
 
@@ -104,23 +104,23 @@ def test_littles_law_is_checked(conclusion, monkeypatch):
     monkeypatch.setattr("harness.validity.physics.little", lambda _: (3.0, 3.1))
     found = conclusion()
 
-    assert ["littles-law"] == [c["check"] for c in found["checks"] if c["state"] == "failed"]
-    assert "3 requests in the system on average, but arrival rate times mean time" in found["verdict"]["text"]
+    assert ["littles-law"] == [c.check for c in found.checks if c.state == "failed"]
+    assert "3 requests in the system on average, but arrival rate times mean time" in found.verdict.text
 
 
 def test_a_warning_is_no_failure(conclusion):
     """A client that is a little late would spoil a night."""
     found = conclusion(each(sent_s=lambda r: r.scheduled_s + 0.02))
-    late = next(c for c in found["checks"] if c["check"] == "lateness")
+    late = next(c for c in found.checks if c.check == "lateness")
 
-    assert ("warning", True) == (late["state"], found["verdict"]["valid"])
-    assert late["remedy"]
+    assert ("warning", True) == (late.state, found.verdict.valid)
+    assert late.remedy
 
 
 def test_a_simulator_is_never_late(conclusion):
     """Stamps of a virtual clock would be held against a client that there is not."""
     found = conclusion(each(sent_s=lambda r: r.scheduled_s + 0.09), clock="virtual")
-    states = {check["check"]: check["state"] for check in found["checks"]}
+    states = {check.check: check.state for check in found.checks}
 
     assert ("ok", "ok") == (states["lateness"], states["client-floor"])
 
@@ -130,11 +130,11 @@ def test_the_floor_of_the_client_is_among_the_checks(remote_run):
     run = remote_run(slo="ttft=0.1491,tpot=0.1")
     told = conclude(run, parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
     near = conclude(
-        dataclasses.replace(run, info={**run.info, "floor": {"ttft": {"p50_s": 0.01, "p99_s": 0.05}}}),
+        dataclasses.replace(run, info=run.info.change(floor=Floor(ttft=FloorError(0.01, 0.05)))),
         parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0),
     )  # fmt: skip
-    floors = [next(c for c in found["checks"] if c["check"] == "client-floor") for found in (told, near)]
+    floors = [next(c for c in found.checks if c.check == "client-floor") for found in (told, near)]
 
-    assert ["ok", "warning"] == [floor["state"] for floor in floors]
-    assert "p99 ttft 0.09 ms" in floors[0]["said"]
-    assert floors[1]["remedy"]
+    assert ["ok", "warning"] == [floor.state for floor in floors]
+    assert "p99 ttft 0.09 ms" in floors[0].said
+    assert floors[1].remedy

@@ -3,6 +3,7 @@
 import pytest
 
 from harness.api import Outcome
+from harness.data.run_json import Resolution, RunInfo
 from harness.runner.run import exit_code, why
 from harness.validity.work_done import exceeded, failures
 
@@ -33,18 +34,18 @@ def test_failures_count_unless_load_explains_them(table, counts, overloaded, at_
     status = statuses(**counts)
     found = failures(table(len(status), status=status), overloaded=overloaded, at_most=at_most)
 
-    assert expected is found["exceeded"]
+    assert expected is found.exceeded
 
 
 def test_the_sentence_says_what_failed_and_what_is_allowed(table):
     """Exit code 3 would come without a word."""
     found = failures(table(40, status=statuses(ok=36, error=3, timeout=1)), overloaded=False)
 
-    assert exceeded({"failures": found}) == (
+    assert exceeded(RunInfo.of({}).change(failures=found)) == (
         "4 of 40 requests (10.0%) failed for another reason than load (3 error, 1 timeout); --max-failed allows 1%. "
         "See the errors, or allow more."
     )
-    assert exceeded({}) is None
+    assert exceeded(RunInfo.of({})) is None
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, 
     failed = round(100 * share)
     told = failures(table(100, status=statuses(ok=100 - failed, error=failed)), overloaded=False)
     summary = {"attainment": attainment, "bounds": []}
-    info = {"failures": told, "verdict": {"valid": valid, "overloaded": False}, "summary": summary}
+    info = RunInfo.of({"verdict": {"valid": valid, "overloaded": False}, "summary": summary}).change(failures=told)
     outcome = Outcome("finished", 100, 0, 0)
 
     assert expected == exit_code(info, outcome, 0.9)
@@ -74,8 +75,9 @@ def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, 
 )
 def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
     """'100% kept the SLO, or a bound is broken' leaves it to the reader to find out which."""
-    bound = {"text": "p99:ttft=1", "percentile": 99.0, "passed": passed}
-    info = {"summary": {"attainment": attainment, "bounds": [bound]}, "verdict": {"valid": True, "overloaded": False}}
+    bound = {"text": "p99:ttft=1", "metric": "ttft", "percentile": 99.0, "passed": passed}
+    summary = {"attainment": attainment, "bounds": [bound]}
+    info = RunInfo.of({"summary": summary, "verdict": {"valid": True, "overloaded": False}})
     outcome = Outcome("finished", 100, 0, 0)
 
     assert 1 == exit_code(info, outcome, 0.99)
@@ -84,9 +86,10 @@ def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
 
 def test_fail_under_goes_by_percentiles_where_there_is_nothing_else():
     """Without a share of requests every such run would end with 1, or every one with 0."""
-    bounds = [{"text": "p99:ttft=1", "percentile": 99.0, "passed": True}]
-    info = {"summary": {"attainment": None, "bounds": bounds}, "verdict": {"valid": True, "overloaded": False}}
-    unsure = {**info, "resolution": {"attainment": None, "kept": [True, False]}}
+    bounds = [{"text": "p99:ttft=1", "metric": "ttft", "percentile": 99.0, "passed": True}]
+    summary = {"attainment": None, "bounds": bounds}
+    info = RunInfo.of({"summary": summary, "verdict": {"valid": True, "overloaded": False}})
+    unsure = info.change(resolution=Resolution(kept=(True, False)))
     outcome = Outcome("finished", 100, 0, 0)
 
     assert (0, 5) == (exit_code(info, outcome, 0.99), exit_code(unsure, outcome, 0.99))

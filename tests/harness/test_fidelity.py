@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from harness.data.records import schedule_chunk, to_table
+from harness.data.run_json import Burstiness, Fidelity, FollowUps, encode
 from harness.data.schedule import Schedule
 from harness.stats.arrivals import Law, dispersion, kolmogorov_smirnov
 from harness.validity.fidelity import cautions, fidelity, line, reasons
@@ -36,14 +37,14 @@ def test_a_faithful_client_looks_faithful(sent):
     """A good run would be suspected."""
     found = fidelity(*sent(), Law(2.0, exponential(2.0)))
 
-    assert found["achieved_rps"] == pytest.approx(2.0, rel=0.08)
-    assert found["achieved_rps"] == pytest.approx(found["drawn_rps"], rel=1e-6)
-    assert found["gap_cv"] == pytest.approx(1.0, rel=0.1)
-    assert found["dispersion"]["1"] == pytest.approx(1.0, abs=0.2)
-    assert found["ks_p"] > 0.01
-    assert found["lateness_max_s"] == pytest.approx(0.0002)
-    assert found["late_share"] == 0.0
-    assert (2000, 2000) == (found["scheduled"], found["sent"])
+    assert found.achieved_rps == pytest.approx(2.0, rel=0.08)
+    assert found.achieved_rps == pytest.approx(found.drawn_rps, rel=1e-6)
+    assert found.gap_cv == pytest.approx(1.0, rel=0.1)
+    assert found.dispersion["1"] == pytest.approx(1.0, abs=0.2)
+    assert found.ks_p > 0.01
+    assert found.lateness_max_s == pytest.approx(0.0002)
+    assert found.late_share == 0.0
+    assert (2000, 2000) == (found.scheduled, found.sent)
 
 
 def schedule_of(times_s, **columns):
@@ -70,8 +71,8 @@ def test_gaps_used_ten_times_are_found_out(judged):
     gaps_s = np.repeat(np.random.default_rng(0).exponential(0.5, 200), 10)
     found = judged(gaps_s, Law(2.0, exponential(2.0)))
 
-    assert found["dispersion"]["10"] > 3
-    assert found["ks_p"] < 1e-6
+    assert found.dispersion["10"] > 3
+    assert found.ks_p < 1e-6
 
 
 def test_a_poisson_with_its_tail_cut_is_found_out(judged):
@@ -79,7 +80,7 @@ def test_a_poisson_with_its_tail_cut_is_found_out(judged):
     gaps_s = np.random.default_rng(0).exponential(0.5, 20_000)
     found = judged(gaps_s[gaps_s < 1.5], Law(2.0, exponential(2.0)))
 
-    assert found["ks_p"] < 1e-6
+    assert found.ks_p < 1e-6
 
 
 @pytest.mark.parametrize("start_s", [0.0, 1e6])
@@ -91,8 +92,8 @@ def test_gaps_below_the_resolution_of_time_do_not_accuse_a_correct_schedule(judg
     gaps_s[0] += start_s
     found = judged(gaps_s, Law(100.0, law.cdf))
 
-    assert found["ks"] < 0.03
-    assert found["ks_p"] > 0.01
+    assert found.ks < 0.03
+    assert found.ks_p > 0.01
 
 
 def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
@@ -101,7 +102,7 @@ def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
     gaps_s[np.arange(3000) % 3 > 0] = 0.0
     found = judged(gaps_s, Law(2.0, exponential(2.0)))
 
-    assert found["ks"] > 0.5
+    assert found.ks > 0.5
 
 
 def test_the_gap_law_judges_what_was_drawn_and_not_how_late_it_was_sent(sent):
@@ -109,8 +110,8 @@ def test_the_gap_law_judges_what_was_drawn_and_not_how_late_it_was_sent(sent):
     law = Law(2.0, exponential(2.0))
     in_time, late = (fidelity(*sent(late_s=late_s), law) for late_s in (lambda _, n: np.zeros(n), _clumps))
 
-    assert in_time["ks"] == late["ks"]
-    assert late["lateness_p50_s"] > 1.0
+    assert in_time.ks == late.ks
+    assert late.lateness_p50_s > 1.0
 
 
 def _clumps(rng, n):
@@ -121,9 +122,9 @@ def test_a_stalling_client_is_found_out(sent):
     """A client that sends in clumps would offer another load than it says."""
     found = fidelity(*sent(late_s=lambda rng, n: 5 * rng.random(n)), Law(2.0, exponential(2.0)))
 
-    assert found["late_share"] > 0.9
-    assert found["lateness_p99_s"] > 4
-    assert found["lateness_p50_s"] < found["lateness_p99_s"] <= found["lateness_max_s"]
+    assert found.late_share > 0.9
+    assert found.lateness_p99_s > 4
+    assert found.lateness_p50_s < found.lateness_p99_s <= found.lateness_max_s
 
 
 def test_constant_arrivals_have_no_spread(record):
@@ -165,9 +166,11 @@ def test_burstiness_is_told_of_the_schedule_and_of_the_sending(sent):
     same = fidelity(schedule, rows, Law(2.0))
     late = fidelity(*sent(late_s=_clumps), Law(2.0))
 
-    assert {key: same[key] for key in ("gap_cv", "dispersion", "autocorrelation")} == same["drawn"]
-    assert same["drawn"] == late["drawn"]
-    assert late["dispersion"]["1"] != pytest.approx(late["drawn"]["dispersion"]["1"])
+    assert (
+        Burstiness(gap_cv=same.gap_cv, dispersion=same.dispersion, autocorrelation=same.autocorrelation) == same.drawn
+    )
+    assert same.drawn == late.drawn
+    assert late.dispersion["1"] != pytest.approx(late.drawn.dispersion["1"])
 
 
 def test_counts_and_their_memory_by_hand(judged):
@@ -175,10 +178,10 @@ def test_counts_and_their_memory_by_hand(judged):
     times = np.array([second + part for second in range(0, 40, 2) for part in (0.0, 0.2, 0.4, 0.6)] + [40.0])
     found = judged(None, Law(None), times)
 
-    assert 2 * 40 / 39 == pytest.approx(found["drawn"]["dispersion"]["1"])  # mean 2, variance 4 * 40 / 39
-    assert -39 / 40 == pytest.approx(found["drawn"]["autocorrelation"]["1"])  # 39 products of -4 by 40 squares
-    assert np.std(np.diff(times), ddof=1) / np.mean(np.diff(times)) == pytest.approx(found["gap_cv"])
-    assert found["dispersion"]["10"] is None  # four bins only
+    assert 2 * 40 / 39 == pytest.approx(found.drawn.dispersion["1"])  # mean 2, variance 4 * 40 / 39
+    assert -39 / 40 == pytest.approx(found.drawn.autocorrelation["1"])  # 39 products of -4 by 40 squares
+    assert np.std(np.diff(times), ddof=1) / np.mean(np.diff(times)) == pytest.approx(found.gap_cv)
+    assert found.dispersion["10"] is None  # four bins only
 
 
 RAMP_S = 400.0
@@ -203,10 +206,10 @@ def test_a_changing_rate_is_taken_out_of_the_gaps(judged, seed):
     law = Law(5.0, exponential(1.0), ramp_time)
     found = judged(None, law, ramp(seed))
 
-    assert found["ks_p"] > 0.005
-    assert "operational" == found["law"]
-    assert found["expected_rps"] == pytest.approx(5.0, rel=0.02)
-    assert abs(found["rate_z"]) < 3
+    assert found.ks_p > 0.005
+    assert "operational" == found.law
+    assert found.expected_rps == pytest.approx(5.0, rel=0.02)
+    assert abs(found.rate_z) < 3
     assert list(cautions(found)) == []
 
 
@@ -216,8 +219,8 @@ def test_a_wrong_law_is_found_in_operational_time(judged):
     wrong_gaps = judged(None, Law(5.0, exponential(1.0), ramp_time), ramp(0, gamma))
     no_ramp = judged(None, Law(5.0, exponential(5.0)), ramp(0))
 
-    assert wrong_gaps["ks_p"] < 1e-6
-    assert no_ramp["ks_p"] < 1e-6
+    assert wrong_gaps.ks_p < 1e-6
+    assert no_ramp.ks_p < 1e-6
     assert ["gap-law"] == [reason.code for reason in reasons(no_ramp)]
 
 
@@ -226,9 +229,9 @@ def test_the_course_of_the_declared_rate_is_kept(judged):
     found = judged(None, Law(5.0, exponential(1.0), ramp_time), ramp(0))
     steady = judged(None, Law(2.0, exponential(1.0), lambda times_s: 2.0 * times_s), ramp(0))
 
-    assert found["rate_curve"]["rps"][0] == pytest.approx(1.0, abs=0.1)
-    assert found["rate_curve"]["rps"][-1] == pytest.approx(9.0, abs=0.2)
-    assert steady["rate_curve"] is None
+    assert found.rate_curve.rps[0] == pytest.approx(1.0, abs=0.1)
+    assert found.rate_curve.rps[-1] == pytest.approx(9.0, abs=0.2)
+    assert steady.rate_curve is None
 
 
 @pytest.mark.parametrize("true_rps", [2.0, 1.6])
@@ -257,18 +260,18 @@ def test_stamps_on_a_grid_are_counted_in_ticks(judged):
     times = np.repeat(np.arange(1000) * 3.0, ticks)
     found = judged(None, Law(None), times)
 
-    assert 3.0 == found["tick_s"]
-    assert ["3", "9", "60"] == list(found["dispersion"])
-    assert found["dispersion"]["3"] == pytest.approx(1.0, abs=0.15)
-    assert found["dispersion"]["60"] == pytest.approx(1.0, abs=0.5)
-    assert "stamps on a grid of 3 s, so gaps tell little" in found["line"]
-    assert "CV" not in found["line"]
+    assert 3.0 == found.tick_s
+    assert ["3", "9", "60"] == list(found.dispersion)
+    assert found.dispersion["3"] == pytest.approx(1.0, abs=0.15)
+    assert found.dispersion["60"] == pytest.approx(1.0, abs=0.5)
+    assert "stamps on a grid of 3 s, so gaps tell little" in found.line
+    assert "CV" not in found.line
 
 
 @pytest.mark.parametrize("times_s", [np.arange(0, 100, 0.5), np.cumsum(np.random.default_rng(0).exponential(1, 500))])
 def test_stamps_without_shared_ones_are_on_no_grid(judged, times_s):
     """Constant arrivals would be called coarse stamps."""
-    assert judged(None, Law(None), times_s)["tick_s"] is None
+    assert judged(None, Law(None), times_s).tick_s is None
 
 
 def follow_up_schedule(session):
@@ -284,11 +287,11 @@ def test_follow_ups_are_counted_apart(record):
     rows.append(record(5, sent_s=None, tokens=(), status="dropped"))
     found = fidelity(follow_up_schedule(True), to_table(rows), Law(1.0))
 
-    assert (2, 2) == (found["scheduled"], found["sent"])
-    assert {"planned": 6, "sent": 3, "dropped": 1, "not_sent": 2, "closed": False} == found["follow_ups"]
-    assert found["lateness_max_s"] == pytest.approx(0.001)
-    assert 5 == found["all"]["sent"]
-    assert found["line"].endswith("3 of 6 follow-ups sent, 1 dropped after a failure, 2 not due before the end")
+    assert (2, 2) == (found.scheduled, found.sent)
+    assert FollowUps(planned=6, sent=3, dropped=1, not_sent=2, closed=False) == found.follow_ups
+    assert found.lateness_max_s == pytest.approx(0.001)
+    assert 5 == found.all.sent
+    assert found.line.endswith("3 of 6 follow-ups sent, 1 dropped after a failure, 2 not due before the end")
 
 
 def test_a_closed_loop_has_no_requested_rate(record):
@@ -296,27 +299,27 @@ def test_a_closed_loop_has_no_requested_rate(record):
     rows = to_table([record(i, scheduled_s=float(i), sent_s=float(i)) for i in range(8)])
     found = fidelity(follow_up_schedule(False), rows, Law(640.0))
 
-    assert found["requested_rps"] is None
-    assert found["rate_z"] is None
-    assert found["line"].startswith("sending: closed loop of 2 users, 1 req/s, ")
+    assert found.requested_rps is None
+    assert found.rate_z is None
+    assert found.line.startswith("sending: closed loop of 2 users, 1 req/s, ")
 
 
 def test_no_law_is_said_and_a_lost_one_is_not(judged):
     """A reader would ask in vain why there is no KS; and of a killed run a law would be denied that there was."""
     gaps_s = np.random.default_rng(0).exponential(0.5, 100)
 
-    assert "no gap law declared" in judged(gaps_s, Law(2.0))["line"]
-    assert "gap law" not in judged(gaps_s, Law(2.0, known=False))["line"]
+    assert "no gap law declared" in judged(gaps_s, Law(2.0)).line
+    assert "gap law" not in judged(gaps_s, Law(2.0, known=False)).line
 
 
 def test_law_and_gaps_are_kept_for_the_picture(judged):
     """The report could not draw the gaps against their law, which is gone when it is made."""
     gaps_s = np.random.default_rng(0).exponential(0.5, 2000)
-    kept = judged(gaps_s, Law(2.0, exponential(2.0)))["gaps"]
+    kept = judged(gaps_s, Law(2.0, exponential(2.0))).gaps
 
-    at = np.array(kept["at"])
-    assert np.exp(-2 * at) == pytest.approx(np.array(kept["declared"]), rel=1e-3)
-    assert [float((gaps_s > a).mean()) for a in at[1:-1]] == pytest.approx(kept["drawn"][1:-1], abs=0.002)
+    at = np.array(kept.at)
+    assert np.exp(-2 * at) == pytest.approx(np.array(kept.declared), rel=1e-3)
+    assert [float((gaps_s > a).mean()) for a in at[1:-1]] == pytest.approx(kept.drawn[1:-1], abs=0.002)
 
 
 def test_follow_ups_and_unsent_requests_do_not_count_as_sending(sent, record):
@@ -327,9 +330,9 @@ def test_follow_ups_and_unsent_requests_do_not_count_as_sending(sent, record):
     mixed = to_table([]).from_batches([*rows.slice(0, 99).to_batches(), *dropped.to_batches(), *extra.to_batches()])
     found = fidelity(schedule, mixed, Law(2.0))
 
-    assert 99 == found["sent"]
-    assert found["lateness_max_s"] == pytest.approx(0.0002)
-    assert found["line"].endswith(", 1 not sent")
+    assert 99 == found.sent
+    assert found.lateness_max_s == pytest.approx(0.0002)
+    assert found.line.endswith(", 1 not sent")
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -338,9 +341,9 @@ def test_tiny_runs_tell_what_they_can_in_valid_json(sent, n):
     schedule, rows = sent(n=n)
     found = fidelity(schedule, rows, Law(2.0, exponential(2.0)))
 
-    assert found == json.loads(json.dumps(found, allow_nan=False))
-    assert found["ks"] is None
-    assert {"1": None, "10": None, "60": None} == found["dispersion"]
+    assert encode(found) == json.loads(json.dumps(encode(found), allow_nan=False))
+    assert found.ks is None
+    assert {"1": None, "10": None, "60": None} == found.dispersion
 
 
 def test_nothing_sent_at_all(sent):
@@ -348,7 +351,7 @@ def test_nothing_sent_at_all(sent):
     schedule, rows = sent(n=5)
     found = fidelity(schedule, rows.slice(0, 0), Law(2.0, exponential(2.0)))
 
-    assert "sending: nothing sent, 5 not sent" == found["line"]
+    assert "sending: nothing sent, 5 not sent" == found.line
 
 
 def test_the_line_says_it_all():
@@ -363,7 +366,7 @@ def test_the_line_says_it_all():
         "lag-1 autocorrelation 0.02 / -0.01, gaps KS 0.041 (p 0.81), lateness p50 0.2 ms p99 0.9 ms max 3.1 ms"
     )
 
-    assert expected == line(facts)
+    assert expected == line(Fidelity(**facts))
 
 
 def test_requests_at_one_instant_have_no_rate_and_say_so(record):
@@ -371,5 +374,5 @@ def test_requests_at_one_instant_have_no_rate_and_say_so(record):
     rows = to_table([record(i, scheduled_s=0.0, sent_s=0.0, tokens=[0.1]) for i in range(7)])
     found = fidelity(schedule_of(np.zeros(7)), rows, Law(0.0))
 
-    assert "sending: all 7 at one instant, lateness p50 0.0 ms p99 0.0 ms max 0.0 ms" == found["line"]
-    assert found["requested_rps"] is None
+    assert "sending: all 7 at one instant, lateness p50 0.0 ms p99 0.0 ms max 0.0 ms" == found.line
+    assert found.requested_rps is None

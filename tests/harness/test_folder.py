@@ -15,6 +15,7 @@ from harness.api import Step
 from harness.data import storage
 from harness.data.folder import RunFolder, load, new_folder
 from harness.data.records import to_table
+from harness.data.run_json import RunInfo, Summary, Verdict, encode
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 
@@ -29,25 +30,25 @@ def test_a_finished_run_comes_back_whole(tmp_path, record, traffic):
     """What was measured would not be what is reported."""
     rows = [record(i) for i in range(30)]
     schedule = Schedule.draw(traffic(), seed=0, requests=30)
-    folder = RunFolder.create(tmp_path / "run", {"clock": "wall"}, flush_every=7)
+    folder = RunFolder.create(tmp_path / "run", RunInfo.of({"clock": "wall"}), flush_every=7)
     folder.save_schedule(schedule)
     for row in rows:
         folder.add_records([row])
     folder.add_steps([STEP, STEP])
-    folder.finish({"summary": {"attainment": None}})
+    folder.finish(summary=Summary(attainment=0.5))
     run = load(tmp_path / "run")
 
     assert to_table(rows).equals(run.requests)
     assert run.steps.num_rows == 2
     assert schedule.table.equals(run.schedule)
     assert run.complete
-    assert {"schema": 2, "clock": "wall", "state": "finished", "summary": {"attainment": None}} == run.info
+    assert ("wall", "finished", 0.5) == (run.info.clock, run.info.state, run.info.summary.attainment)
     assert ["requests.parquet", "run.json", "schedule.parquet", "steps.parquet"] == names(tmp_path / "run")
 
 
 def test_a_run_that_goes_on_can_be_read(tmp_path, record):
     """`bench report` could not look at a long run before it ends."""
-    folder = RunFolder.create(tmp_path, {}, flush_every=1000)
+    folder = RunFolder.create(tmp_path, RunInfo.of({}), flush_every=1000)
     folder.add_records([record(0)])
     before = load(tmp_path).requests.num_rows
     folder.flush()
@@ -59,12 +60,12 @@ def test_a_run_that_goes_on_can_be_read(tmp_path, record):
     assert run.steps is None
     assert run.schedule is None
     assert not run.complete
-    assert run.info["state"] == "running"
+    assert run.info.state == "running"
 
 
 def test_rows_reach_the_disk_without_being_asked(tmp_path, record):
     """A simulation of hours that is killed would have nothing."""
-    folder = RunFolder.create(tmp_path, {}, flush_every=10)
+    folder = RunFolder.create(tmp_path, RunInfo.of({}), flush_every=10)
     folder.add_records([record(i) for i in range(9)])
     before = load(tmp_path).requests.num_rows
     folder.add_records([record(9)])
@@ -76,23 +77,23 @@ def test_rows_reach_the_disk_without_being_asked(tmp_path, record):
 
 def test_an_interrupted_run_says_so_and_is_whole(tmp_path, record):
     """A run ended by Ctrl-C would pass for a full one."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
-    folder.finish({"state": "interrupted"})
+    folder.finish(state="interrupted")
     run = load(tmp_path)
 
-    assert run.info["state"] == "interrupted"
+    assert run.info.state == "interrupted"
     assert not run.complete
     assert run.requests.num_rows == 1
 
 
 def test_facts_may_follow_the_end(tmp_path):
     """The verdict, which needs the finished table, could not be stored."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.finish()
-    folder.update({"verdict": {"valid": True}})
+    folder.update(verdict=Verdict(valid=True))
 
-    assert load(tmp_path).info["verdict"] == {"valid": True}
+    assert load(tmp_path).info.verdict.valid is True
     assert load(tmp_path).complete
 
 
@@ -100,11 +101,12 @@ KILLED = """
     import sys, time
     from harness.api import RequestRecord, Step
     from harness.data.folder import RunFolder
+    from harness.data.run_json import RunInfo
 
     def row(i):
         return RequestRecord(i, float(i), float(i), [i + 0.1, i + 0.2], None, 5, 2, 2, "ok")
 
-    folder = RunFolder.create(sys.argv[1], {}, flush_every=50)
+    folder = RunFolder.create(sys.argv[1], RunInfo.of({}), flush_every=50)
     i = 0
     while True:
         folder.add_records([row(i)])
@@ -137,7 +139,7 @@ def test_kill_9_loses_nothing_that_was_flushed(tmp_path, batches):
 
 def test_a_stream_cut_anywhere_in_its_last_batch_keeps_the_batches_before(tmp_path, record):
     """A kill in the middle of a write would cost the whole run."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0), record(1)])
     folder.flush()
     stream = tmp_path / "requests.arrows"
@@ -156,7 +158,7 @@ def test_a_stream_cut_anywhere_in_its_last_batch_keeps_the_batches_before(tmp_pa
 
 def test_a_stream_cut_before_its_first_batch_is_empty(tmp_path, record):
     """A run killed in its first moment would end in a traceback."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
     folder.flush()
     folder.close()
@@ -177,7 +179,7 @@ def test_a_kill_between_any_two_steps_of_finishing_loses_nothing(tmp_path, recor
     steps = ["harness.data.folder.write_json", "harness.data.storage.Stream.close"]
     for n, step in enumerate(steps):
         path = tmp_path / str(n)
-        folder = RunFolder.create(path, {})
+        folder = RunFolder.create(path, RunInfo.of({}))
         folder.add_records([record(0)])
 
         def die(*args, **kwargs):
@@ -195,7 +197,7 @@ def test_a_kill_between_any_two_steps_of_finishing_loses_nothing(tmp_path, recor
 
 def test_nothing_half_written_stands_in_the_place_of_a_file(tmp_path, record, monkeypatch):
     """A full disk would leave half a Parquet file that looks like a result."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
 
     def full(*args, **kwargs):
@@ -213,7 +215,7 @@ def test_nothing_half_written_stands_in_the_place_of_a_file(tmp_path, record, mo
 
 def test_conversion_gathers_small_batches_and_bounds_large_ones(tmp_path, record, monkeypatch):
     """A run of a day would become a file of a million groups, or need its whole size in memory."""
-    folder = RunFolder.create(tmp_path, {}, flush_every=1)
+    folder = RunFolder.create(tmp_path, RunInfo.of({}), flush_every=1)
     for i in range(40):
         folder.add_records([record(i)])
     one = to_table([record(0)]).nbytes
@@ -227,11 +229,11 @@ def test_conversion_gathers_small_batches_and_bounds_large_ones(tmp_path, record
 
 def test_a_second_writer_is_turned_away(tmp_path, record):
     """Two runs would mix their rows in one file."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
     folder.flush()
     with pytest.raises(UsageError, match="is being written by another run"):
-        RunFolder.create(tmp_path, {})
+        RunFolder.create(tmp_path, RunInfo.of({}))
     run = load(tmp_path)
     folder.close()
 
@@ -240,12 +242,12 @@ def test_a_second_writer_is_turned_away(tmp_path, record):
 
 def test_an_earlier_run_is_replaced_without_a_trace(tmp_path, record):
     """The steps of last week's run would be drawn beside today's requests."""
-    old = RunFolder.create(tmp_path, {"old": True})
+    old = RunFolder.create(tmp_path, RunInfo.of({"old": True}))
     old.add_records([record(0), record(1)])
     old.add_steps([STEP])
     old.finish()
     (tmp_path / "report.html").write_text("old")
-    new = RunFolder.create(tmp_path, {})
+    new = RunFolder.create(tmp_path, RunInfo.of({}))
     killed = load(tmp_path)
     new.add_records([record(5)])
     new.finish()
@@ -254,7 +256,7 @@ def test_an_earlier_run_is_replaced_without_a_trace(tmp_path, record):
     assert killed.requests.num_rows == 0
     assert [5] == run.requests["request_id"].to_pylist()
     assert run.steps is None
-    assert "old" not in run.info
+    assert "old" not in encode(run.info)
     assert ["requests.parquet", "run.json"] == names(tmp_path)
 
 
@@ -273,7 +275,7 @@ def test_folders_of_others_are_left_alone(tmp_path, files, message):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(UsageError, match=message):
-        RunFolder.create(tmp_path, {})
+        RunFolder.create(tmp_path, RunInfo.of({}))
 
     assert files == {p.name: p.read_text() for p in tmp_path.iterdir()}
 
@@ -282,7 +284,7 @@ def test_a_folder_killed_at_its_birth_can_be_used_again(tmp_path):
     """The user would have to delete the folder by hand."""
     (tmp_path / "requests.arrows").write_bytes(b"")
     (tmp_path / "run.json.part").write_text("{")
-    RunFolder.create(tmp_path, {}).finish()
+    RunFolder.create(tmp_path, RunInfo.of({})).finish()
 
     assert load(tmp_path).complete
 
@@ -292,9 +294,9 @@ def test_out_must_be_a_folder(tmp_path):
     (tmp_path / "file").write_text("x")
 
     with pytest.raises(UsageError, match="is a file"):
-        RunFolder.create(tmp_path / "file", {})
+        RunFolder.create(tmp_path / "file", RunInfo.of({}))
     with pytest.raises(UsageError, match="cannot be made: Not a directory"):
-        RunFolder.create(tmp_path / "file" / "below", {})
+        RunFolder.create(tmp_path / "file" / "below", RunInfo.of({}))
 
 
 @pytest.mark.parametrize(
@@ -327,14 +329,14 @@ def test_missing_folders_and_files_get_one_sentence(tmp_path):
 
 def test_the_path_of_run_json_names_the_run_too(tmp_path):
     """A user who completes the path one step too far would be turned away."""
-    RunFolder.create(tmp_path, {"x": 1}).finish()
+    RunFolder.create(tmp_path, RunInfo.of({"x": 1})).finish()
 
-    assert load(tmp_path / "run.json").info["x"] == 1
+    assert encode(load(tmp_path / "run.json").info)["x"] == 1
 
 
 def test_a_broken_parquet_file_gets_one_sentence(tmp_path):
     """A file cut short in a copy would end in a traceback."""
-    RunFolder.create(tmp_path, {}).finish()
+    RunFolder.create(tmp_path, RunInfo.of({})).finish()
     (tmp_path / "requests.parquet").write_bytes(b"PAR1")
 
     with pytest.raises(UsageError, match=r"requests.parquet' cannot be read"):
@@ -343,9 +345,9 @@ def test_a_broken_parquet_file_gets_one_sentence(tmp_path):
 
 def test_run_json_never_holds_nan(tmp_path):
     """Every reader but Python's would refuse the file."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        folder.update({"x": float("nan")})
+        folder.update(summary=Summary(failed=float("nan")))
     folder.close()
 
     assert json.loads((tmp_path / "run.json").read_text())["state"] == "running"
@@ -355,7 +357,7 @@ def test_steps_may_come_as_a_table(tmp_path):
     """A simulator's step rows would have to go through Python objects, one by one."""
     steps = pa.table({"free_blocks": [1], "replica": [0], "start_s": [0.0], "end_s": [1.0], "prefill_tokens": [2],
                       "decode_seqs": [3], "context_tokens": [4], "waiting": [5], "running": [6]})  # fmt: skip
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_steps(steps)
     folder.add_steps([])
     folder.save_journal(pa.table({"call": ["add"]}))
@@ -367,7 +369,7 @@ def test_steps_may_come_as_a_table(tmp_path):
 
 def test_the_repr_shows_the_state(tmp_path, record):
     """A failing test would show an address."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
     text = repr(folder)
     folder.close()
@@ -388,9 +390,9 @@ def test_a_name_that_is_taken_gets_a_number(tmp_path):
 @pytest.mark.parametrize("state", ["finished", "interrupted"])
 def test_a_run_without_its_requests_is_not_reported_from_run_json(tmp_path, record, state):
     """Half a copy of a run would be reported with the numbers of run.json beside empty figures."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
-    folder.finish({"state": state, "summary": {"attainment": 1.0}})
+    folder.finish(state=state, summary=Summary(attainment=1.0))
     (tmp_path / "requests.parquet").unlink()
 
     with pytest.raises(UsageError, match=r"holds a run that ended, but its requests\.parquet is missing"):
@@ -400,7 +402,7 @@ def test_a_run_without_its_requests_is_not_reported_from_run_json(tmp_path, reco
 @pytest.mark.parametrize("content", [b"", b"PAR1 and nothing more", b"x" * 100])
 def test_requests_that_cannot_be_read_are_told_in_one_sentence(tmp_path, record, content):
     """A file that was cut while it was copied would end in a traceback."""
-    folder = RunFolder.create(tmp_path, {})
+    folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
     folder.finish()
     (tmp_path / "requests.parquet").write_bytes(content)

@@ -8,6 +8,7 @@ import pytest
 from harness.compose import render_run as render
 from harness.configs import read
 from harness.data import folder
+from harness.data.run_json import Cut, encode
 from harness.errors import UsageError
 from harness.options import Given, run_spec
 from harness.runner.run import execute
@@ -39,22 +40,22 @@ def test_the_summary_is_of_what_comes_after_the_cut(cut):
               for r in rows]  # fmt: skip
     met = [a <= 0.15 and (b is None or b <= 0.1) for a, b in zip(ttft_s, tpot_s, strict=True)]
     span_s = rows[-1]["scheduled_s"] - rows[0]["scheduled_s"]
-    summary = cut.info["summary"]
+    summary = cut.info.summary
 
     assert 300 == cut.requests.num_rows
-    assert 200 == cut.measured.num_rows == summary["requests"]
-    assert np.quantile(ttft_s, 0.99) == pytest.approx(summary["metrics"]["ttft"]["p99"])
-    assert sum(met) / 200 == summary["attainment"]
-    assert sum(met) / 200 * 199 / span_s == pytest.approx(summary["goodput_rps"])
-    assert span_s == pytest.approx(summary["window_s"])
+    assert 200 == cut.measured.num_rows == summary.requests
+    assert np.quantile(ttft_s, 0.99) == pytest.approx(summary.metrics["ttft"].p99)
+    assert sum(met) / 200 == summary.attainment
+    assert sum(met) / 200 * 199 / span_s == pytest.approx(summary.goodput_rps)
+    assert span_s == pytest.approx(summary.window_s)
 
 
 def test_the_keys_of_vllm_count_from_the_cut(cut):
     """Its throughput would be divided by a time that was not measured."""
     last_s = max(row["token_s"][-1] for row in cut.measured.to_pylist())
 
-    assert 200 == cut.info["completed"]
-    assert last_s - cut.info["warmup"]["at_s"] == pytest.approx(cut.info["duration"])
+    assert 200 == cut.info.completed
+    assert last_s - cut.info.warmup.at_s == pytest.approx(cut.info.duration)
 
 
 def test_the_cut_stands_in_the_run_and_is_repeated(cut):
@@ -62,8 +63,8 @@ def test_the_cut_stands_in_the_run_and_is_repeated(cut):
     at_s = sorted(cut.requests["scheduled_s"].to_pylist())[100]
     again = run_spec(Given({}), read(str(cut.path)).given)
 
-    assert {"rule": "100", "at_s": at_s, "requests": 100, "stationary": True} == cut.info["warmup"]
-    assert "100" == cut.info["spec"]["warmup"] == again.warmup
+    assert Cut("100", at_s, 100) == cut.info.warmup
+    assert "100" == cut.info.spec["warmup"] == again.warmup
     assert cut.measured.equals(folder.load(cut.path).measured)
 
 
@@ -83,7 +84,7 @@ def test_a_run_without_a_cut_measures_everything(carried_out):
     run = carried_out()
 
     assert run.measured is run.requests
-    assert {"rule": "none", "at_s": 0.0, "requests": 0, "stationary": True} == run.info["warmup"]
+    assert Cut("none", 0.0, 0) == run.info.warmup
     assert "warm-up" not in render("text", run)
 
 
@@ -91,10 +92,10 @@ def test_a_run_that_never_settles_says_so(carried_out):
     """Half of a growing queue would be cut, and the rest be called the steady state."""
     run = carried_out(rate=8, requests=600, warmup="mser5")
 
-    assert run.info["warmup"]["stationary"] is False
-    assert "not-stationary" in [w["code"] for w in run.info["warnings"]]
-    assert run.info["verdict"]["overloaded"]
-    assert "no interval" in run.info["within"]["why_not"]
+    assert run.info.warmup.stationary is False
+    assert "not-stationary" in [w.code for w in run.info.warnings]
+    assert run.info.verdict.overloaded
+    assert "no interval" in run.info.within.why_not
     assert "no place to cut was found (mser5)" in render("text", run)
 
 
@@ -110,4 +111,4 @@ def test_a_cut_of_everything_is_refused_before_anything_is_written(tmp_path):
 def test_what_is_stored_is_plain_json(cut):
     """NaN is no JSON: other programs could not read run.json."""
     for key in ("warmup", "within", "failures", "checks"):
-        json.dumps(cut.info[key], allow_nan=False)
+        json.dumps(encode(cut.info)[key], allow_nan=False)

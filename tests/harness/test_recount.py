@@ -6,12 +6,13 @@ import pytest
 
 from harness.api import Exchange
 from harness.data.folder import RunFolder, load
+from harness.data.run_json import RunInfo
 
 
 @pytest.fixture
 def run(tmp_path, record):
     """A run of three requests, the second counted anew; what `load` gives."""
-    folder = RunFolder.create(tmp_path / "run", {})
+    folder = RunFolder.create(tmp_path / "run", RunInfo.of({}))
     exchange = Exchange(counted_by="events", address="a")
     rows = [dataclasses.replace(record(i, tokens=[1.0 + i, 2.0 + i]), exchange=exchange) for i in range(3)]
     folder.add_records(rows)

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.data.records import to_table
+from harness.data.run_json import Described, encode
 from harness.metrics.measure import metrics
 from harness.metrics.quantiles import quantile, with_failures
 from harness.metrics.slo import parse, score
-from harness.metrics.summary import describe, summarize, window_of
+from harness.metrics.summary import describe, summarize, vllm_keys, window_of
 
 
 def test_throughput_ten_and_goodput_three_can_be_told_apart(table):
@@ -22,12 +23,12 @@ def test_throughput_ten_and_goodput_three_can_be_told_apart(table):
     rows = table(100, scheduled_s=[i / 10 for i in range(100)], tokens=tokens)
     found = summarize(rows, parse("ttft=0.25,tpot=0.1"), window_s=10.0)
 
-    assert 10.0 == found["throughput_rps"]
-    assert 3.0 == found["goodput_rps"]
-    assert 0.3 == found["attainment"]
-    assert [0.3, 1.0] == [b["attainment"] for b in found["bounds"]]
-    assert "ttft=0.25" == found["binding"]
-    assert found["passed"] is False
+    assert 10.0 == found.throughput_rps
+    assert 3.0 == found.goodput_rps
+    assert 0.3 == found.attainment
+    assert [0.3, 1.0] == [b.attainment for b in found.bounds]
+    assert "ttft=0.25" == found.binding
+    assert found.passed is False
 
 
 @given(
@@ -40,17 +41,17 @@ def test_goodput_never_exceeds_throughput(table, status, limit_ms, window_s):
     """K30.b: more good answers per second than answers."""
     found = summarize(table(len(status), status=status), parse(f"ttft={limit_ms}ms"), window_s=window_s)
 
-    assert found["goodput_rps"] <= found["throughput_rps"]
-    assert found["token_goodput_tps"] <= found["output_tps"]
+    assert found.goodput_rps <= found.throughput_rps
+    assert found.token_goodput_tps <= found.output_tps
 
 
 def test_goodput_counts_requests_within_the_slo_per_second(table):
     """Goodput would be divided by the drain, or count failures."""
     rows, slo = table(4, status=["ok", "ok", "error", "ok"]), parse("ttft=1")
 
-    assert 1.5 == summarize(rows, slo, window_s=2.0)["goodput_rps"]
-    assert 0.75 == summarize(rows, slo)["goodput_rps"]
-    assert summarize(rows, slo, window_s=0.0)["goodput_rps"] is None
+    assert 1.5 == summarize(rows, slo, window_s=2.0).goodput_rps
+    assert 0.75 == summarize(rows, slo).goodput_rps
+    assert summarize(rows, slo, window_s=0.0).goodput_rps is None
 
 
 @given(
@@ -64,13 +65,13 @@ def test_a_small_run_does_not_carry_more_than_was_sent(table, gaps_s, status):
     n, span_s = len(times), float(times[-1])
     found = summarize(table(n, scheduled_s=times.tolist(), status=status[:n]), parse("ttft=150ms"))
 
-    assert found["goodput_rps"] is None or found["goodput_rps"] <= found["throughput_rps"]
+    assert found.goodput_rps is None or found.goodput_rps <= found.throughput_rps
     if span_s > 1e-6:
         achieved = (n - 1) / span_s
-        assert found["throughput_rps"] <= achieved
-        assert found["throughput_rps"] == pytest.approx(status[:n].count("ok") / n * achieved)
-        assert found["output_tps"] == pytest.approx(4 * found["throughput_rps"])
-        assert found["window_s"] == span_s
+        assert found.throughput_rps <= achieved
+        assert found.throughput_rps == pytest.approx(status[:n].count("ok") / n * achieved)
+        assert found.output_tps == pytest.approx(4 * found.throughput_rps)
+        assert found.window_s == span_s
 
 
 def test_the_window_ends_with_the_last_arrival(table):
@@ -90,24 +91,26 @@ def test_one_request_has_the_window_of_its_own_answer(table):
 @pytest.mark.parametrize("changes", [{}, {"tokens": (), "status": "dropped", "sent_s": None}])
 def test_whatever_was_not_measured_is_none_in_valid_json(table, n, changes):
     """NaN in run.json cannot be read by any other language, and 0 would be a lie."""
-    found = summarize(table(n, **changes), parse("ttft=1,p99:tpot=0.1"))
-    read = json.loads(json.dumps(found, allow_nan=False))
+    rows, slo = table(n, **changes), parse("ttft=1,p99:tpot=0.1")
+    found = summarize(rows, slo)
+    read = json.loads(json.dumps(encode(found), allow_nan=False))
 
-    assert found == read
+    assert encode(found) == read
     if n == 0 or changes:
-        assert found["metrics"]["ttft"]["p99"] is None
-        assert 0 == found["metrics"]["ttft"]["n"]
-        assert found["vllm"]["p99_ttft_ms"] is None
+        assert found.metrics["ttft"].p99 is None
+        assert 0 == found.metrics["ttft"].n
+        assert vllm_keys(rows, slo, found)["p99_ttft_ms"] is None
 
 
 def test_percentiles_alone_leave_no_attainment_and_no_goodput(table):
     """`request_goodput` and 100% of answered requests would stand beside a broken p99."""
-    only, mixed = (summarize(table(20), parse(text)) for text in ("p99:tpot=0.01", "p99:tpot=0.01,ttft=1"))
+    slo = parse("p99:tpot=0.01")
+    only, mixed = summarize(table(20), slo), summarize(table(20), parse("p99:tpot=0.01,ttft=1"))
     names = ("attainment", "goodput_rps", "token_goodput_tps")
 
-    assert [None] * 3 == [only[name] for name in names]
-    assert None not in [mixed[name] for name in names]
-    assert (False, None) == (only["passed"], only["vllm"]["request_goodput"])
+    assert [None] * 3 == [getattr(only, name) for name in names]
+    assert None not in [getattr(mixed, name) for name in names]
+    assert (False, None) == (only.passed, vllm_keys(table(20), slo, only)["request_goodput"])
 
 
 def test_statuses_are_counted_all(table):
@@ -116,33 +119,33 @@ def test_statuses_are_counted_all(table):
 
     expected = {"ok": 2, "rejected": 0, "timeout": 1, "cancelled": 0, "error": 0, "truncated": 0, "dropped": 0}
 
-    assert expected == found["status"]
-    assert found["failed"] == pytest.approx(1 / 3)
+    assert expected == found.status
+    assert found.failed == pytest.approx(1 / 3)
 
 
 def test_latencies_are_those_of_requests_that_ended_well(table):
     """A request cut off early would make the server look fast."""
     rows = table(3, tokens=[[0.1, 0.2], [1.01], [2.3, 2.5]], status=["ok", "truncated", "ok"])
-    found = summarize(rows, parse("ttft=1"))["metrics"]
+    found = summarize(rows, parse("ttft=1")).metrics
 
-    assert 2 == found["ttft"]["n"]
-    assert found["ttft"]["p50"] == pytest.approx(0.2)
-    assert 2 == found["itl"]["n"]
-    assert found["itl"]["max"] == pytest.approx(0.2)
+    assert 2 == found["ttft"].n
+    assert found["ttft"].p50 == pytest.approx(0.2)
+    assert 2 == found["itl"].n
+    assert found["itl"].max == pytest.approx(0.2)
 
 
 def test_one_token_answers_are_left_out_of_tpot(table):
     """A TPOT of zero would pull the mean down."""
-    found = summarize(table(2, tokens=[[0.1], [1.1, 1.3]]), parse("ttft=1"))["metrics"]["tpot"]
+    found = summarize(table(2, tokens=[[0.1], [1.1, 1.3]]), parse("ttft=1")).metrics["tpot"]
 
-    assert 1 == found["n"]
-    assert found["mean"] == pytest.approx(0.2)
+    assert 1 == found.n
+    assert found.mean == pytest.approx(0.2)
 
 
 def test_preemptions_are_added_up_where_known(table):
     """A backend that cannot see them would report none."""
-    assert 3 == summarize(table(2, preemptions=[1, 2]), parse("ttft=1"))["preemptions"]
-    assert summarize(table(2), parse("ttft=1"))["preemptions"] is None
+    assert 3 == summarize(table(2, preemptions=[1, 2]), parse("ttft=1")).preemptions
+    assert summarize(table(2), parse("ttft=1")).preemptions is None
 
 
 def test_a_summary_agrees_with_the_score(table):
@@ -151,10 +154,10 @@ def test_a_summary_agrees_with_the_score(table):
     slo = parse("ttft=0.25,ttft@b=0.2,p50:e2e=0.2")
     found, scored = summarize(rows, slo), score(rows, slo)
 
-    assert scored.attainment == found["attainment"]
-    assert scored.by_class == found["classes"]
-    assert ["ttft=0.25", "ttft@b=0.2", "p50:e2e=0.2"] == [b["text"] for b in found["bounds"]]
-    assert [3, 2, 5] == [b["requests"] for b in found["bounds"]]
+    assert scored.attainment == found.attainment
+    assert scored.by_class == found.classes
+    assert ["ttft=0.25", "ttft@b=0.2", "p50:e2e=0.2"] == [b.text for b in found.bounds]
+    assert [3, 2, 5] == [b.requests for b in found.bounds]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 1))
@@ -192,10 +195,8 @@ def test_failures_stand_at_the_end_of_the_order(values, failed, percent):
 
 def test_describe_keeps_only_what_was_there():
     """An empty column would crash the summary of a failed run."""
-    expected = {"n": 0, "mean": None, "std": None, "p50": None, "p90": None, "p99": None, "max": None}
-
-    assert expected == describe(np.empty(0))
-    assert 1.0 == describe(np.array([1.0]))["p99"]
+    assert Described(n=0) == describe(np.empty(0))
+    assert 1.0 == describe(np.array([1.0])).p99
 
 
 def test_summaries_do_not_depend_on_chunks(table, monkeypatch):

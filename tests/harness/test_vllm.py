@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from harness.metrics.slo import parse
-from harness.metrics.summary import summarize
+from harness.metrics.summary import summarize, vllm_keys
 
 
 def vllm(rows, slo="ttft=1,tpot=0.1,e2e=2"):
-    return summarize(rows, parse(slo))["vllm"]
+    return vllm_keys(rows, parse(slo), summarize(rows, parse(slo)))
 
 
 def test_keys_are_those_that_users_parse(table):

@@ -18,9 +18,9 @@ def test_a_busy_queue_gets_no_interval(record, seed):
     rows = to_table([record(i, tokens=[i + w, i + w + 0.1, i + w + 0.2]) for i, w in enumerate(waited_s)])
     found = within(rows, parse("ttft=10"))
 
-    assert "one run: no interval" in found["why_not"]
-    assert "repeat with other seeds (bench sweep --seeds 5)" in found["why_not"]
-    assert (None, {}) == (found["attainment"], found["metrics"])
+    assert "one run: no interval" in found.why_not
+    assert "repeat with other seeds (bench sweep --seeds 5)" in found.why_not
+    assert (None, {}) == (found.attainment, found.metrics)
 
 
 @pytest.mark.parametrize(
@@ -34,18 +34,18 @@ def test_a_run_that_proves_nothing_gets_no_interval(table, given, why):
     """Numbers that mean nothing would get error bars."""
     found = within(table(300), parse("ttft=0.2"), **given)
 
-    assert why == found["why_not"]
-    assert ({}, None) == (found["metrics"], found["at_least"])
+    assert why == found.why_not
+    assert ({}, None) == (found.metrics, found.at_least)
 
 
 def test_few_requests_get_no_interval(table):
     """Sixty requests would get an interval as if that were a sample; and a p99 of two values one of its own."""
     few, some = within(table(99), parse("")), within(table(200), parse(""))
 
-    assert "fewer than 100 requests" in few["why_not"]
-    assert some["why_not"] is None
-    assert some["metrics"]["ttft"]["mean"] == pytest.approx([0.1, 0.1])
-    assert some["metrics"]["ttft"]["p99"] is None
+    assert "fewer than 100 requests" in few.why_not
+    assert some.why_not is None
+    assert some.metrics["ttft"].mean == pytest.approx([0.1, 0.1])
+    assert some.metrics["ttft"].p99 is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -56,11 +56,11 @@ def test_no_interval_within_a_run_is_negative(record, seed):
     waits_s[150] = rng.lognormal(6, 1)
     rows = to_table([record(i, tokens=[i + w, i + w + 0.1, i + w + 0.2]) for i, w in enumerate(waits_s)])
     found = within(rows, parse("ttft=0.6"))
-    low, high = found["metrics"]["ttft"]["mean"]
-    share = found["attainment"]
+    low, high = found.metrics["ttft"].mean
+    share = found.attainment
 
     assert 0.0 < low < waits_s.mean() < high
-    assert 0.0 < share["low"] < (waits_s <= 0.6).mean() < share["high"] < 1.0
+    assert 0.0 < share.low < (waits_s <= 0.6).mean() < share.high < 1.0
 
 
 def test_without_a_miss_there_is_a_least_share(table):
@@ -68,8 +68,8 @@ def test_without_a_miss_there_is_a_least_share(table):
     found = within(table(200), parse("ttft=0.2"))
     wilson = stats.binomtest(200, 200).proportion_ci(method="wilson").low
 
-    assert wilson == pytest.approx(found["at_least"], rel=1e-9)
-    assert found["attainment"] is None
+    assert wilson == pytest.approx(found.at_least, rel=1e-9)
+    assert found.attainment is None
     assert at_least(10) < at_least(1000)
 
 
@@ -77,7 +77,7 @@ def test_a_share_near_all_gets_no_interval(record):
     """The bootstrap of a share of 99.5 % says that it cannot be lower, as most samples have no miss."""
     rows = to_table([record(i, tokens=[i + (0.5 if i % 200 == 0 else 0.1), i + 1]) for i in range(600)])
 
-    assert within(rows, parse("ttft=0.2"))["attainment"] is None
+    assert within(rows, parse("ttft=0.2")).attainment is None
 
 
 def test_missing_values_are_left_out(record):
@@ -85,4 +85,4 @@ def test_missing_values_are_left_out(record):
     tokens = [[i + 0.1] if i % 2 else [i + 0.1, i + 0.15] for i in range(400)]
     found = within(to_table([record(i, tokens=t) for i, t in enumerate(tokens)]), parse(""))
 
-    assert [0.05, 0.05] == pytest.approx(found["metrics"]["tpot"]["mean"])
+    assert [0.05, 0.05] == pytest.approx(found.metrics["tpot"].mean)

@@ -50,5 +50,5 @@ def test_a_side_is_paired_with_itself(rows):
     base = sources("run", rows)
     pairs = match(base, [*reversed(base)]).pairs
 
-    assert all((pair.base.seed, pair.base.info["spec"]) == (pair.head.seed, pair.head.info["spec"]) for pair in pairs)
+    assert all((pair.base.seed, pair.base.info.spec) == (pair.head.seed, pair.head.info.spec) for pair in pairs)
     assert len(pairs) == len(base)

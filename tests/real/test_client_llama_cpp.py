@@ -209,12 +209,12 @@ def test_a_whole_run_keeps_what_the_server_counted(llama_cpp, tmp_path):
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     run = load(tmp_path / "run")
-    said = {row["name"]: row for row in run.info["server"]["compared"]}
+    said = {row.name: row for row in run.info.server.compared}
 
     assert done.returncode in (0, 4), done.stderr  # a busy machine may make it late
     assert ["ok"] * 40 == run.requests["status"].to_pylist()
     assert [30] * 40 == run.requests["output_tokens"].to_pylist()
     assert [50] * 40 == run.requests["prompt_tokens_server"].to_pylist()
     assert {"usage"} == set(run.http["counted_by"].to_pylist())
-    assert "llama.cpp" == run.info["server"]["kind"]
-    assert said["output tokens"]["within"]
+    assert "llama.cpp" == run.info.server.kind
+    assert said["output tokens"].within

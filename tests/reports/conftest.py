@@ -17,6 +17,7 @@ import pytest
 from harness.api import RequestRecord, Step
 from harness.data.folder import Run
 from harness.data.records import SCHEDULE, steps_table, to_table
+from harness.data.run_json import RunInfo, encode
 from harness.metrics import slo as slos
 from harness.metrics.summary import summarize
 from reports import _pictures
@@ -117,7 +118,7 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
             "bounds": [dataclasses.asdict(b) for b in parsed.bounds],
         },
         "schedule": {"sha256": "5f70bf18a0860070" * 4, "requests": table.num_rows, "span_s": span_s},
-        "summary": summarize(table, parsed),
+        "summary": encode(summarize(table, parsed)),
         "fidelity": {
             "requested_rps": 12.0, "drawn_rps": 11.9, "achieved_rps": 11.9, "scheduled": table.num_rows,
             "sent": table.num_rows, **_BURSTINESS, "drawn": _BURSTINESS, "ks": 0.041, "ks_p": 0.72, "law": "clock",
@@ -146,7 +147,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         stepped = steps_table(_steps(span_s, seed)) if steps else None
         state = {} if complete else {"state": "running"}
         facts = {**_info(table, slo, span_s), **state, **info}
-        return Run(Path("bench-runs/demo"), facts, table, stepped, _schedule(records), complete)
+        return Run(Path("bench-runs/demo"), RunInfo.of(facts), table, stepped, _schedule(records), complete)
 
     return make
 
@@ -154,7 +155,8 @@ def make_run(tmp_path: Path) -> MakeRun:
 def soiled(value: Any, text: str) -> Any:
     """The same object with every text replaced, and keys of unknown names added."""
     if isinstance(value, dict):
-        return {k: soiled(v, text) for k, v in value.items()} | {text: text}
+        numbers = all(isinstance(v, float | None) for v in value.values())  # a curve has no names
+        return {k: soiled(v, text) for k, v in value.items()} | ({} if numbers else {text: text})
     if isinstance(value, list):
         return [soiled(v, text) for v in value]
     return text if isinstance(value, str) else value
@@ -179,15 +181,16 @@ def hostile_run(make_run: MakeRun, remote_run: Any) -> Callable[..., Run]:
         bounds = [{"metric": "ttft", "limit": 0.2, "tag": text, "percentile": None},
                   {"metric": "tpot", "limit": 0.1, "tag": None, "percentile": None}]  # fmt: skip
         sound = {"schema": 1, "state": "finished", "slo": {"text": text, "bounds": bounds, "goal": 0.9}}
-        info = {key: soiled(value, text) for key, value in run.info.items() if key != "summary"} | sound
+        told = encode(run.info)
+        info = {key: soiled(value, text) for key, value in told.items() if key != "summary"} | sound
         if not remote:
-            summary = run.info["summary"]
+            summary = told["summary"]
             scored = [{**bound, "text": text, "tag": text} for bound in summary["bounds"]]
             info["summary"] = {**summary, "bounds": scored, "binding": text, "slo": text, "classes": {text: 0.5}}
         kept = {name: getattr(run, name) for name in ("requests", "http", "server_metrics")}
         tables = {name: _soiled_table(table, text) for name, table in kept.items() if table is not None}
         path = run.path / text[:40].replace("/", "_").replace("\0", "")
-        return dataclasses.replace(run, path=path, info=info, complete=True, **tables)
+        return dataclasses.replace(run, path=path, info=RunInfo.of(info), complete=True, **tables)
 
     return make
 

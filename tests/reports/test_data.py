@@ -9,6 +9,7 @@ import pytest
 
 from harness.data import large as data_large
 from harness.data.folder import Run
+from harness.data.run_json import encode
 from harness.data.storage import write_json, write_parquet
 from harness.experiments import imports
 from reports import _counted, _data, figures
@@ -27,7 +28,7 @@ def stored(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("harness.data.storage.ROW_GROUP_BYTES", 5000)
         monkeypatch.setattr(data_large, "PART", 50)
         monkeypatch.setattr(_counted, "_ROWS", 16)
-        write_json(tmp_path / "run.json", run.info)
+        write_json(tmp_path / "run.json", encode(run.info))
         for name in ("requests", "steps"):
             table = getattr(run, name)
             write_parquet(tmp_path / f"{name}.parquet", table.schema, iter(table.to_batches(max_chunksize=100)))

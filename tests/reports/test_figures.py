@@ -74,7 +74,7 @@ def test_slo_scale_at_one_is_the_attainment(make_run: MakeRun) -> None:
     curve = drawn(slo_scale.figure(run)).data[0]
 
     at_one = float(curve.y[np.flatnonzero(np.asarray(curve.x) == 1.0)[0]])
-    assert run.info["summary"]["attainment"] * 100 == pytest.approx(at_one)
+    assert run.info.summary.attainment * 100 == pytest.approx(at_one)
 
 
 def test_latency_cdf_holds_the_percentiles(make_run: MakeRun) -> None:
@@ -83,7 +83,7 @@ def test_latency_cdf_holds_the_percentiles(make_run: MakeRun) -> None:
     figure = drawn(latency_cdf.figure(run))
 
     marks = {t.name: list(t.x) for t in figure.data if t.meta == _style.MARKS}
-    measured = run.info["summary"]["metrics"]
+    measured = run.info.summary.metrics
     assert [measured["ttft"][p] for p in ("p50", "p90", "p99")] == pytest.approx(marks["TTFT p50, p90, p99"])
 
 
@@ -130,31 +130,31 @@ def test_a_closed_loop_has_no_plan_to_draw(make_run: MakeRun) -> None:
     assert gaps.CLOSED == gaps.figure(run)
 
 
-def test_gaps_of_a_changing_rate_are_drawn_in_operational_time(make_run: MakeRun) -> None:
+def test_gaps_of_a_changing_rate_are_drawn_in_operational_time(make_run: MakeRun, put) -> None:
     """Gaps in seconds would be drawn against a law that they do not have."""
     run = make_run(300)
-    run.info["fidelity"]["law"] = "operational"
+    put(run, fidelity={"law": "operational"})
     figure = drawn(gaps.figure(run))
 
     assert "operational time" in figure.layout.xaxis.title.text
     assert "0.041 from their declared law (KS, p 0.72)" in figures.finding(figure)
 
 
-def test_stamps_on_a_grid_have_no_picture_of_gaps(make_run: MakeRun) -> None:
+def test_stamps_on_a_grid_have_no_picture_of_gaps(make_run: MakeRun, put) -> None:
     """Three spikes would be drawn as a distribution."""
     run = make_run(300)
-    run.info["fidelity"]["tick_s"] = 3.0
+    put(run, fidelity={"tick_s": 3.0})
 
     said = gaps.figure(run)
     assert isinstance(said, str)
     assert "the stamps stand on a grid of 3 s" in said
 
 
-def test_a_declared_rate_is_drawn_unless_it_was_recorded(make_run: MakeRun) -> None:
+def test_a_declared_rate_is_drawn_unless_it_was_recorded(make_run: MakeRun, put) -> None:
     """A reader could not see the ramp that was asked for; or would see what a trace happened to have as asked."""
     run, trace = make_run(300), make_run(300)
-    run.info["fidelity"]["rate_curve"] = {"end_s": 20.0, "rps": [1.0, 5.0]}
-    trace.info["workload"]["recorded"] = True
+    put(run, fidelity={"rate_curve": {"end_s": 20.0, "rps": [1.0, 5.0]}})
+    put(trace, workload={"recorded": True})
     declared = [[t for t in drawn(arrivals.figure(r)).data if t.name == "declared"] for r in (run, trace)]
 
     assert [1.0, 5.0, 5.0] == list(declared[0][0].y)

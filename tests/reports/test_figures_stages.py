@@ -146,7 +146,7 @@ def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
     found = _tables.causes(run)
 
     assert found is not None
-    assert round((1 - run.info["summary"]["attainment"]) * 500) == sum(found.values())
+    assert round((1 - run.info.summary.attainment) * 500) == sum(found.values())
     assert found["timeout"] + found["error"] == 20
 
 
@@ -176,11 +176,11 @@ def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> Non
     assert "preempted" in [row[-1] for row in table.rows if row[1] == "50"]
 
 
-def test_preemptions_are_counted_over_time(staged: MakeStaged) -> None:
+def test_preemptions_are_counted_over_time(staged: MakeStaged, put) -> None:
     """Memory that ran out again and again would be seen in the sum alone, or not at all."""
     records = [record(i, (1.5 + i, 2.5 + i), preemptions=2 * (i == 7)) for i in range(10)]
     run = staged(records, [step(i, i + 0.5, decodes=3) for i in range(10)])
-    run.info["backend"] = {"kv_blocks": 400}
+    put(run, backend={"kv_blocks": 400})
     figure = drawn(timeline.figure(run))
     traces = {t.name: t for t in figure.data}
 

@@ -265,11 +265,11 @@ def test_headings_are_in_order(make_run: MakeRun) -> None:
     assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
 
 
-def test_killed_run_says_so(make_run: MakeRun) -> None:
+def test_killed_run_says_so(make_run: MakeRun, put) -> None:
     """Numbers of a run that was killed would be taken for those of the whole run."""
     run = make_run(complete=False)
     for key in ("summary", "verdict", "fidelity", "warnings"):
-        del run.info[key]
+        put(run, **{key: None})
 
     words = " ".join(Page(Html().render(run)).words().split())
     assert "NOT FINISHED It was killed, or is still going on: 240 of 240 planned requests were recorded" in words

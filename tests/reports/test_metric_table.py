@@ -59,11 +59,11 @@ def test_every_number_has_a_unit_or_is_a_flag(make_run: MakeRun) -> None:
     assert len({row[:5] for row in rows}) == len(rows)
 
 
-def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
+def test_a_killed_run_has_its_numbers_too(make_run: MakeRun, put) -> None:
     """The table of a run that was killed would be empty, or look like that of a run that ended, although it did not."""
     run = make_run(60, complete=False)
     for key in ("summary", "verdict", "fidelity", "warnings"):
-        del run.info[key]
+        put(run, **{key: None})
     found = {row[2:5]: row.value for row in _tables.rows([run])}
 
     assert found["requests", "requests", "count"] == 60.0

@@ -84,7 +84,7 @@ def test_what_was_told_of_a_request_is_what_the_table_holds(simulated: Run) -> N
     missed = sum(event["args"]["kept its SLO"] == "no" for event in begun.values())
 
     assert rows.keys() == begun.keys()
-    assert pytest.approx(1 - simulated.info["summary"]["attainment"]) == missed / 120
+    assert pytest.approx(1 - simulated.info.summary.attainment) == missed / 120
     for number, event in begun.items():
         row = rows[number]
 

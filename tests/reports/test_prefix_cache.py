@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from harness.data.run_json import RunInfo
 from reports._rows import _found
 
 
@@ -20,4 +21,4 @@ def test_the_share_of_prompt_tokens_found_is_told(backend, told):
     """Nobody would know whether the cache did anything; a rejected request has found nothing."""
     table = pa.table({"cached_tokens": pa.array([0, 80, None], pa.int64()), "prompt_tokens": [90, 90, 20]})
 
-    assert told == list(_found(SimpleNamespace(info={"backend": backend}, requests=table)))
+    assert told == list(_found(SimpleNamespace(info=RunInfo.of({"backend": backend}), requests=table)))

@@ -14,6 +14,7 @@ import pytest
 from harness.cli import main
 from harness.data import folder
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo
 from harness.experiments import answers, imports
 from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
@@ -207,12 +208,12 @@ def test_bounds_of_classes_and_percentiles_are_held(make_run: MakeRun) -> None:
     assert "percentile" in found.caption
 
 
-def test_hostile_paths_and_classes_stay_text(make_run: MakeRun, opened: Open) -> None:
+def test_hostile_paths_and_classes_stay_text(make_run: MakeRun, opened: Open, put) -> None:
     """A folder or a class of traffic could run its script in the reader's browser."""
     bad = "</script><script>document.title='owned'</script>' \"<img src=x>"
     run = make_run(tags=(bad, None))
     bound = {"metric": "ttft", "limit": 0.2, "tag": None, "percentile": None}
-    run.info["slo"] = {"goal": 0.9, "bounds": [bound, {**bound, "metric": "tpot", "tag": bad}]}
+    put(run, slo={"goal": 0.9, "bounds": [bound, {**bound, "metric": "tpot", "tag": bad}]})
     found = _sliders.of_run(_data.measured(Run(Path(bad), run.info, run.requests, None, None, True)))
     assert found is not None
     seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=(found,)))))
@@ -278,7 +279,7 @@ def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
 
     assert isinstance(figure, go.Figure)
     assert isinstance(bare, go.Figure)
-    goodput = make_run().info["summary"]["goodput_rps"]
+    goodput = make_run().info.summary.goodput_rps
     assert f"Goodput is {_format.number(goodput)} req/s at TTFT 250 ms, TPOT 100 ms" in figures.finding(figure)
     assert "without a bound on all requests" in figures.finding(bare)
 
@@ -305,7 +306,7 @@ def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
 
 def test_a_queue_that_grew_where_the_slo_was_met_is_noted_beside_other_bounds() -> None:
     """Other bounds are looked at there, under which the same queue may be overload."""
-    found = [SimpleNamespace(info={"verdict": verdict}) for verdict in (
+    found = [SimpleNamespace(info=RunInfo.of({"verdict": verdict})) for verdict in (
         {"overloaded": False, "queue_grew": True}, {"overloaded": True}, {"overloaded": False}, {})]  # fmt: skip
 
     assert 2 == _replay._grown(found)  # type: ignore[arg-type]

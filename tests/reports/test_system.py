@@ -18,7 +18,7 @@ from reports import _system
 )
 def test_how_a_model_is_cut_is_told(backend: dict[str, object], words: str) -> None:
     """Two layouts of as many GPUs would look like one and the same system."""
-    assert _system.system({"backend": {"model": "opt-13b", **backend}}).endswith(words)
+    assert _system.system({"model": "opt-13b", **backend}, {}).endswith(words)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_how_a_model_is_cut_is_told(backend: dict[str, object], words: str) -> N
 )
 def test_rules_other_than_the_usual_ones_are_told(backend: dict[str, object], words: str) -> None:
     """Two systems that differ in who gets memory would print the same line."""
-    told = _system.system({"backend": {"model": "opt-13b", "policy": "sarathi", "kv": "paged", **backend}})
+    told = _system.system({"model": "opt-13b", "policy": "sarathi", "kv": "paged", **backend}, {})
 
     assert f"opt-13b, {words}" == told

@@ -1,16 +1,19 @@
 """The summaries for a terminal, a pull request and a program."""
 
+import dataclasses
 import difflib
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from harness import registry
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo, encode
 from reports import _rows, _verdict, _view
 from reports.json import Json
 from reports.markdown import Markdown
@@ -30,19 +33,25 @@ def check_golden(name: str, actual: str) -> None:
         pytest.fail("\n".join(difference))
 
 
+def told(run: Run, **parts: Any) -> Run:
+    """The run with other parts of run.json, or without those that are None."""
+    return dataclasses.replace(run, info=RunInfo.of({**encode(run.info), **parts}))
+
+
 def killed(run: Run) -> Run:
-    for key in ("summary", "verdict", "fidelity", "warnings"):
-        del run.info[key]
-    return run
+    return told(run, summary=None, verdict=None, fidelity=None, warnings=None)
 
 
 def overloaded(run: Run) -> Run:
     """The queue grew, although the requests of the run kept the SLO."""
     message = "overloaded: the queue grew by 297 requests in 22.3 s, so latencies tell nothing"
-    run.info["warnings"] = [{"code": "overload", "message": message, "remedy": "lower --rate"}]
-    run.info["verdict"] = {"valid": True, "overloaded": True, "reasons": [], "text": message}
-    run.info.update({"request_throughput": 3.8, "output_throughput": 616.0})
-    return run
+    return told(
+        run,
+        warnings=[{"code": "overload", "message": message, "remedy": "lower --rate"}],
+        verdict={"valid": True, "overloaded": True, "reasons": [], "text": message},
+        request_throughput=3.8,
+        output_throughput=616.0,
+    )
 
 
 @pytest.mark.parametrize("case", ["good", "missed", "invalid", "killed", "empty", "no-slo", "classes", "overloaded"])
@@ -144,11 +153,11 @@ def test_requests_of_one_instant_have_no_rate(form: str, make_run: MakeRun) -> N
     assert "achieved" not in text
 
 
-def test_no_number_has_an_exponent(make_run: MakeRun) -> None:
+def test_no_number_has_an_exponent(make_run: MakeRun, put) -> None:
     """Rates and times would be printed as a machine writes them: '2e+03', '3.54e+03 s'."""
     run = make_run()
-    run.info["workload"]["rate_rps"] = 2e9
-    run.info["fidelity"].update(achieved_rps=3.54e3, drawn_rps=2e9, lateness_p50_s=7.82e-9)
+    put(run, workload={"rate_rps": 2e9})
+    put(run, fidelity={"achieved_rps": 3.54e3, "drawn_rps": 2e9, "lateness_p50_s": 7.82e-9})
     text = Text(width=100).render(run)
 
     assert "at 2,000,000,000 requests per second" in text
@@ -163,21 +172,22 @@ def sending(run: Run) -> str:
     return " ".join(lines.split())
 
 
-def test_the_sending_line_tells_drawn_from_sent(make_run: MakeRun) -> None:
+def test_the_sending_line_tells_drawn_from_sent(make_run: MakeRun, put) -> None:
     """A client that smooths the bursts of its schedule would not be seen."""
     run = make_run()
-    run.info["fidelity"]["drawn"] = {"dispersion": {"1": 3.9, "10": 4.1, "60": None}}
+    put(run, fidelity={"drawn": {"dispersion": {"1": 3.9, "10": 4.1, "60": None}}})
 
     assert "dispersion 0.97 / 1.05 in 1 / 10 s (Poisson 1), drawn 3.90 / 4.10, lag-1" in sending(run)
 
 
-def test_the_sending_line_of_sessions_and_users(make_run: MakeRun) -> None:
+def test_the_sending_line_of_sessions_and_users(make_run: MakeRun, put) -> None:
     """Sessions per second would be printed as requests per second, and what never came due be lost."""
     run, users = make_run(), make_run()
     after = {"planned": 400, "sent": 310, "dropped": 20, "not_sent": 70, "closed": False}
-    run.info["fidelity"].update(follow_ups=after, all={"rps": 44.0, "sent": 550})
-    users.info["fidelity"].update(follow_ups={**after, "closed": True}, all={"rps": 44.0}, ks=None, law="none")
-    run.info["workload"]["rate_rps"], users.info["workload"]["rate_rps"] = 48.0, None
+    put(run, fidelity={"follow_ups": after, "all": {"rps": 44.0, "sent": 550}})
+    put(users, fidelity={"follow_ups": {**after, "closed": True}, "all": {"rps": 44.0}, "ks": None, "law": "none"})
+    put(run, workload={"rate_rps": 48.0})
+    put(users, workload={"rate_rps": None})
 
     assert "asked 48 req/s, achieved 44.0 req/s; sessions per second: asked 12, drawn 11.9, achieved 11.9" in sending(
         run
@@ -191,49 +201,51 @@ def test_the_sending_line_of_sessions_and_users(make_run: MakeRun) -> None:
     assert "law" not in sending(users)
 
 
-def test_what_is_sent_names_its_sessions_and_shared_prefixes(make_run: MakeRun) -> None:
+def test_what_is_sent_names_its_sessions_and_shared_prefixes(make_run: MakeRun, put) -> None:
     """A run of conversations would look like one of single requests."""
     run = make_run()
-    run.info["workload"]["provenance"] = {"sessions": "fixed:turns=3", "prefixes": "shared:count=2"}
+    put(run, workload={"provenance": {"sessions": "fixed:turns=3", "prefixes": "shared:count=2"}})
 
     assert "sharegpt, sessions fixed:turns=3, prefixes shared:count=2" in " ".join(Text(width=100).render(run).split())
 
 
-def test_a_result_speaks_of_the_rate_that_came_where_chance_decides_it(make_run: MakeRun) -> None:
+def test_a_result_speaks_of_the_rate_that_came_where_chance_decides_it(make_run: MakeRun, put) -> None:
     """An hour without a campaign would be praised for carrying the mean rate of the month."""
     run = make_run()
-    run.info["workload"]["rate_rps"] = 48.0
-    run.info["fidelity"].update(law="none", drawn_rps=11.5)
+    put(run, workload={"rate_rps": 48.0})
+    put(run, fidelity={"law": "none", "drawn_rps": 11.5})
 
     assert "at 11.5 requests per second" in " ".join(Text(width=100).render(run).split())
 
 
-def test_a_result_speaks_of_the_rate_that_was_drawn_where_few_requests_leave_it_to_chance(make_run: MakeRun) -> None:
+def test_a_result_speaks_of_the_rate_that_was_drawn_where_few_requests_leave_it_to_chance(
+    make_run: MakeRun, put
+) -> None:
     """Fifteen requests at 1.62 requests per second would be said to have come at the one that was asked for."""
     run = make_run()
-    run.info["workload"]["rate_rps"] = 10.0
+    put(run, workload={"rate_rps": 10.0})
     near = " ".join(Text(width=100).render(run).split())
-    run.info["fidelity"]["drawn_rps"] = 10.9
+    put(run, fidelity={"drawn_rps": 10.9})
 
     assert "at 11.9 requests per second" in near
     assert "at 10 requests per second" in " ".join(Text(width=100).render(run).split())
 
 
-def test_the_sending_line_without_a_law_and_on_a_grid(make_run: MakeRun) -> None:
+def test_the_sending_line_without_a_law_and_on_a_grid(make_run: MakeRun, put) -> None:
     """A trace would be printed with a spread of gaps that its stamps do not have, and without a word on its law."""
     run = make_run()
-    run.info["fidelity"].update(ks=None, ks_p=None, law="none", tick_s=2.9997, expected_rps=6.0)
+    put(run, fidelity={"ks": None, "ks_p": None, "law": "none", "tick_s": 2.9997, "expected_rps": 6.0})
 
     assert "stamps on a grid of 3 s, so gaps tell little, dispersion" in sending(run)
     assert "no gap law declared" in sending(run)
     assert "asked 12 req/s, in this stretch 6.00, drawn 11.9" in sending(run)
 
 
-def test_title_says_what_was_asked_for(make_run: MakeRun) -> None:
+def test_title_says_what_was_asked_for(make_run: MakeRun, put) -> None:
     """The arrivals would lack their rate, the lengths what equals a default: 'fixed:output_tokens=16'."""
     run = make_run()
-    run.info["spec"].update(arrivals="gamma:cv=2", lengths="fixed:prompt=512,output=16")
-    run.info["workload"].update(arrivals="gamma:cv=2.0,rate_rps=12.0", lengths="fixed:output_tokens=16")
+    put(run, spec={"arrivals": "gamma:cv=2", "lengths": "fixed:prompt=512,output=16"})
+    put(run, workload={"arrivals": "gamma:cv=2.0,rate_rps=12.0", "lengths": "fixed:output_tokens=16"})
     text = Text(width=100).render(run)
 
     assert text.splitlines()[1].startswith("gamma:cv=2 at 12 req/s, fixed:prompt=512,output=16, 240 requests")
@@ -298,7 +310,7 @@ def test_json_is_run_json(make_run: MakeRun) -> None:
     """A program would get other numbers than run.json holds."""
     run = make_run()
 
-    assert {**run.info, "complete": True} == json.loads(Json().render(run))
+    assert {**encode(run.info), "complete": True} == json.loads(Json().render(run))
 
 
 def test_json_of_a_killed_run_has_a_summary(make_run: MakeRun) -> None:
@@ -348,11 +360,13 @@ def test_a_backend_that_failed_proves_nothing(form: str, make_run: MakeRun) -> N
 @pytest.mark.parametrize(
     ("spec", "more"), [({"requests": 240}, "--requests 480"), ({"duration": 60}, "--duration 120s")]
 )
-def test_a_queue_that_grew_is_not_advised_a_higher_rate(spec: dict[str, int], more: str, make_run: MakeRun) -> None:
+def test_a_queue_that_grew_is_not_advised_a_higher_rate(
+    spec: dict[str, int], more: str, make_run: MakeRun, put
+) -> None:
     """The warning said 'make the run longer', and the next step was twice the rate."""
     run = make_run()
-    run.info["spec"] = {**{k: v for k, v in run.info["spec"].items() if k not in ("requests", "duration")}, **spec}
-    run.info["warnings"] = [{"code": "queue-grew", "message": "the queue grew", "remedy": "make the run longer"}]
+    put(run, spec={**{k: v for k, v in run.info.spec.items() if k not in ("requests", "duration")}, **spec})
+    put(run, warnings=[{"code": "queue-grew", "message": "the queue grew", "remedy": "make the run longer"}])
     text = str(_verdict.advice(run, _rows.result(run)))
 
     assert text.startswith("make the run longer: bench run ") and text.endswith(more)

@@ -12,6 +12,7 @@ import pytest
 from harness.api import RequestRecord
 from harness.data.folder import Run, RunFolder
 from harness.data.records import to_table
+from harness.data.run_json import RunInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,7 @@ def stored(tmp_path: Path) -> Callable[..., Path]:
             "spec": spec, "slo": slo, "clock": "virtual", "workload": {"name": "chatbot", "rate_rps": 10.0},
             "summary": {}, "verdict": {"valid": True, "overloaded": False, "reasons": []}, **info,
         }  # fmt: skip
-        folder = RunFolder.create(tmp_path / name, facts, flush_every=50)
+        folder = RunFolder.create(tmp_path / name, RunInfo.of(facts), flush_every=50)
         for at in range(0, len(rows), 50):
             folder.add_records(rows[at : at + 50])
         folder.finish()
@@ -79,6 +80,6 @@ def run() -> Callable[..., Run]:
 
     def make(table: pa.Table, **info: Any) -> Run:
         facts = {"summary": {}, "verdict": {"valid": True}, "state": "finished", **info}
-        return Run(Path("run"), facts, table, None, None, True)
+        return Run(Path("run"), RunInfo.of(facts), table, None, None, True)
 
     return make

@@ -17,7 +17,6 @@ from harness.experiments.rescore.objectives import outcome, read
 from harness.experiments.rescore.reading import of_run
 from harness.experiments.rescore.scale import plane
 from harness.metrics.deadlines import deadlines
-from harness.metrics.measure import succeeded
 from harness.metrics.profiles._base import Gaps, step_quantile
 from harness.metrics.slo import parse
 from harness.metrics.summary import per_second_of, summarize, vllm_keys
@@ -114,7 +113,7 @@ def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, met
     for metric in metrics:
         for statistic in ("p50", "p99") if metric == "itl" else ("mean", "p50", "p99"):
             if (found := values.get(f"{metric}_{statistic}_s")) is not None:
-                assert run.info["aggregates"][metric][statistic] == pytest.approx(found, rel=1e-6, abs=1e-12)
+                assert run.info.aggregates[metric][statistic] == pytest.approx(found, rel=1e-6, abs=1e-12)
             else:
                 assert ("e2e", "p50") == (metric, statistic)
 
@@ -140,11 +139,11 @@ def test_our_column_is_what_every_report_says(mixture, source):
     values = column(source, "bench")["values"]
 
     for metric in ("ttft", "tpot", "e2e"):
-        assert summary["metrics"][metric]["n"] == values[f"{metric}_n"]
-        assert summary["metrics"][metric]["mean"] == pytest.approx(values[f"{metric}_mean_s"], rel=1e-12)
-        assert summary["metrics"][metric]["p99"] == pytest.approx(values[f"{metric}_p99_s"], rel=1e-12)
+        assert summary.metrics[metric].n == values[f"{metric}_n"]
+        assert summary.metrics[metric].mean == pytest.approx(values[f"{metric}_mean_s"], rel=1e-12)
+        assert summary.metrics[metric].p99 == pytest.approx(values[f"{metric}_p99_s"], rel=1e-12)
     assert per_second_of(mixture())(values["good"]) == pytest.approx(values["goodput_rps"], rel=1e-12)
-    assert summary["metrics"]["itl"]["p99"] == pytest.approx(values["itl_p99_s"], rel=1e-12)
+    assert summary.metrics["itl"].p99 == pytest.approx(values["itl_p99_s"], rel=1e-12)
 
 
 def test_tokens_of_one_instant_in_two_events_have_a_tpot_of_zero(run):
@@ -160,7 +159,7 @@ def test_tokens_of_one_instant_in_two_events_have_a_tpot_of_zero(run):
 def test_vllms_column_is_vllms_keys(mixture, source):
     """run.json and the table of profiles would tell two numbers of one tool."""
     table, slo = mixture(), parse(LIMITS)
-    keys = vllm_keys(table, slo, succeeded(table), {"itl": {}})
+    keys = vllm_keys(table, slo, summarize(table, slo))
     values = column(source, "vllm")["values"]
 
     assert keys["mean_ttft_ms"] == pytest.approx(values["ttft_mean_s"] * 1000)

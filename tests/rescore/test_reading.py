@@ -43,15 +43,15 @@ def test_requests_before_the_cut_are_left_out(stored):
     assert 300 == sum(len(piece) for piece in found.seen.pieces())
 
 
-def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture):
+def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture, put):
     """Nobody could look at a run that did not finish."""
     path = stored("killed")
     run = imports.open(path)[0]
-    del run.info["summary"]
+    put(run, summary=None)
     source = of_run(run)
 
     assert 400 == len(source.table)
-    assert "attainment" in source.info["summary"]
+    assert source.info.summary.attainment is not None
 
 
 def test_a_folder_of_runs_gives_each(stored, tmp_path):
@@ -105,6 +105,8 @@ def test_what_is_no_run_is_told(tmp_path):
         ("within", {"attainment": {"low": 0.9, "high": 1e308}}, "within.attainment.high"),
         ("within", {"metrics": {"ttft": {"mean": [0.1]}}}, "within.metrics.ttft.mean"),
         ("warnings", ["late"], "warnings[0]"),
+        ("client", {"senders": "x"}, "client.senders"),
+        ("client", {"per_sender": [None]}, "client.per_sender[0]"),
     ],
 )
 def test_a_damaged_run_json_is_told(stored, part, value, named):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from harness.cli import main
+from harness.data.run_json import RunInfo, encode
 from harness.experiments.rescore import side_by_side
 from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.groups import grouped
@@ -85,7 +86,7 @@ def test_bounds_within_the_clients_error_stay_open(remote_run, slo):
     """A new bound could be met by the client's own error, and nobody would be told."""
     run = remote_run()
     floor = {name: {"p50_s": 1e-3, "p99_s": 1e-2} for name in ("ttft", "itl", "tpot", "e2e", "lateness")}
-    source = of_run(dataclasses.replace(run, info={**run.info, "floor": floor}))
+    source = of_run(dataclasses.replace(run, info=RunInfo.of({**encode(run.info), "floor": floor})))
     info = answer([source], RescoreOptions(objectives=(parse(slo),), goals=(0.5,), fail_under=0.5))
 
     assert info["runs"][0]["slos"][0]["resolution"]["undecided"]

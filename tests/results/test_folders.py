@@ -6,6 +6,7 @@ import pytest
 
 from harness.api import RequestRecord
 from harness.data.folder import RunFolder
+from harness.data.run_json import RunInfo
 from harness.errors import UsageError
 from harness.experiments import imports
 
@@ -15,9 +16,9 @@ def write():
     """Writes a run folder with so many records."""
 
     def folder(path, rows=1):
-        written = RunFolder.create(path, {"clock": "wall"})
+        written = RunFolder.create(path, RunInfo.of({"clock": "wall"}))
         written.add_records([RequestRecord(i, i, i, [i + 0.1, i + 0.2], None, 8, 2, 2, "ok") for i in range(rows)])
-        written.finish({})
+        written.finish()
         return path
 
     return folder

@@ -55,7 +55,7 @@ def test_the_rows_give_the_aggregates_that_the_tool_wrote(told, name, words):
     run = told(name)
     quantiles = ["p50"] if name == "guidellm.json" else ["p50", "p90", "p99"]  # guidellm does not interpolate
     for word in words:
-        theirs = run.info["aggregates"][word]
+        theirs = run.info.aggregates[word]
         ours = sample(metrics()[SENT[word]], run.requests, succeeded(run.requests))
 
         assert theirs["mean"] == pytest.approx(ours.mean(), rel=1e-6), word
@@ -67,21 +67,21 @@ def test_the_rows_give_the_aggregates_that_the_tool_wrote(told, name, words):
 def test_every_request_is_there_the_failed_ones_too(told, name):
     """A tool's failures would be lost on the way, and goodput would rise."""
     run = told(name)
-    aggregates, counts = run.info["aggregates"], run.info["summary"]["status"]
+    aggregates, counts = run.info.aggregates, run.info.summary.status
     tokens = 176 if name == "inference-perf" else aggregates["output_tokens"]  # its own tokenizer counts twice as many
 
     assert aggregates["completed"] == counts["ok"]
     assert aggregates["failed"] == counts["error"] >= 1
     assert 12 == run.requests.num_rows
     assert tokens == run.requests["output_tokens"].to_numpy()[succeeded(run.requests)].sum()
-    assert run.info["verdict"]["valid"], run.info["verdict"]["text"]
+    assert run.info.verdict.valid, run.info.verdict.text
 
 
 def test_goodput_of_vllm_is_found_again(told):
     """The SLO that a user knows from vLLM would score differently here, for a reason nobody could name."""
     run = told("vllm-detailed.json")
     scored = slo.score(run.requests, slo.parse("ttft=40ms,tpot=6ms"))
-    good = run.info["aggregates"]["goodput_rps"] * run.info["aggregates"]["duration_s"]
+    good = run.info.aggregates["goodput_rps"] * run.info.aggregates["duration_s"]
 
     assert good == pytest.approx(scored.met.sum(), abs=1e-6)
 
@@ -91,8 +91,8 @@ def test_the_slo_that_the_tool_was_given_is_judged_at_once(told, name):
     """The bounds would have to be typed a second time, perhaps in another unit."""
     run = told(name)
 
-    assert "ttft=0.04,tpot=0.006" == run.info["summary"]["slo"]
-    assert run.info["aggregates"]["attainment"] == run.info["summary"]["attainment"]
+    assert "ttft=0.04,tpot=0.006" == run.info.summary.slo
+    assert run.info.aggregates["attainment"] == run.info.summary.attainment
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_the_slo_that_the_tool_was_given_is_judged_at_once(told, name):
 def test_what_a_file_cannot_tell_is_said_and_has_no_value(told, name, expected):
     """A made-up lateness of 0 ms would pass for a measured one."""
     run = told(name)
-    measured = run.info["summary"]["metrics"]
-    warned = [w["code"] for w in run.info["warnings"]]
+    measured = run.info.summary.metrics
+    warned = [w.code for w in run.info.warnings]
 
-    assert expected == missing(run.requests) == set(run.info["source"]["missing"])
-    assert all(measured[m]["n"] == 0 for m in expected & set(measured))
+    assert expected == missing(run.requests) == set(run.info.source.missing)
+    assert all(measured[m].n == 0 for m in expected & set(measured))
     assert ("scheduled_s" in expected) == ("from-sending" in warned)
 
 
@@ -133,7 +133,7 @@ def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_p
     for run in (guidellm, aiperf):
         assert {"scheduled_s", "lateness"} <= missing(run.requests)
         assert run.requests["scheduled_s"].to_pylist() == run.requests["sent_s"].to_pylist()
-        assert run.info["workload"]["rate_rps"] is None
+        assert run.info.workload.rate_rps is None
 
 
 def test_a_bound_on_what_is_not_there_is_refused(told):
@@ -144,9 +144,9 @@ def test_a_bound_on_what_is_not_there_is_refused(told):
 
 def test_without_a_time_axis_there_are_no_rates(told):
     """SGLang's file would give a goodput per second of nothing."""
-    summary = told("sglang-detailed.jsonl").info["summary"]
+    summary = told("sglang-detailed.jsonl").info.summary
 
-    assert (None, None, None) == (summary["throughput_rps"], summary["goodput_rps"], summary["window_s"])
+    assert (None, None, None) == (summary.throughput_rps, summary.goodput_rps, summary.window_s)
 
 
 def test_aggregates_are_shown_and_never_scored(told):
@@ -155,16 +155,16 @@ def test_aggregates_are_shown_and_never_scored(told):
     info = run.info
 
     assert 0 == run.requests.num_rows
-    assert not info["source"]["per_request"]
-    assert 12 == info["summary"]["requests"]
-    assert info["aggregates"]["ttft"]["p99"] == info["summary"]["metrics"]["ttft"]["p99"]
-    assert "--save-detailed" in info["verdict"]["text"]
-    assert not info["verdict"]["valid"]
+    assert not info.source.per_request
+    assert 12 == info.summary.requests
+    assert info.aggregates["ttft"]["p99"] == info.summary.metrics["ttft"].p99
+    assert "--save-detailed" in info.verdict.text
+    assert not info.verdict.valid
 
 
 def test_a_tokenizer_of_the_client_that_counts_differently_is_told(told):
     """TPOT would be halved by a wrong tokenizer, and the SLO kept by it."""
-    notes = told("inference-perf").info["source"]["notes"]
+    notes = told("inference-perf").info.source.notes
 
     assert "counted 176 output tokens where the server counted 88" in notes[0]
 
@@ -176,7 +176,7 @@ def test_the_tokenizer_of_aiperf_is_held_against_the_server_too(tmp_path):
     (tmp_path / "twice.jsonl").write_text(twice)
     (run,) = imports.open(tmp_path / "twice.jsonl")
 
-    assert any("aiperf counted 160 output tokens where the server counted 80" in n for n in run.info["source"]["notes"])
+    assert any("aiperf counted 160 output tokens where the server counted 80" in n for n in run.info.source.notes)
 
 
 def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, told):
@@ -190,10 +190,10 @@ def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, tol
 
     (other,) = imports.open(changed("vllm-detailed.json", turned))
     (another,) = imports.open(changed("vllm-detailed.json", longer))
-    own = told("vllm-detailed.json").info["schedule"]["sha256"]
+    own = told("vllm-detailed.json").info.schedule.sha256
 
-    assert own == other.info["schedule"]["sha256"]
-    assert own != another.info["schedule"]["sha256"]
+    assert own == other.info.schedule.sha256
+    assert own != another.info.schedule.sha256
 
 
 def test_files_that_belong_together_are_one_run(tmp_path):
@@ -205,9 +205,9 @@ def test_files_that_belong_together_are_one_run(tmp_path):
     (by_itself,) = imports.open(alone)
 
     assert [12] == [run.requests.num_rows for run in by_folder] == [run.requests.num_rows for run in by_line]
-    assert "0.13.0" == by_folder[0].info["source"]["version"]
+    assert "0.13.0" == by_folder[0].info.source.version
     assert 12 == by_itself.requests.num_rows
-    assert by_itself.info["source"]["version"] is None
+    assert by_itself.info.source.version is None
 
 
 def test_runs_appended_to_one_file_are_several(tmp_path, told):
@@ -216,8 +216,8 @@ def test_runs_appended_to_one_file_are_several(tmp_path, told):
     (tmp_path / "all.json").write_text(text.strip() + "\n" + text)
     runs = imports.open(tmp_path / "all.json")
 
-    assert ["all.json (1 of 2)", "all.json (2 of 2)"] == [run.info["source"]["name"] for run in runs]
-    assert runs[0].info["schedule"]["sha256"] == runs[1].info["schedule"]["sha256"]
+    assert ["all.json (1 of 2)", "all.json (2 of 2)"] == [run.info.source.name for run in runs]
+    assert runs[0].info.schedule.sha256 == runs[1].info.schedule.sha256
 
 
 def test_tokens_that_share_an_event_are_told_as_missing(changed):
@@ -231,7 +231,7 @@ def test_tokens_that_share_an_event_are_told_as_missing(changed):
 
     assert "token_n" in missing(run.requests)
     assert 16 == first["output_tokens"] == sum(first["token_n"])
-    assert run.info["verdict"]["valid"]
+    assert run.info.verdict.valid
 
 
 @pytest.mark.parametrize(
@@ -277,4 +277,4 @@ def test_a_file_with_less_in_it_is_read_as_far_as_it_goes(changed, field):
 
     assert 12 == run.requests.num_rows
     assert (field == "start_times") == ("sent_s" in missing(run.requests))
-    assert (field == "start_times") == (run.info["summary"]["throughput_rps"] is None)
+    assert (field == "start_times") == (run.info.summary.throughput_rps is None)

@@ -92,8 +92,8 @@ def test_point_is_what_bench_run_measures(sweep: Sweep, tmp_path: Path) -> None:
 
     alone = execute(run_spec(Given({**spec, "seed": 4, "warmup": "mser5"})), out=tmp_path / "alone")
 
-    assert alone.run.info["summary"]["attainment"] == point["runs"][1]["attainment"]
-    assert alone.run.info["schedule"]["sha256"] == point["runs"][1]["schedule_sha256"]
+    assert alone.run.info.summary.attainment == point["runs"][1]["attainment"]
+    assert alone.run.info.schedule.sha256 == point["runs"][1]["schedule_sha256"]
 
 
 def test_product_of_axes_in_the_order_given(sweep: Sweep) -> None:

@@ -173,6 +173,6 @@ def test_a_livelock_is_told(admission, told, tmp_path):
         "workload": "fixed:prompt=50,output=400", "arrivals": "constant", "rate": 50, "requests": 60,
     }  # fmt: skip
     result = execute(run_spec(Given(asked)), out=tmp_path / "run")
-    kinds = [caution["code"] for caution in result.run.info["warnings"]]
+    kinds = [caution.code for caution in result.run.info.warnings]
 
     assert told == ("livelock" in kinds)

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.data.folder import redacted
+from harness.data.folder import cleaned
 from harness.data.host import versions
+from harness.data.run_json import encode
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
 from harness.experiments.capacity.trials import Ledger
@@ -66,7 +67,7 @@ def asked_of(setup: Setup) -> dict[str, Any]:
         "versions": versions(),
         "spec": setup.spec.options(),
         "workload": setup.planned.loaded.name,
-        "traffic": {**setup.planned.traffic, "rate_rps": None, "arrivals_rps": None},
+        "traffic": {**encode(setup.planned.traffic), "rate_rps": None, "arrivals_rps": None},
         "backend": dict(setup.planned.backend.describe()),
         "slo": slo.stored(setup.slo),
         "goals": list(setup.settings.goals),
@@ -74,7 +75,7 @@ def asked_of(setup: Setup) -> dict[str, Any]:
         "definition": setup.settings.definition,
         "run": {"requests": setup.requests, "fixed": setup.fixed, "warmup": setup.spec.warmup},
     }
-    return redacted(info, setup.planned.redact)
+    return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

@@ -325,7 +325,7 @@ class Runs:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {said}")
             if _is_valid(result, ended_early=early is not None):
                 return concluded(task, result.run.requests, early, begun_s)
-            reasons = " ".join(result.run.info["verdict"]["reasons"])
+            reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
             if attempt == 0:
                 self._say(f"not valid, made again: {reasons}")
@@ -349,9 +349,9 @@ class Runs:
 def _is_valid(result: Result, *, ended_early: bool) -> bool:
     """Whether a run proves anything. Of a probe that was ended early the answers may all be outstanding."""
     info = result.run.info
-    if info["verdict"]["valid"]:
+    if info.verdict.valid:
         return True
-    failed = {check["check"] for check in info["checks"] if check["state"] == "failed"}
+    failed = {check.check for check in info.checks or () if check.state == "failed"}
     return ended_early and failed == {ANSWERS}
 
 
@@ -361,10 +361,10 @@ def _fault(task: Task, result: Result) -> str | None:
     A probe may lie far above the capacity, where requests that wait too long are what load does.
     """
     probe = task.key.goal is not None
-    overloaded = probe or bool(result.run.info["verdict"]["queue_grew"])
+    overloaded = probe or bool(result.run.info.verdict.queue_grew)
     told = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
-    few = told["requests"] <= told["at_most"] * task.key.planned  # of a probe that was ended only some are there
-    return None if few else str(told["said"])
+    few = told.requests <= told.at_most * task.key.planned  # of a probe that was ended only some are there
+    return None if few else str(told.said)
 
 
 def folder_name(key: Key) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 from harness.api import Slo
 from harness.data import host
+from harness.data.folder import Run
+from harness.data.run_json import encode
 from harness.errors import no_such
 from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
 from harness.experiments.compare import gates as compare_gates
@@ -68,11 +70,8 @@ def compare(
         shorter = [lengths.gated(row) for row in answered if row["change"] == "shorter"]
         stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
     found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
-    own_slos = {(pair.base.info.get("slo") or {}).get("text") for pair in pairs}
-    first = _first(pairs)
-    workload = first.get("workload")
-    if isinstance(workload, str):
-        workload = {**(first.get("traffic") or {}), "name": workload}
+    own_slos = {pair.base.info.slo.text for pair in pairs}
+    first = pairs[0].base if pairs else None
     info: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": "compare",
@@ -83,9 +82,9 @@ def compare(
         "looks": list(looks),
         "base": _side(base, [pair.base for pair in pairs]),
         "head": _side(head, [pair.head for pair in pairs]),
-        "workload": workload,
+        "workload": None if first is None else _workload(first),
         "slo": slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
-        "goal": settings.goal or (settings.slo or slo.restored(first)).goal,
+        "goal": settings.goal or (settings.slo or (Slo() if first is None else slo.restored(first.info))).goal,
         "rescored": settings.slo is not None,
         "warmup": settings.warmup,
         "pairs": _with_rows(told, rows),
@@ -191,11 +190,10 @@ def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
     reasons = [*_reasons(pair.base, "base"), *_reasons(pair.head, "head")]
-    spec = pair.base.info.get("spec") or {}
     return {
         "pair": number,
         "point": dict(pair.point),
-        "seed": pair.base.seed if isinstance(pair.base, Numbers) else spec.get("seed"),
+        "seed": pair.base.seed if isinstance(pair.base, Numbers) else pair.base.info.seed,
         "schedule_hash": schedule_of(pair.base),
         "order": pair.order,
         "base_run": str(pair.base.path),
@@ -215,12 +213,12 @@ def _reasons(source: Source, side: str) -> list[str]:
     """Why a run proves nothing; empty for one that is valid."""
     if isinstance(source, Numbers):
         return []
-    if not source.complete and source.info.get("source") is None:
+    if not source.complete and not source.info.source:
         return [f"{side}: the run did not finish"]
     if len(source.requests) and not succeeded(source.requests).any():
         return [f"{side}: no request ended well"]
-    told = source.info.get("verdict") or {}
-    return [] if told.get("valid", True) else [f"{side}: {each}" for each in told.get("reasons") or ["not valid"]]
+    told = source.info.verdict
+    return [f"{side}: {each}" for each in told.reasons or ["not valid"]] if told.valid is False else []
 
 
 def _with_rows(told: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -241,10 +239,13 @@ _MAKER = ("pair", "seed", "order", "repeated", "schedule_hash")
 
 
 def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
-    system = runs[0].info.get("backend") or {} if runs else {}
+    system = runs[0].info.backend if runs else {}
     return {"label": label, "runs": list(dict.fromkeys(str(run.path) for run in runs)), "system": system}
 
 
-def _first(pairs: Sequence[Pair]) -> Mapping[str, Any]:
-    """What the first run was told."""
-    return pairs[0].base.info if pairs else {}
+def _workload(source: Source) -> dict[str, Any] | None:
+    """What was sent, as run.json tells it."""
+    if isinstance(source, Run):
+        return encode(source.info).get("workload")
+    name = source.answer.get("workload")
+    return None if name is None else {**(source.answer.get("traffic") or {}), "name": name}

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,8 @@ import pyarrow as pa
 from harness.api import Metric, Slo
 from harness.data.folder import Run
 from harness.data.lists import number
-from harness.data.warmup_cut import Cut, kept
+from harness.data.run_json import Cut, Described, Summary
+from harness.data.warmup_cut import kept
 from harness.errors import UsageError, no_such
 from harness.experiments.compare.pairing import Numbers, Pair, Source
 from harness.metrics import slo
@@ -222,8 +223,8 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
     """Name -> value of a run from a time on, under its own SLO or another; None where nothing was measured."""
     if isinstance(source, Numbers):
         return {**source.values}
-    if "aggregates" in source.info and not len(source.requests):
-        return dict(_summary(source.info["summary"]))  # what the other tool computed is all there is
+    if source.info.source and not len(source.requests):
+        return dict(_summary(source.info.summary))  # what the other tool computed is all there is
     table = measured(source.requests, from_s)
     return dict(_summary(summarize(table, objective or slo.restored(source.info))))
 
@@ -248,17 +249,16 @@ def cached_share(source: Source, from_s: float) -> float | None:
 def _cut_s(run: Run, rule: str | None) -> float:
     if rule is not None:
         return warmup.find(run.requests, rule).at_s
-    stored = run.info.get("warmup") or {}
-    return float(stored["at_s"]) if stored.get("requests") else 0.0
+    return float(run.info.warmup.at_s) if run.info.warmup.requests else 0.0
 
 
-def _summary(summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+def _summary(summary: Summary) -> Iterator[tuple[str, float | None]]:
     for name in ("goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps", "failed"):
-        yield name, summary[name]
-    if summary["bounds"]:
-        yield "attainment", summary["attainment"]
-        yield from ((f"attainment of {bound['text']}", bound["attainment"]) for bound in summary["bounds"])
+        yield name, getattr(summary, name)
+    if summary.bounds:
+        yield "attainment", summary.attainment
+        yield from ((f"attainment of {bound.text}", bound.attainment) for bound in summary.bounds)
     for name in compared():
-        described = summary["metrics"].get(name) or {}
-        yield name, described.get("mean")
-        yield from ((f"{p}:{name}", described.get(p)) for p in ("p50", "p90", "p99"))
+        described = summary.metrics.get(name, Described())
+        yield name, described.mean
+        yield from ((f"{p}:{name}", getattr(described, p)) for p in ("p50", "p90", "p99"))

@@ -134,7 +134,7 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     if not len(ours):
         return None
     made, made_by_head = (number(t, "output_tokens")[rows] for t, rows in ((base, ours), (head, theirs)))
-    if not (pair.base.info.get("source") or pair.head.info.get("source")):  # other tools do not say what was requested
+    if not (pair.base.info.source or pair.head.info.source):  # other tools do not say what was requested
         asked, asked_of_head = (
             number(t, "output_tokens_asked")[rows].sum() for t, rows in ((base, ours), (head, theirs))
         )

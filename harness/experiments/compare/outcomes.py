@@ -102,10 +102,10 @@ def _of_file(path: Path) -> Left | None:
             continue
         if len(found) != 1:
             return Left(place, "failed", f"it left {len(found)} runs where one was expected")
-        verdict = _part(found[0].info, "verdict")
-        if verdict.get("valid") is False:
-            return Left(place, "invalid", str(verdict.get("text")))
-        return Left(place, "good", schedule_sha256=_part(found[0].info, "schedule").get("sha256"))
+        info = found[0].info
+        if info.verdict.valid is False:
+            return Left(place, "invalid", str(info.verdict.text))
+        return Left(place, "good", schedule_sha256=info.schedule.sha256)
     return None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo
 from harness.data.storage import write_json
 from harness.errors import UsageError
 from harness.experiments import answers, imports
@@ -26,15 +27,23 @@ from harness.validity.conclude import completed
 class Numbers:
     """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
 
-    `info` tells of it what run.json tells of a run, `output_tokens` the mean of its answers.
+    `answer` is that of the search, `output_tokens` the mean of its answers.
     """
 
     path: Path
     values: Mapping[str, float]
-    info: Mapping[str, Any] = field(default_factory=dict)
+    answer: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     output_tokens: float | None = None
 
+    @property
+    def info(self) -> RunInfo:
+        """What the answer tells as run.json tells it."""
+        return RunInfo.of({key: self.answer[key] for key in _ALIKE if key in self.answer})
+
+
+_ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
+"""Keys of a search that mean the same in run.json."""
 
 Source: TypeAlias = Run | Numbers
 Point: TypeAlias = tuple[tuple[str, str], ...]
@@ -128,7 +137,7 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
 def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
     """A search that found no capacity at all has none for each seed that the other side searched."""
     only = side[0] if len(side) == 1 else None
-    if isinstance(only, Numbers) and only.seed is None and only.info.get("kind") == "capacity":
+    if isinstance(only, Numbers) and only.seed is None and only.answer.get("kind") == "capacity":
         seeds = [each.seed for each in other if isinstance(each, Numbers) and each.seed is not None]
         return [replace(only, seed=seed) for seed in seeds] or side
     return side
@@ -192,12 +201,11 @@ def schedule_of(run: Source) -> str | None:
     """What tells whether two runs sent the same: the hash of what was to be sent; None where it is not known."""
     if isinstance(run, Numbers):
         return None if run.seed is None else f"seed {run.seed}"
-    stored = (run.info.get("schedule") or {}).get("sha256")
-    return None if stored is None else str(stored)
+    return run.info.schedule.sha256
 
 
 def _options(run: Source) -> dict[str, str]:
-    return {name: str(value) for name, value in (run.info.get("spec") or {}).items() if name != "seed"}
+    return {name: str(value) for name, value in run.info.spec.items() if name != "seed"}
 
 
 def _grouped(

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness.data.folder import Run
+from harness.data.run_json import encode
 from harness.errors import no_such
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.options import SCHEDULE
@@ -88,7 +90,7 @@ def _without_partner(matched: Matched) -> Iterator[Difference]:
 
 def is_virtual(pair: Pair) -> bool:
     """Whether both runs are of a simulator, and so without noise."""
-    return all(not isinstance(run, Numbers) and run.info.get("clock") == "virtual" for run in (pair.base, pair.head))
+    return all(not isinstance(run, Numbers) and run.info.virtual for run in (pair.base, pair.head))
 
 
 def others(pairs: Sequence[Pair]) -> list[Difference]:
@@ -104,14 +106,13 @@ def others(pairs: Sequence[Pair]) -> list[Difference]:
 def _facts(source: Source) -> dict[str, Any]:
     """What a run was told and what it ran with, flat; of a simulator the machine plays no part."""
     info = source.info
-    virtual = info.get("clock") == "virtual"
-    backend = info.get("backend") or {}
-    parts = {
-        "": {k: v for k, v in backend.items() if k not in PASSING and isinstance(v, str | int | float | None)},
-        "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in backend},
-        "version of ": versions if isinstance(versions := info.get("versions"), Mapping) else {},
-        "server ": {k: v for k, v in (info.get("server") or {}).items() if k in ("kind", "version")},
-        "host ": {} if virtual else {k: v for k, v in (info.get("host") or {}).items() if k != "load"},
+    server = encode(info).get("server") or {}  # other tools may tell a version
+    parts: dict[str, Mapping[str, Any]] = {
+        "": {k: v for k, v in info.backend.items() if k not in PASSING and isinstance(v, str | int | float | None)},
+        "option ": {k: v for k, v in info.spec.items() if k not in info.backend},
+        "version of ": info.versions,
+        "server ": {k: v for k, v in server.items() if k in ("kind", "version")},
+        "host ": {} if info.virtual else {k: v for k, v in info.host.items() if k != "load"},
     }
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
 
@@ -126,45 +127,48 @@ def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
     return read
 
 
-def _part(*path: str) -> Callable[[Source], str | None]:
-    def read(source: Source) -> object:
-        value: Any = source.info
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
-        return value
+def _backend(name: str) -> Callable[[Source], str | None]:
+    return _text(lambda source: source.info.backend.get(name))
 
-    return _text(read)
+
+def _of_search(name: str) -> Callable[[Source], str | None]:
+    return _text(lambda source: source.answer.get(name) if isinstance(source, Numbers) else None)
+
+
+def _schema(source: Source) -> object:
+    return source.answer.get("schema") if isinstance(source, Numbers) else source.info.schema
 
 
 def _tool(source: Source) -> str:
-    told = source.info.get("source")
-    if isinstance(told, Mapping):
-        return str(told.get("tool"))
-    return "bench" if source.info else "numbers"
+    if isinstance(source, Numbers):
+        return "bench" if source.answer else "numbers"
+    return source.info.source.tool or "bench"
 
 
 def _workload(source: Source) -> str | None:
-    told = source.info.get("workload") or {}
-    if isinstance(told, Mapping):
-        return " ".join(str(told[key]) for key in ("name", "lengths") if told.get(key)) or None
-    spec = source.info.get("spec") or {}  # a search has many schedules: what it was told of them is all there is
+    if isinstance(source, Run):
+        told = source.info.workload
+        return " ".join(text for text in (told.name, told.lengths) if text) or None
+    if "workload" not in source.answer:
+        return None
+    spec = source.info.spec  # a search has many schedules: what it was told of them is all there is
     options = (f"{name}={spec[name]}" for name in SCHEDULE if name not in _OWN and name in spec)
-    return " ".join([str(told), *options])
+    return " ".join([str(source.answer["workload"]), *options])
 
 
-def _hardware(source: Source) -> str | None:
+def _hardware(source: Source) -> object:
     """The GPU of a simulator; else the machine that the client ran on, which for an engine is also the system."""
-    simulated = (source.info.get("backend") or {}).get("hardware")
-    if simulated or source.info.get("clock") == "virtual":
+    simulated = source.info.backend.get("hardware")
+    if simulated or source.info.virtual:
         return simulated
-    host = source.info.get("host") or {}
+    host = source.info.host
     return ", ".join(str(host[key]) for key in ("cpu", "cores", "machine") if host.get(key) is not None) or None
 
 
 def _requests(source: Source) -> object:
     if isinstance(source, Numbers):
-        return (source.info.get("run") or {}).get("requests")
-    planned = (source.info.get("schedule") or {}).get("requests")
+        return (source.answer.get("run") or {}).get("requests")
+    planned = source.info.schedule.requests
     return len(source.requests) if planned is None else planned
 
 
@@ -174,12 +178,12 @@ FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
         "workload": _text(_workload),
         "requests": _text(_requests),
         "schedule": schedule_of,
-        "slo": _part("slo", "text"),
-        "definition": _part("definition"),
-        "backend": _part("backend", "backend"),
-        "model": _part("backend", "model"),
+        "slo": _text(lambda source: source.info.slo.text),
+        "definition": _of_search("definition"),
+        "backend": _backend("backend"),
+        "model": _backend("model"),
         "hardware": _text(_hardware),
-        "schema": _part("schema"),
+        "schema": _text(_schema),
     }
 )
 """What must be equal, and how it is read from a run."""

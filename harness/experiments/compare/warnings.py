@@ -61,8 +61,7 @@ def _allowed(differences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str
 
 def _overloaded(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
     runs = [run for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)]
-    verdicts = [run.info.get("verdict") or {} for run in runs]
-    count = sum(bool(v.get("queue_grew", v.get("overloaded"))) for v in verdicts)
+    count = sum(run.info.verdict.grew for run in runs)
     if count:
         yield _warning(
             "overloaded",
@@ -74,7 +73,7 @@ def _overloaded(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
 def _not_in_turns(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
     """All runs of one side before all of the other: their difference is also that of two occasions."""
     began = [
-        [str(run.info["started"]) for run in side if not isinstance(run, Numbers) and run.info.get("started")]
+        [run.info.started for run in side if not isinstance(run, Numbers) and run.info.started]
         for side in ([pair.base for pair in pairs], [pair.head for pair in pairs])
     ]
     if len(pairs) < 2 or any(len(times) < len(pairs) for times in began):
@@ -105,10 +104,7 @@ def _caches(pairs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
 
 def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
     missing = (
-        run.info["source"].get("missing") or []
-        for pair in pairs
-        for run in (pair.base, pair.head)
-        if not isinstance(run, Numbers) and run.info.get("source")
+        run.info.source.missing for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)
     )
     if any("scheduled_s" in names for names in missing):
         yield _warning(
@@ -119,7 +115,8 @@ def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
 
 
 def _unresolved(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
-    searches = {str(run.path): run.info for pair in pairs for run in (pair.base, pair.head) if "answers" in run.info}
+    sides = [run for pair in pairs for run in (pair.base, pair.head) if isinstance(run, Numbers)]
+    searches = {str(run.path): run.answer for run in sides if "answers" in run.answer}
     for path, info in searches.items():
         if any(found.get("state") == "unresolved" for found in info["answers"]):
             yield _warning(

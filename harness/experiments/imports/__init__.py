@@ -46,4 +46,4 @@ def foreign_below(path: str | os.PathLike[str]) -> Iterator[Run]:
 
 def is_foreign(run: Run) -> bool:
     """Whether a run was read from a file of another tool."""
-    return "source" in run.info
+    return bool(run.info.source)

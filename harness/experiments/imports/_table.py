@@ -5,6 +5,7 @@ Fields of foreign JSON as the types they should have; what is no number is None,
 How far a run of another tool can be trusted: the checks that its file allows, and its numbers by our definitions.
 """
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,11 +21,13 @@ from harness.api import VERSION, Bound, Caution, RequestRecord, Slo, Status
 from harness.data.folder import Run
 from harness.data.lists import lists, number
 from harness.data.records import to_table
+from harness.data.run_json import RunInfo, Summary, encode
 from harness.metrics import slo as slos
 from harness.metrics.measure import marked, missing
-from harness.metrics.summary import summarize
+from harness.metrics.summary import summarize, vllm_keys
 from harness.stats.within_run import within
-from harness.validity.checks import OVERLOAD, QUEUE_GREW, Verdict, judge, sentences
+from harness.validity.checks import OVERLOAD, QUEUE_GREW, Verdict, judge
+from harness.validity.conclude import stored, warned
 from harness.validity.warnings import is_closed
 
 Json: TypeAlias = Mapping[str, Any]
@@ -90,7 +93,7 @@ def as_run(told: Told, path: Path, name: str) -> Run:
     # differs from run to run by chance and the planned one is not in the files.
     lengths = np.sort(table["prompt_tokens"].to_numpy()).astype("<i8")
     sha256 = hashlib.sha256(f"{told.rate_rps}".encode() + lengths.tobytes()).hexdigest()
-    info: dict[str, Any] = {
+    begun: dict[str, Any] = {
         "schema": VERSION,
         "state": "finished",
         "clock": "wall",
@@ -115,8 +118,8 @@ def as_run(told: Told, path: Path, name: str) -> Run:
         },
         "aggregates": dict(told.aggregates),
     }
-    run = Run(path=path, info=info, requests=table, steps=None, schedule=None, complete=True)
-    return Run(path, {**info, **judged(run, told.slo)}, table, None, None, complete=True)
+    run = Run(path=path, info=RunInfo.of(begun), requests=table, steps=None, schedule=None, complete=True)
+    return dataclasses.replace(run, info=RunInfo.of({**begun, **_judged(run, told.slo)}))
 
 
 def _table(answers: Sequence[Answer]) -> pa.Table:
@@ -274,37 +277,30 @@ DETAILS = {
 """What makes a tool write a row per request."""
 
 
-def judged(run: Run, objective: Slo) -> dict[str, Any]:
+def _judged(run: Run, objective: Slo) -> dict[str, Any]:
     """Summary, warnings and verdict as run.json holds them."""
-    source = run.info["source"]
     summary = summarize(run.requests, objective)
-    if source["per_request"]:
-        verdict = _checked(run, summary["passed"])
+    numbers = encode(summary)
+    if run.info.source.per_request:
+        verdict = _checked(run, summary.passed)
+        numbers_of_vllm = vllm_keys(run.requests, objective, summary)
     else:
-        tool = source["tool"]
+        tool = run.info.source.tool or ""
         message = f"The file holds what {tool} computed and no request of its own, so nothing can be checked or scored."
         verdict = Verdict(False, [Caution("aggregates", message, DETAILS.get(tool, ""))])
-    vllm = summary.pop("vllm")
-    if not source["per_request"]:
-        summary |= _aggregated(run.info["aggregates"], summary)
+        numbers |= _aggregated(run.info.aggregates, summary)
+        numbers_of_vllm = {}
     intervals = {}
     if len(run.requests) and "sent_s" not in missing(run.requests):  # else the order of its requests is not known
         found = within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)
-        intervals = {"within": found}
+        intervals = {"within": encode(found)}
     return {
-        **(vllm if source["per_request"] else {}),
-        "summary": summary,
+        **numbers_of_vllm,
+        "summary": numbers,
         **intervals,
         "fidelity": {},
-        "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
-        "verdict": {
-            "valid": verdict.valid,
-            "overloaded": verdict.overloaded,
-            "queue_grew": verdict.queue_grew,
-            "unresolved": False,
-            "reasons": sentences(verdict.reasons),
-            "text": verdict.text,
-        },
+        "warnings": [encode(warning) for warning in warned(verdict.warnings)],
+        "verdict": encode(stored(verdict, verdict.text)),
         "outcome": None,
     }
 
@@ -312,7 +308,7 @@ def judged(run: Run, objective: Slo) -> dict[str, Any]:
 def _checked(run: Run, met: bool | None) -> Verdict:
     lost = missing(run.requests)
     known = "scheduled_s" not in lost
-    closed = is_closed(run.info["workload"])
+    closed = is_closed(run.info.workload)
     found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_asked=False, met=met)
     kept = [
         Caution(c.code, c.message, _REMEDIES.get(c.code, c.remedy), c.facts)
@@ -324,26 +320,26 @@ def _checked(run: Run, met: bool | None) -> Verdict:
 
 def _of_source(run: Run) -> Iterator[Caution]:
     """What the file cannot tell, as a reader of the numbers must know it."""
-    source = run.info["source"]
+    source = run.info.source
     lost = missing(run.requests)
     if "scheduled_s" in lost:
         yield Caution(
             "from-sending",
-            f"the file of {source['tool']} does not tell when requests were due, so TTFT and E2E count from sending, "
+            f"the file of {source.tool} does not tell when requests were due, so TTFT and E2E count from sending, "
             "and whatever a request waited for inside the client is not in them",
             "compare it only with files of the same tool",
         )
-    for note in source["notes"]:
+    for note in source.notes:
         yield Caution("imported", note)
 
 
-def _aggregated(aggregates: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+def _aggregated(aggregates: dict[str, Any], summary: Summary) -> dict[str, Any]:
     """The parts of a summary that the tool's own numbers can stand for."""
     completed, failed = aggregates.get("completed") or 0, aggregates.get("failed") or 0
     all_of = completed + failed
     return {
         "requests": all_of,
-        "status": {**summary["status"], "ok": completed, "error": failed},
+        "status": {**summary.status, "ok": completed, "error": failed},
         "failed": failed / all_of if all_of else None,
         **{name: aggregates.get(name) for name in ("throughput_rps", "output_tps", "goodput_rps")},
         "metrics": {name: {"unit": "s", "n": completed, **values}

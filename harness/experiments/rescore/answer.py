@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.api import Slo
 from harness.data.host import versions
+from harness.data.run_json import Part, encode
 from harness.errors import UsageError
 from harness.experiments.rescore.curves import curves, overloaded
 from harness.experiments.rescore.options import RescoreOptions
@@ -47,6 +48,8 @@ def answer(sources: Iterable[Source], asked: RescoreOptions) -> dict[str, Any]:
 
 def clean(value: Any) -> Any:
     """Plain Python values, and None for what JSON does not know."""
+    if isinstance(value, Part):
+        return clean(encode(value))
     if isinstance(value, dict):
         return {str(key): clean(item) for key, item in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
@@ -71,8 +74,7 @@ def _run(source: Source, asked: RescoreOptions) -> dict[str, Any]:
     per_second = per_second_of(table)
     latencies = {m.name: _latency(source, m.name, asked) for m in in_summary() if not m.pooled}
     slos = [slo_part(source, objective, goals, asked, per_second) for objective in asked.objectives or (own,)]
-    verdict = source.info.get("verdict") or {}
-    grew = bool(verdict.get("queue_grew", verdict.get("overloaded")))  # an older run.json calls that overload
+    grew = source.info.verdict.grew
     return {
         **_identity(source),
         "queue_grew": grew,
@@ -95,25 +97,23 @@ def _run(source: Source, asked: RescoreOptions) -> dict[str, Any]:
 
 
 def _identity(source: Source) -> dict[str, Any]:
-    info, spec = source.info, source.info.get("spec") or {}
-    verdict, workload = info.get("verdict") or {}, info.get("workload") or {}
-    tool = info.get("source") or {}
+    info, stored = source.info, encode(source.info)
     return {
-        "name": str(tool.get("name") or source.path.name),
+        "name": info.source.name or source.path.name,
         "path": str(source.path),
-        "source": tool or None,
-        "workload": workload.get("name"),
-        "rate_rps": workload.get("rate_rps"),
-        "spec": spec,
-        "seed": spec.get("seed"),
-        "state": info.get("state"),
-        "started": info.get("started"),
-        "gpus": (info.get("backend") or {}).get("gpus"),
-        "valid": verdict.get("valid"),
-        "reasons": list(verdict.get("reasons") or []),
-        "warmup": info.get("warmup"),
+        "source": stored.get("source"),
+        "workload": info.workload.name,
+        "rate_rps": info.workload.rate_rps,
+        "spec": info.spec,
+        "seed": info.seed,
+        "state": info.state,
+        "started": info.started,
+        "gpus": info.backend.get("gpus"),
+        "valid": info.verdict.valid,
+        "reasons": info.verdict.reasons,
+        "warmup": stored.get("warmup"),
         "missing": sorted(missing(source.table)),
-        "aggregates": info.get("aggregates"),
+        "aggregates": stored.get("aggregates"),
     }
 
 
@@ -147,6 +147,7 @@ def _exit_code(runs: Sequence[dict[str, Any]], asked: RescoreOptions) -> int:
 
 def _judged(slo: dict[str, Any], fail_under: float) -> int:
     attainment = slo["attainment"]
-    if (attainment is not None and math.isnan(attainment)) or undecided(slo, fail_under):  # NaN: of no request
-        return UNRESOLVED
-    return 0 if meets(attainment, slo["bounds"], fail_under) else BELOW
+    if (attainment is not None and math.isnan(attainment)) or undecided(slo["resolution"], fail_under):
+        return UNRESOLVED  # NaN: of no request
+    percentiles = [bound["passed"] for bound in slo["bounds"] if bound["percentile"] is not None]
+    return 0 if meets(attainment, percentiles, fail_under) else BELOW

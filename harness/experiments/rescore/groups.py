@@ -163,7 +163,8 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
         if set(restored(info).bounds) != set(objective.bounds):
             continue
         # the same system and traffic, at whatever rate and seed
-        one, other = ({k: v for k, v in (i.get("spec") or {}).items() if k not in free} for i in (info, source.info))
+        specs = (info.get("spec") or {}, source.info.spec)
+        one, other = ({k: v for k, v in spec.items() if k not in free} for spec in specs)
         if one == other:
             found = [answer for answer in info.get("answers") or [] if answer.get("goal") in goals]
             keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps", "bracket")

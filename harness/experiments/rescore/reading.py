@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from harness.data import large
 from harness.data.folder import Run, read_info
 from harness.data.lists import pieces
 from harness.data.records import REQUESTS
+from harness.data.run_json import RunInfo
 from harness.experiments import imports
 from harness.metrics.slo import Seen
 from harness.validity.conclude import completed
@@ -32,7 +32,7 @@ class Source:
     """
 
     path: Path
-    info: dict[str, Any]
+    info: RunInfo
     seen: Seen
     left_out: int
     wire: Callable[[], pa.Table | None]
@@ -76,7 +76,7 @@ def _of_folder(path: Path) -> Source:
     """A run folder: a finished one is read piece by piece, any other as it stands."""
     info = read_info(path)
     file = path / "requests.parquet"
-    if info.get("state") == "running" or "summary" not in info or not file.exists():
+    if info.state == "running" or not info.concluded or not file.exists():
         return of_run(imports.open(path)[0])
     since_s = large.cut_s(info)
     table = large.read(file, since_s)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import Slo
+from harness.data.run_json import Resolution
 from harness.experiments.rescore.groups import capacities, grouped
 from harness.experiments.rescore.objectives import Objective, Outcome, Part, outcome
 from harness.experiments.rescore.options import RescoreOptions
@@ -37,7 +38,7 @@ def slo_part(
     """A run under one objective; `per_second` makes a rate of a count."""
     found = outcome(source.seen, objective, goals[0])
     met = int(np.count_nonzero(found.met)) if found.by_request else None
-    gpus = (source.info.get("backend") or {}).get("gpus")
+    gpus = source.info.backend.get("gpus")
     goodput = None if met is None else per_second(met)
     return {
         "text": found.text,
@@ -75,9 +76,9 @@ def _part(part: Part) -> dict[str, Any]:
     }
 
 
-def _resolution(source: Source, objective: Objective, goal: float) -> dict[str, Any] | None:
+def _resolution(source: Source, objective: Objective, goal: float) -> Resolution | None:
     """What the client's own error leaves open; None where it was not measured."""
-    floor = source.info.get("floor")
+    floor = source.info.floor
     if not isinstance(objective, Slo) or not floor:
         return None
     deep = any(metrics()[b.metric].gaps for b in objective.bounds)

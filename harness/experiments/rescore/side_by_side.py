@@ -80,7 +80,6 @@ def _events(source: Source, lost: Collection[str] = ()) -> Events:
     table = source.table
     first_s, last_s = first_last(table)
     ended_s = number(table, "ended_s")
-    cut = source.info.get("warmup") or {}
     return Events(
         ok=source.seen.ok,
         cut_off=pc.is_in(table["status"], pa.array(["cancelled", "dropped"])).to_numpy(),
@@ -93,7 +92,7 @@ def _events(source: Source, lost: Collection[str] = ()) -> Events:
         tokens=number(table, "output_tokens"),
         first_tokens=_first_tokens(source.seen) if by_event else np.full(len(table), np.nan),
         events=number(table, "events"),
-        start_s=float(cut.get("at_s") or 0.0) if source.left_out else 0.0,
+        start_s=float(source.info.warmup.at_s) if source.left_out else 0.0,
         gaps=partial(_each_gap, source.seen) if by_event else None,
     )
 

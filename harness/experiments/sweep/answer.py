@@ -6,6 +6,7 @@ Whether a curve keeps what `--fail-under` asks for at every point, and the exit 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.data.run_json import Resolution
 from harness.experiments.sweep.axes import RATE, SCALE, Layout, Point, run_folder, valued
 from harness.experiments.sweep.runs import PARTS, RATES, Told
 from harness.metrics.measure import in_summary
@@ -253,7 +254,8 @@ def left_open(points: list[PointRow], fail_under: float | None) -> Iterator[Poin
 
 
 def _keeps(point: PointRow, fail_under: float) -> bool:
-    return meets((point["attainment"] or {}).get("mean"), point["bounds"], fail_under)
+    percentiles = [bound["passed"] for bound in point["bounds"] if bound["percentile"] is not None]
+    return meets((point["attainment"] or {}).get("mean"), percentiles, fail_under)
 
 
 def _floor_decides(point: PointRow, fail_under: float | None) -> bool:
@@ -262,6 +264,6 @@ def _floor_decides(point: PointRow, fail_under: float | None) -> bool:
     if fail_under is None or not told:
         return False
     scored = all(one["attainment"] is not None for one in told)
-    means = [sum(one["attainment"][side] for one in told) / len(told) for side in (0, 1)] if scored else None
-    kept = [all(one["kept"][side] for one in told) for side in (0, 1)]
-    return undecided({"resolution": {"attainment": means, "kept": kept}}, fail_under)
+    low, high = (sum(one["attainment"][side] for one in told) / len(told) if scored else 0.0 for side in (0, 1))
+    kept = all(one["kept"][0] for one in told), all(one["kept"][1] for one in told)
+    return undecided(Resolution(attainment=(low, high) if scored else None, kept=kept), fail_under)

@@ -5,6 +5,7 @@ from typing import Any
 
 from harness.data.folder import Run
 from harness.data.host import versions
+from harness.data.run_json import encode
 from harness.experiments.sweep.answer import cautions, crossings, over_seeds
 from harness.experiments.sweep.axes import RATE, Rescoring
 from harness.experiments.sweep.runs import facts
@@ -62,21 +63,19 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> dict[str, Any]:
 
 def _described(run: Run) -> dict[str, Any]:
     """What tells a run from others."""
-    spec, workload = dict(run.info.get("spec") or {}), dict(run.info.get("workload") or {})
-    backend = dict(run.info.get("backend") or {})
+    info, stored = run.info, encode(run.info)
+    spec, own = info.spec, info.workload.rate_rps
     asked = spec.get(RATE)
-    own = workload.get("rate_rps")
-    rate = float(f"{own:.{MOST_DIGITS}g}") if asked is None and isinstance(own, int | float) and own > 0 else asked
+    rate = float(f"{own:.{MOST_DIGITS}g}") if asked is None and own is not None and own > 0 else asked
     options = {key: value for key, value in spec.items() if key not in (*ASIDE, SLO, RATE)}
-    slo = (run.info.get("slo") or {}).get("text")
     return {
-        "options": {RATE: rate, **options, ASKED: slo},
+        "options": {RATE: rate, **options, ASKED: info.slo.text},
         "spec": spec,
-        "workload": {**workload, "rate_rps": None, "arrivals_rps": None},
-        "backend": backend,
-        "versions": dict(run.info.get("versions") or {}),
-        "clock": run.info.get("clock"),
-        "goal": (run.info.get("slo") or {}).get("goal") or 0.9,
+        "workload": {**stored.get("workload", {}), "rate_rps": None, "arrivals_rps": None},
+        "backend": info.backend,
+        "versions": info.versions,
+        "clock": info.clock,
+        "goal": info.slo.goal or 0.9,
     }
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.api import Simulator
-from harness.data.folder import redacted
+from harness.data.folder import cleaned
 from harness.data.host import versions
+from harness.data.run_json import encode
 from harness.errors import UsageError
 from harness.experiments.sweep.axes import (
     RATE,
@@ -192,10 +193,10 @@ def _common(
 def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
     """What all runs have in common of their traffic and their system; no rates where they are swept over."""
     redact = checked[0].redact
-    traffic = _alike([one.traffic for one in checked])
+    traffic = _alike([encode(one.traffic) for one in checked])
     rates = {"rate_rps": None, "arrivals_rps": None} if rated else {}
     backend = _alike([one.backend.describe() for one in checked])
-    return redacted({"traffic": {**traffic, **rates}, "backend": backend}, redact)
+    return {"traffic": cleaned({**traffic, **rates}, redact), "backend": cleaned(backend, redact)}
 
 
 def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

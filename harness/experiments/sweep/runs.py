@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.api import Bound
 from harness.data.folder import Run, load
+from harness.data.run_json import encode
 from harness.errors import BenchError
 from harness.experiments.rescore.scale import Curve, curve, scaled
 from harness.experiments.sweep.axes import Rescoring
@@ -78,25 +79,25 @@ def finished(path: Path) -> bool:
 
 def facts(run: Run, look: Rescoring) -> dict[str, Any]:
     """A run in numbers, under its own SLO or another look."""
-    info, summary = run.info, run.info["summary"]
-    metrics = {m.name: summary["metrics"][m.name] for m in in_summary() if m.name in summary["metrics"]}
+    info, summary, stored = run.info, run.info.summary, encode(run.info)
+    metrics = {m.name: summary.metrics[m.name] for m in in_summary() if m.name in summary.metrics}
     return {
-        "seed": info["spec"]["seed"],
-        "valid": info["verdict"]["valid"],
-        "overloaded": info["verdict"]["overloaded"],
-        "reasons": info["verdict"]["reasons"],
+        "seed": info.spec["seed"],
+        "valid": info.verdict.valid,
+        "overloaded": info.verdict.overloaded,
+        "reasons": info.verdict.reasons,
         "failed_for": exceeded(info),
-        "warnings": [caution for caution in info["warnings"] if caution["code"] != OVERLOAD],
-        "gpus": (info.get("backend") or {}).get("gpus"),
-        "requests": summary["requests"],
-        "warmup": info.get("warmup") or {},
-        "schedule_sha256": info["schedule"]["sha256"],
-        "slo": summary["slo"],
-        "attainment": summary["attainment"],
-        "bounds": summary["bounds"],
-        "resolution": info.get("resolution"),
-        **{name: summary[name] for name in RATES},
-        "metrics": {name: {part: told[part] for part in PARTS} for name, told in metrics.items()},
+        "warnings": [caution for caution in stored["warnings"] if caution["code"] != OVERLOAD],
+        "gpus": info.backend.get("gpus"),
+        "requests": summary.requests,
+        "warmup": stored.get("warmup") or {},
+        "schedule_sha256": info.schedule.sha256,
+        "slo": summary.slo,
+        "attainment": summary.attainment,
+        "bounds": stored["summary"]["bounds"],
+        "resolution": stored.get("resolution"),
+        **{name: getattr(summary, name) for name in RATES},
+        "metrics": {name: {part: getattr(told, part) for part in PARTS} for name, told in metrics.items()},
         **_rescored(run, look),
     }
 
@@ -111,12 +112,12 @@ def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
     found = curve(slo.Seen(table), base, [look.scale])
     attainment = _known(float(found.attainment[0]))
     bounds = [_bound(bound, found, look.scale) for bound in base.bounds]
-    grew = run.info["verdict"].get("queue_grew", run.info["verdict"]["overloaded"])  # as older ones call it
+    percentiles = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
     scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
     return {
         "slo": slo.text(scaled(base, look.scale)),
         "attainment": attainment,
-        "overloaded": bool(grew) and not (scored and slo.meets(attainment, bounds, base.goal)),
+        "overloaded": run.info.verdict.grew and not (scored and slo.meets(attainment, percentiles, base.goal)),
         "bounds": bounds,
         "resolution": None,
         "goodput_rps": None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),

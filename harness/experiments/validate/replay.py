@@ -38,7 +38,7 @@ def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validati
     asked = None if bounds is None else slo.parse(bounds)
     pairs = [pair for source in found for pair in _pairs(source, backend, asked)]
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
-    names = {str((source.info.get("backend") or {}).get("backend", "a system")) for source in found}
+    names = {str(source.info.backend.get("backend", "a system")) for source in found}
     return Validation(
         name="stored runs",
         title=f"{len(found)} run{'s' * (len(found) != 1)} of {' and '.join(sorted(names))}, simulated by {backend}",
@@ -62,7 +62,7 @@ def _pairs(source: Source, backend: str, asked: Slo | None) -> Iterator[Pair]:
         simulated = _simulated(source, backend)
     except UsageError as error:
         raise UsageError(f"'{source.path}': {error}") from None
-    rate = (source.info.get("workload") or {}).get("rate_rps")
+    rate = source.info.workload.rate_rps
     at: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
     name = source.path.name if rate is None else f"{source.path.name} at {rate:g} req/s"
     one = asked or slo.restored(source.info)
@@ -99,7 +99,7 @@ def _simulated(source: Source, backend: str) -> pa.Table:
     kind = registry.find("backends", spec.name)
     if not issubclass(kind, Simulator):
         raise UsageError(f"--backend '{spec.name}' runs in real time; name a simulator, such as sim:latency=file:PATH.")
-    facts = source.info.get("backend") or {}
+    facts = source.info.backend
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     given = {name: facts[name] for name in TAKEN_OVER if name in fields and facts.get(name) is not None}
     if facts.get("prefix_cache") and "prefix_cache" in fields:

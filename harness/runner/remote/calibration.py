@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from harness.api import Calibrated, Remote, Request, RequestRecord, Served
 from harness.data.records import schedule_chunk
+from harness.data.run_json import Floor, FloorError
 from harness.data.schedule import Schedule, digest
 from harness.errors import BackendError
 from harness.metrics.quantiles import quantiles
@@ -116,16 +117,17 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     }
 
 
-def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> Floor:
     """The floor of a run for run.json: of each figure the larger one of before and after, and both measurements.
 
     One measurement alone is given as both.
     """
     larger: dict[str, Any] = {
-        part: {name: _larger(before[part][name], after[part][name]) for name in ("p50_s", "p99_s")} for part in PARTS
+        part: FloorError(*(_larger(before[part][name], after[part][name]) for name in ("p50_s", "p99_s")))
+        for part in PARTS
     }
     facts = {name: before[name] for name in ("streams", "rate_rps", "seconds")}
-    return {**larger, **facts, "before": dict(before), "after": None if after is before else dict(after)}
+    return Floor(**larger, **facts, before=dict(before), after=None if after is before else dict(after))
 
 
 def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> Schedule:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from harness.api import Outcome, Remote, Scraper, Sourced
 from harness.data.host import process_age_s
 from harness.data.records import Recounts
+from harness.data.run_json import Client, Sender, Server, from_facts
 from harness.runner.live import Live
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration
@@ -58,11 +59,11 @@ class RemoteRun:
             if self._count() > (cores := os.cpu_count() or 1):
                 self.say(f"warning: {self._count()} senders share {cores} cores; they will wait for one another")
             folder = self.folder()
-            folder.update({"content": dict(content.facts) if isinstance(content, Sourced) else {}})
+            folder.update(content=dict(content.facts) if isinstance(content, Sourced) else {})
             scraper = self.backend.scraper(lambda table: folder.add_table("server_metrics", table))
             if scraper is not None:
                 await asyncio.to_thread(scraper.before)
-                folder.update({"server": dict(scraper.facts())})
+                folder.update(server=from_facts(Server, scraper.facts()))
             await self._measure_client(folder)
             outcome = await self._send(folder, scraper, signals)
             await self._afterwards(folder, outcome, signals)
@@ -79,7 +80,7 @@ class RemoteRun:
             self.say("interrupted: the client is not measured again, and no tokens are counted again.")
         else:
             again.result()
-        folder.update({"backend": dict(self.backend.describe())})
+        folder.update(backend=dict(self.backend.describe()))
 
     async def _again(self, folder: RunFolder, outcome: Outcome) -> None:
         if outcome.ended == "finished":  # whoever ended it early does not wait for more
@@ -96,7 +97,7 @@ class RemoteRun:
         )
         try:
             await senders.open()
-            folder.update({"startup_s": process_age_s()})
+            folder.update(startup_s=process_age_s())
             if self.give_way:
                 os.nice(GIVE_WAY)
             with signals(senders):
@@ -105,11 +106,12 @@ class RemoteRun:
             await senders.close()
             try:
                 recorder.close()
-                folder.update({"client": {"senders": self._count(), "per_sender": senders.facts}})
+                each = [from_facts(Sender, facts) for facts in senders.facts]
+                folder.update(client=Client(senders=self._count(), per_sender=each))
             finally:
-                facts = None if scraper is None else dict(await asyncio.to_thread(scraper.stop))
+                facts = None if scraper is None else await asyncio.to_thread(scraper.stop)
             if facts is not None:
-                folder.update({"server": facts})
+                folder.update(server=from_facts(Server, facts))
 
     def _too_long(self) -> list[str]:
         """Requests that do not fit the server's context are sent all the same, but whoever waits should know."""
@@ -133,15 +135,15 @@ class RemoteRun:
         seconds = CALIBRATE_S if asked_s is None else asked_s
         if not seconds or not self.backend.stream:
             why = "answers come whole, so no token has a time" if seconds else "--calibrate off"
-            folder.update({"floor": None, "floor_why": why})
+            folder.update(floor=None, floor_why=why)
             return
         try:
             found = await calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
         except Exception as error:  # noqa: BLE001  # the measurement of the server is worth more than that of the client
-            folder.update({"floor": None, "floor_why": f"{type(error).__name__}: {error}"})
+            folder.update(floor=None, floor_why=f"{type(error).__name__}: {error}")
             return
         self._floors.append(found)
-        folder.update({"floor": calibration.combined(self._floors[0], self._floors[-1])})
+        folder.update(floor=calibration.combined(self._floors[0], self._floors[-1]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ def test_a_fresh_file_gives_the_tools_own_aggregates(clients, environment, tiny,
         written = run(programs / "python", url, tmp_path)
     told = imports.open(next(iter(written.values())))[0]
 
-    assert told.info["aggregates"]["completed"] == told.info["summary"]["status"]["ok"] == MAKE["REQUESTS"]
-    assert told.info["verdict"]["valid"], told.info["verdict"]["text"]
+    assert told.info.aggregates["completed"] == told.info.summary.status["ok"] == MAKE["REQUESTS"]
+    assert told.info.verdict.valid, told.info.verdict.text
     for word, ours in SENT.items():
         values = sample(metrics()[ours], told.requests, succeeded(told.requests))
-        assert told.info["aggregates"][word]["mean"] == pytest.approx(values.mean(), rel=1e-6), word
+        assert told.info.aggregates[word]["mean"] == pytest.approx(values.mean(), rel=1e-6), word
