@@ -53,7 +53,7 @@ class Null:
         self._epoch_s = epoch_s
 
     async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
-        """The asked number of tokens, none before its time, each stamped when it leaves."""
+        """The requested number of tokens, none before its due time, each stamped when sent."""
         sent_s = self._now_s()
         self._submitted += 1
         if self.crash_after is not None and self._submitted >= self.crash_after:
@@ -74,7 +74,7 @@ class Null:
         return ()
 
     def describe(self) -> Mapping[str, object]:
-        """The times it was asked to keep."""
+        """The configured times."""
         return {
             "backend": "null",
             "model": None,

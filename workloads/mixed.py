@@ -61,7 +61,7 @@ class Sessions(Protocol):
         ...
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` tasks; the stream of tasks must not depend on how many are asked for at a time."""
+        """The next `count` tasks; the stream of tasks must not depend on the chunk size."""
         ...
 
 
@@ -291,8 +291,8 @@ def _of_tasks(
 
 
 def _prefixed(prefixes: Prefixes, rng: np.random.Generator, n: int) -> Columns:
-    numbers, carried = prefixes.draw(rng, n)
-    return {"prefix": numbers, "prefixed": carried}
+    numbers, has_prefix = prefixes.draw(rng, n)
+    return {"prefix": numbers, "prefixed": has_prefix}
 
 
 def _lists(offsets: np.ndarray, values: np.ndarray, name: str) -> pa.ListArray:

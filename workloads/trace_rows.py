@@ -2,7 +2,7 @@
 
 A copy of a trace that is later by some time, what passes the end starting again at 0.
 
-Which rows of a trace to keep, told as conditions: `prompt_tokens<=4096,output_tokens>=1,tag=api`.
+Which rows of a trace to keep, as conditions: `prompt_tokens<=4096,output_tokens>=1,tag=api`.
 """
 
 from __future__ import annotations

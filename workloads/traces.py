@@ -191,7 +191,7 @@ def blocks(
 
 
 def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str, Reader]:
-    """Spec and reader: the one asked for, a plain one where columns are mapped, else one whose columns are there."""
+    """Spec and reader: the given one, a plain one where columns are mapped, else one whose columns are there."""
     if spec is None:
         spec = source.form.replace("json", "jsonl") if columns else _detect(source)
     given = parse(spec)

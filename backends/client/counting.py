@@ -1,4 +1,4 @@
-"""How many output tokens an answer has, and how many each of its token events carried. Chunks are not tokens.
+"""How many output tokens an answer has, and how many each of its token events holds. Chunks are not tokens.
 
 The rules, best first: usage on every chunk (exact for each event); usage once (exact in the sum); a tokenizer after
 the run, the server's or one that the user names; the number of token events.

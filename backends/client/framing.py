@@ -40,7 +40,7 @@ class BadFraming(ValueError):
 
 
 class Framing:
-    """Follows one answer to its end. `take` is given all reads so far and looks at the new ones.
+    """Follows one answer to its end. `take` gets all reads so far and parses the new ones.
 
     `body` says how the answer is framed (`head` until that is known), `status` is its HTTP status, `keep` whether the
     connection can be used again, `done` whether all of it has come.
@@ -293,13 +293,13 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(slots=True)
 class Stream:
-    """What was said.
+    """The decoded content of an answer.
 
     Item i of the lists belongs to the i-th event that may be a token event: where in the body it was complete
-    (`end`), its text, and the completion tokens that its usage told (None without). An event without text is among
+    (`end`), its text, and the completion tokens of its usage (None without). An event without text is among
     them when it came with usage before the end: it may carry a token that decodes to nothing. `first_event`,
     `first_answer` are places in the body,
-    `finish_at` is the item that told the finish reason, None if it came in an event of its own.
+    `finish_at` is the item with the finish reason, None if it came in an event of its own.
     """
 
     end: list[int] = field(default_factory=list)
@@ -380,7 +380,7 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
 
 def _say(stream: Stream, choice: Json, used: Json | None, end: int) -> None:
     """The text of a choice, and whether it ends the answer."""
-    text, reasoning = message.said(choice)
+    text, reasoning = message.delta_text(choice)
     if text and stream.first_answer is None:
         stream.first_answer = end
     if text or reasoning or (used is not None and stream.finish_reason is None):

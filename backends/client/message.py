@@ -49,7 +49,7 @@ class Message:
 
 
 class _Idle:
-    """What the parser wants for a transport and a loop: nothing here can be paused, and nobody waits."""
+    """Stands in for the transport and the loop that the parser expects: nothing is paused and nothing waits."""
 
     __slots__ = ()
 
@@ -169,7 +169,7 @@ _TCP_INFO = struct.Struct("=100xI32xI")
 class Peer:
     """Where a connection goes: the addresses to try in turn, and what must happen before the first request.
 
-    `tunnel` is what a proxy is told first (CONNECT); `server_name` is what a certificate must name, with `tls`.
+    `tunnel` is sent to a proxy first (CONNECT); `server_name` is what a certificate must name, with `tls`.
     """
 
     addresses: Sequence[tuple[int, SocketAddress]]
@@ -186,12 +186,12 @@ class Call:
     request_id: int
     rest: bytes
     future: asyncio.Future[Answer]
-    asked_s: float  # monotonic, when its fetch began
+    requested_s: float  # monotonic, when its fetch began
     answer: Answer = field(default_factory=Answer)
     connection: Connection | None = None
     target: int = 0
     refused_by: tuple[int, ...] = ()
-    heard_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
+    last_read_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
     started: bool = False  # a first token is known to be among the reads
 
 
@@ -229,10 +229,10 @@ Json: TypeAlias = Mapping[str, object]
 NONE: Json = {}
 
 
-Said: TypeAlias = tuple[str, str]
+DeltaText: TypeAlias = tuple[str, str]
 """Text of the answer itself (tool calls included), and text of the reasoning before it."""
 
-_NOTHING: Said = ("", "")
+_NOTHING: DeltaText = ("", "")
 
 
 def first_choice(chunk: Json) -> Json | None:
@@ -243,7 +243,7 @@ def first_choice(chunk: Json) -> Json | None:
     return None
 
 
-def said(choice: Json) -> Said:
+def delta_text(choice: Json) -> DeltaText:
     """The text of a choice of a stream (`delta`), of a whole answer (`message`) or of a completion (`text`)."""
     part = choice.get("delta") or choice.get("message")
     if not isinstance(part, dict):

@@ -134,7 +134,7 @@ def _secret_fields(value: object, name: str = "") -> list[str]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Redaction:
-    """Takes secrets out of whatever will be written: known values anywhere, and what looks like one."""
+    """Redacts secrets from all output: known values anywhere, and patterns of keys."""
 
     known: tuple[str, ...] = ()
 

@@ -109,9 +109,9 @@ class Abc:
         fit = models.get(self.model.lower(), {}).get(f"tp{self.tp}")
         if fit is None or self.hardware.lower() != "a100-80g":
             known = "; ".join(f"{m} with tp {', '.join(tp[2:] for tp in tps)}" for m, tps in models.items())
-            asked = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
+            requested = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
             raise UsageError(
-                f"No abc constants for {asked}. Known: {' and '.join(engines)} on a100-80g, {known}; "
+                f"No abc constants for {requested}. Known: {' and '.join(engines)} on a100-80g, {known}; "
                 "for other models or GPUs use the latency model 'roofline'."
             )
         return fit

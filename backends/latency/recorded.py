@@ -66,8 +66,8 @@ class Recorded:
         """Simulate with the arrivals of the run; records keep the schedule and the sending times of the run."""
         due_s: dict[int, float] = {}
 
-        def arriving(asked: Iterable[Request]) -> list[Request]:
-            there = [request for request in asked if request.id in self._arrived]
+        def arriving(incoming: Iterable[Request]) -> list[Request]:
+            there = [request for request in incoming if request.id in self._arrived]
             due_s.update((request.id, request.scheduled_s) for request in there)
             retimed = [replace(request, scheduled_s=self._arrived[request.id][0]) for request in there]
             return sorted(retimed, key=lambda r: (r.scheduled_s, self._arrived[r.id][1], r.id))

@@ -13,18 +13,18 @@ from typing import Literal, Protocol
 from harness.api import Step
 
 STEPS_KEPT = 100_000
-"""Steps that nobody has asked for are forgotten beyond this many."""
+"""The most steps kept until they are taken; older ones are dropped."""
 
 EndReason = Literal["stop", "length", "error"]
-"""Why tokens end: the model said so (end of sequence), `max_tokens` were made, or the backend failed."""
+"""Why tokens end: end of sequence, `max_tokens` reached, or the backend failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is drawn. `temperature` or `seed` None: as the backend was told when it started.
+    """How an answer is sampled. `temperature` or `seed` None: the default of the backend.
 
-    `max_tokens` is at least 1, and prompt and answer fit `max_model_len`: the front sees to that. An end-of-sequence
-    token before `min_tokens`, or with `ignore_eos`, does not end the answer. Stop texts are the front's business: it
+    `max_tokens` is at least 1, and prompt and answer fit `max_model_len`: the front checks both. An end-of-sequence
+    token before `min_tokens`, or with `ignore_eos`, does not end the answer. Stop texts are handled by the front: it
     aborts when it has seen one.
     """
 
@@ -54,7 +54,7 @@ class Ticket:
     """A request under way, with what the service knows about it so far.
 
     `scheduled_s` is when it first left the queue, `cached_tokens` how much of its prompt came out of the prefix
-    cache; both are set before its first token is told. `abort` may be called at any time, twice, and after the end;
+    cache; both are set before its first token is sent. `abort` may be called at any time, twice, and after the end;
     afterwards the listener hears nothing more, and the sequence is gone before the next step.
     """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.client import connection, message, stamps, target
-from backends.client.pool import Pool, Target
+from backends.client.pool import ConnectionPool, Target
 
 if TYPE_CHECKING:
     from backends.client.message import Answer
@@ -63,11 +63,11 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
 @asynccontextmanager
 async def pool_to(
     url: str, trust: target.Trust | None = None, proxy: str | None = None, limits: Limits | None = None
-) -> AsyncIterator[Pool]:
+) -> AsyncIterator[ConnectionPool]:
     place = await target.find(url, proxy)
     first = b"POST %b HTTP/1.1\r\nHost: x\r\n" % (url.encode() if place.whole_url else b"/")
     first += place.proxy_headers if place.whole_url else b""
-    pool = Pool([Target(first, place.peer(trust or target.Trust()), place.label)], limits)
+    pool = ConnectionPool([Target(first, place.peer(trust or target.Trust()), place.label)], limits)
     stamps.kernel_stamps()
     try:
         yield pool
@@ -171,7 +171,7 @@ def test_an_address_that_refuses_is_followed_by_the_next() -> None:
             dead = closed.getsockname()
         async with serving(echo_length) as port:
             peer = message.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
-            pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
+            pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
             try:
                 return await pool.send(1, rest())
             finally:

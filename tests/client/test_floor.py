@@ -13,7 +13,7 @@ from harness.runner.remote.calibration import FILL_S, PARTS, Load, combined, dra
 
 
 @dataclass
-class Told:
+class ServedRequest:
     arrived_s: float
     written_s: list[float]
 
@@ -96,10 +96,10 @@ def test_errors_are_what_the_client_saw_minus_what_the_server_did() -> None:
     """The floor would be made of something else than the client's own errors."""
     epoch_s = 1000.0
     told = {
-        "0": Told(1001.0, [1001.5, 1001.6, 1001.8]),
-        "1": Told(1001.0, [1001.5]),
-        "2": Told(1001.0, [1001.5, 1001.6]),
-        "3": Told(1009.0, [1009.5]),
+        "0": ServedRequest(1001.0, [1001.5, 1001.6, 1001.8]),
+        "1": ServedRequest(1001.0, [1001.5]),
+        "2": ServedRequest(1001.0, [1001.5, 1001.6]),
+        "3": ServedRequest(1009.0, [1009.5]),
     }
     records = [
         record(0, 0.9, 0.999, [1.502, 1.603, 1.801]),  # sent 1 ms before arrival, tokens seen 2, 3 and 1 ms late

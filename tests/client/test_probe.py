@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from backends.client.body import Ask
+from backends.client.body import RequestFormat
 from backends.client.probe import probe
 from harness.errors import BackendError, UsageError
 
@@ -150,9 +150,11 @@ class Learner(Words):
 
 @pytest.fixture
 def asked() -> Callable[..., Capabilities]:
-    """`asked(server, content=..., key=..., **fields of the Ask)`: what the probe finds."""
+    """`asked(server, content=..., key=..., **fields)`: what the probe finds."""
 
-    async def run(server: Server, content: object, key: str | None, ask: Ask, timeout_s: float) -> Capabilities:
+    async def run(
+        server: Server, content: object, key: str | None, ask: RequestFormat, timeout_s: float
+    ) -> Capabilities:
         app = web.Application()
         app.router.add_get("/v1/models", server.list)
         app.router.add_post("/v1/completions", server.answer)
@@ -172,7 +174,7 @@ def asked() -> Callable[..., Capabilities]:
     def start(
         server: Server, content: object = None, key: str | None = None, timeout_s: float = 20.0, **fields: object
     ) -> Capabilities:
-        return asyncio.run(run(server, content or Words(), key, Ask(**fields), timeout_s))  # type: ignore[arg-type]
+        return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s))  # type: ignore[arg-type]
 
     return start
 
@@ -181,7 +183,7 @@ def test_a_server_that_takes_everything_is_asked_everything(asked: Callable) -> 
     """Something would be left out for nothing."""
     found = asked(Server(usage="every", entry={"max_model_len": 4096, "owned_by": "vllm"}), api="chat")
 
-    assert () == found.dropped and () == found.cautions
+    assert () == found.dropped and () == found.warnings
     assert ("m", "text", "every chunk", True, True) == (
         found.ask.model, found.ask.prompt, found.usage, found.done, found.finish_reason
     )  # fmt: skip
@@ -198,7 +200,7 @@ def test_a_field_that_the_server_names_is_left_out_and_told(asked: Callable, nam
     found = asked(server, api="chat", seed=1, stop=("x",), temperature=0.5, top_p=0.5)
 
     assert [name] == [field for field, _ in found.dropped]
-    assert any(name in caution for caution in found.cautions)
+    assert any(name in caution for caution in found.warnings)
     assert name not in json.dumps(server.bodies[-1]) and name not in found.describe()["accepted"]
 
 
@@ -214,7 +216,7 @@ def test_another_way_to_ask_for_a_length_is_tried(asked: Callable) -> None:
     found = asked(Server(refuse=("ignore_eos", "min_tokens")), api="chat")
 
     assert found.ask.generation_config and ["ignore_eos", "min_tokens"] == [name for name, _ in found.dropped]
-    assert all("generation_config asks for the length" in caution for caution in found.cautions)
+    assert all("generation_config asks for the length" in caution for caution in found.warnings)
     assert "transformers" == found.kind
 
 
@@ -228,7 +230,7 @@ def test_a_server_that_ignores_the_length_of_a_chat_is_asked_by_the_old_field(as
 def test_a_server_that_stops_early_is_asked_for_a_least_length(asked: Callable) -> None:
     """Answers would be short although ignore_eos was accepted."""
     assert asked(Server(ends_early=True), api="chat").ask.min_tokens
-    caution = asked(Server(ends_early=True, refuse=("min_tokens",)), api="chat").cautions[-1]
+    caution = asked(Server(ends_early=True, refuse=("min_tokens",)), api="chat").warnings[-1]
 
     assert "ended the probe after 3 of 8 tokens" in caution
 
@@ -281,7 +283,7 @@ def test_what_the_server_adds_to_each_prompt_is_taken_off(asked: Callable) -> No
     found = asked(Server(template=13), api="chat")
 
     assert (13, 13) == (found.overhead_tokens, found.ask.overhead_tokens)
-    assert any("13 tokens are added" in caution for caution in found.cautions)
+    assert any("13 tokens are added" in caution for caution in found.warnings)
 
 
 def test_a_server_that_counts_otherwise_than_planned_is_told(asked: Callable) -> None:
@@ -289,7 +291,7 @@ def test_a_server_that_counts_otherwise_than_planned_is_told(asked: Callable) ->
     found = asked(Server(a_word=2.0), api="chat")
 
     assert 0 == found.ask.overhead_tokens and 1.0 == found.length_error
-    assert any("otherwise than planned (64 for 32" in caution for caution in found.cautions)
+    assert any("otherwise than planned (64 for 32" in caution for caution in found.warnings)
 
 
 def test_a_content_that_learns_is_taught(asked: Callable) -> None:
@@ -304,7 +306,7 @@ def test_a_server_without_usage_is_told(asked: Callable) -> None:
     """Nobody would know that prompts were not counted."""
     found = asked(Server(usage=None, tokenize="prompt"), api="chat")
 
-    assert found.usage is None and any("does not tell how many tokens" in caution for caution in found.cautions)
+    assert found.usage is None and any("does not tell how many tokens" in caution for caution in found.warnings)
 
 
 @pytest.mark.parametrize("form", ["prompt", "content"])
@@ -390,7 +392,7 @@ def test_a_content_of_ids_is_told_what_the_server_minds(asked: Callable) -> None
 def test_a_port_without_a_server_is_told_in_a_sentence() -> None:
     """A typing mistake would end in a traceback."""
     with pytest.raises(BackendError, match=r"No server answers at http://127.0.0.1:1/v1"):
-        asyncio.run(probe("http://127.0.0.1:1/v1", Ask(), Words()))
+        asyncio.run(probe("http://127.0.0.1:1/v1", RequestFormat(), Words()))
 
 
 @pytest.mark.parametrize(("path", "model"), [("", ""), ("/v2", ""), ("/v1/chat/completions", ""), ("", "m")])
@@ -403,7 +405,7 @@ def test_a_url_that_lacks_v1_or_names_the_route_is_told(path: str, model: str) -
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         root = f"127.0.0.1:{runner.addresses[0][1]}"
         try:
-            await probe(f"{scheme}://{root}{path}", Ask(model=model, api="chat"), Words(), timeout_s=5.0)  # type: ignore[arg-type]
+            await probe(f"{scheme}://{root}{path}", RequestFormat(model=model, api="chat"), Words(), timeout_s=5.0)  # type: ignore[arg-type]
         except (BackendError, UsageError) as error:
             return root, str(error)
         finally:

@@ -219,7 +219,7 @@ def test_the_key_goes_to_the_server_of_the_run_and_nowhere_else(page: Page) -> N
 
 def test_nothing_secret_of_an_address_is_told(page: Page) -> None:
     """A password in the address would stand in run.json."""
-    source = scrape.Source(f"http://me:hunter2@{page.url[7:]}/metrics?key=hunter3")
+    source = scrape.MetricsPage(f"http://me:hunter2@{page.url[7:]}/metrics?key=hunter3")
 
     assert f"{page.url}/metrics" == source.shown
     assert page.url[7:] == source.instance

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from backends.client import connection, message, target
-from backends.client.pool import Pool, Target
+from backends.client.pool import ConnectionPool, Target
 from harness.errors import UsageError
 
 
@@ -89,7 +89,7 @@ def test_a_machine_without_room_for_a_connection_says_what_is_missing(
 
     async def run() -> str | None:
         peer = message.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
-        pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
+        pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
         try:
             answer = await pool.send(1, b"\r\n")
             pool.check()

@@ -291,8 +291,8 @@ def test_a_padded_batch_is_over_when_the_last_one_has_left():
     for step in range(3):
         replica.commit(replica.schedule(float(step)), (step + 0.5,))
 
-    assert (1, 1) == (len(replica.decoding), replica.decoding.ghosts)
+    assert (1, 1) == (len(replica.decoding), replica.decoding.padded_rows)
 
     replica.cancel(1, 3.0)
 
-    assert (0, 0) == (replica.decoding.ghosts, replica.decoding.ghost_context)
+    assert (0, 0) == (replica.decoding.padded_rows, replica.decoding.padded_context)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore, Wish
+from backends.engine_process.core import EngineCore, GenerationParams
 from backends.executors.llama import Llama
 from backends.server.engine_service import EngineService, make
 from backends.server.service import Sampling
@@ -75,15 +75,15 @@ def prompts(count, vocab=4096):
     return [np.random.default_rng(i).integers(0, vocab, 5 + 7 * i).tolist() for i in range(count)]
 
 
-def from_core(model, asked, wishes, blocks=4096):
+def from_core(model, asked, params, blocks=4096):
     """The tokens of the same requests from the engine's loop itself."""
     memory = make_plugin("kv", "paged")
     model.allocate(blocks, memory.block_tokens)
     replica = Replica(make_plugin("policies", "sarathi"), memory, blocks)
     core = EngineCore(replica, model, None, time.monotonic)
-    requests = [Request(i, 0.0, len(wish.prompt), n) for i, (n, wish) in enumerate(zip(asked, wishes, strict=True))]
+    requests = [Request(i, 0.0, len(params.prompt), n) for i, (n, params) in enumerate(zip(asked, params, strict=True))]
     tokens = [[] for _ in requests]
-    turn = core.turn(requests, wishes=dict(enumerate(wishes)))
+    turn = core.turn(requests, params=dict(enumerate(params)))
     while turn.step is not None:
         for i, token in zip(turn.tokens, turn.token_ids, strict=True):
             tokens[i].append(token)
@@ -100,7 +100,7 @@ def test_greedy_tokens_are_those_of_the_engine():
     asked = [1, 4, 30, 9, 17]
     heard = run("engine", lambda s: answers(s, prompts(5), *(Sampling(n) for n in asked)))
 
-    assert from_core(Llama(), asked, [Wish(p) for p in prompts(5)]) == [one.tokens for one in heard]
+    assert from_core(Llama(), asked, [GenerationParams(p) for p in prompts(5)]) == [one.tokens for one in heard]
     assert {"length"} == {one.end for one in heard}
     assert all(one.stamps == sorted(set(one.stamps)) for one in heard)
 
@@ -119,7 +119,7 @@ def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
 
     assert alone == crowded
     assert alone != other
-    assert from_core(Llama(), [12], [Wish(prompts(1)[0], temperature=0.9, seed=7, top_p=0.8)]) == [alone]
+    assert from_core(Llama(), [12], [GenerationParams(prompts(1)[0], temperature=0.9, seed=7, top_p=0.8)]) == [alone]
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def ending(tmp_path):
     """A model folder whose end of sequence is the fourth greedy token of the first prompt, and that token."""
     model = Llama(vocab=300, seed=5)
     model.save(tmp_path / "model")
-    (tokens,) = from_core(model, [40], [Wish(prompts(1, 300)[0])])
+    (tokens,) = from_core(model, [40], [GenerationParams(prompts(1, 300)[0])])
     place = next(i for i in range(3, 40) if tokens[i] not in tokens[:i])
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokens[place], 299]}))
     return tmp_path / "model", place, tokens

@@ -12,7 +12,7 @@ TOKENIZER = builtin(300)
 HELLO: dict[str, object] = {"messages": [{"role": "user", "content": "hello"}]}
 
 
-def ask(api: Any = "completions", limit: int = 100, **given: object) -> fields.Ask:
+def ask(api: Any = "completions", limit: int = 100, **given: object) -> fields.GenerationRequest:
     base: dict[str, object] = dict(HELLO) if api == "chat" else {"prompt": [1, 2, 3]}
     return fields.ask(api, base | given, TOKENIZER, limit)
 

@@ -12,7 +12,7 @@ from harness.stats import arrivals
 from workloads import traces
 from workloads.arrivals._services import Component, LogRate
 from workloads.fit import _cox, _lengths, _rate, _sessions, _verdict, command
-from workloads.fit._cox import Curve
+from workloads.fit._cox import DispersionCurve
 from workloads.fit._stamps import gap_shape
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
@@ -402,7 +402,10 @@ def test_a_window_of_ones_own_is_taken_to_the_nearest_halving_and_said():
 @pytest.mark.nightly
 def test_more_components_are_not_taken_for_noise():
     """Every fit would have six parameters, most of them about nothing."""
-    found = [_cox.fit(Curve.of(at_s, 0.25), _verdict.Renewal(1.0)) for at_s in (renewal(1.0, seed=s) for s in range(8))]
+    found = [
+        _cox.fit(DispersionCurve.of(at_s, 0.25), _verdict.Renewal(1.0))
+        for at_s in (renewal(1.0, seed=s) for s in range(8))
+    ]
 
     assert sum(len(fit.components) for fit in found) <= 1
 

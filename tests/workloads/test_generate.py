@@ -13,7 +13,7 @@ from workloads import traces
 from workloads.arrivals._services import Component
 from workloads.fit import _draw, _lengths, command
 from workloads.fit.model import Model, Service
-from workloads.fit.process import Cox, Following, merged
+from workloads.fit.process import Cox, RateTracking, merged
 
 ROWS = 150_000  # three blocks, the last one short
 
@@ -26,7 +26,7 @@ def lengths(seed):
 def model():
     """Two services, one of each kind."""
     chat = Service("chat", Cox(40.0, 0.9, (Component(0.4, 60.0), Component(0.2, 2.0))), lengths(1))
-    api = Service("api", Following(10.0, 0.5, 20.0, (0.2, 3.0, 1.0, 0.0, 0.8)), lengths(2))
+    api = Service("api", RateTracking(10.0, 0.5, 20.0, (0.2, 3.0, 1.0, 0.0, 0.8)), lengths(2))
     return Model((chat, api), {"file": "made"}, {})
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals
-from workloads._pool import Pool, choose
+from workloads._pool import ClientPool, choose
 from workloads.arrivals.servegen import Servegen as Times
 from workloads.clients import Clients
 from workloads.lengths.servegen import Servegen as Lengths
@@ -50,7 +50,7 @@ def law(prompt: str, output: str) -> dict[str, str]:
     return {"input_tokens": prompt, "output_tokens": output}
 
 
-def counts(pool: Pool, windows: int, seed: int) -> np.ndarray:
+def counts(pool: ClientPool, windows: int, seed: int) -> np.ndarray:
     """(clients, windows) arrivals per window of 600 s."""
     found = np.zeros((len(pool.clients), windows))
     for times, client in pool.blocks(np.random.default_rng(seed)):

@@ -290,7 +290,7 @@ class TestFilter:
 
     def test_a_slice_keeps_its_start(self) -> None:
         """Time 0 would move from the start of the slice to its first long prompt."""
-        before = transforms.told(trace(np.array([5.0, 6.0])), start_s=100.0)
+        before = transforms.with_facts(trace(np.array([5.0, 6.0])), start_s=100.0)
 
         assert [6.0] == transforms.filtered(before, "prompt_tokens>=2").at_s.tolist()
 

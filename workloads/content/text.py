@@ -27,7 +27,7 @@ class Text:
     special: bool = True
     bust: bool = False
     seed: int = 0
-    pool: _tokens.Pool = field(init=False, repr=False, compare=False)
+    pool: _tokens.TokenPool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pool", _tokens.load(self.tokenizer, special=self.special))

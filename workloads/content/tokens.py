@@ -55,8 +55,8 @@ class Tokens:
 
 def busted(bust: bool) -> dict[str, object]:
     """The facts of a content with `bust`."""
-    told = f"the first {BUST_TOKENS} tokens of every prompt are its own: prefix_ids are named, but nothing is shared"
-    return {"bust": told} if bust else {}
+    note = f"the first {BUST_TOKENS} tokens of every prompt are its own: prefix_ids are named, but nothing is shared"
+    return {"bust": note} if bust else {}
 
 
 def _key(*parts: int) -> int:

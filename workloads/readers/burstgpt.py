@@ -21,7 +21,7 @@ class Burstgpt:
     """Stamps in whole seconds since day 0 of the collection, counts in tokens.
 
     Source: HPMLL/BurstGPT, data CC-BY-4.0 (Wang et al., KDD 2025). Part 3 inserts `Session ID` and `Elapsed
-    time`, so columns go by name. `Response tokens` 0 marks a failure: such rows are told as dropped. Equal rows
+    time`, so columns go by name. `Response tokens` 0 marks a failure: such rows are dropped. Equal rows
     are kept: whole-second stamps make them legitimate. The log type becomes the tag, `conversation` or `api`.
     """
 

@@ -23,7 +23,7 @@ _ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Blocks that were asked for, and those of them that led a prompt and were there already."""
+    """Blocks that were queried, and those of them that led a prompt and were cached."""
 
     blocks: int
     hits: int

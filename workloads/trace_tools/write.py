@@ -46,7 +46,7 @@ def write(
     block_tokens: int | None = None,
     force: bool = False,
 ) -> int:
-    """Write the tables and return how many rows they have; `about()` is asked after the last.
+    """Write the tables and return how many rows they have; `about()` is called after the last.
 
     `about` tells where the rows come from and what was done; Parquet holds it as JSON, each key under `bench.KEY`.
     `block_tokens` is the size of the blocks that the prefix ids name. Raises UsageError for an unknown ending, a file
@@ -175,7 +175,7 @@ SINKS: Mapping[str, Callable[[Path, pa.Schema], AbstractContextManager[Sink]]] =
 def trace_table(schedule: pa.Table) -> pa.Table:
     """The columns of a trace from those of a schedule (`harness.data.records.SCHEDULE`).
 
-    Columns that say nothing (no session, no tag, no prefix) are left out. A request that comes after several is told
+    Empty columns (no session, no tag, no prefix) are left out. A request that comes after several is written
     as coming after the last of them.
     """
     columns: dict[str, pa.Array | pa.ChunkedArray] = {

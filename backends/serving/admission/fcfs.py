@@ -16,7 +16,7 @@ class Fcfs:
     """Nothing beyond the watermark of the memory mode; what runs short later is preempted."""
 
     @property
-    def steadfast(self) -> bool:
+    def decision_is_stable(self) -> bool:
         """True: it never says no."""
         return True
 

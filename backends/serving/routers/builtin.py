@@ -99,7 +99,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load: the replica whose memory is asked for least, by what runs and what waits; of equals the least busy one.
+    """Load: the replica with the least memory demand, by what runs and what waits; of equals the least busy one.
 
     Source: the load `kv_blocks_ratio` of Llumnix (Sun et al., OSDI 2024): blocks in use and blocks that the queue
     demands, over all blocks. It adds up the queue at every arrival, so that it is slow where queues are thousands long.

@@ -1,4 +1,4 @@
-"""The engine's process as its clients see it: started, asked, listened to, ended."""
+"""Client side of the engine process: starts it, sends requests, receives turns, ends it."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ GRACE_S = 5.0  # for the process to leave after its socket closed
 
 
 @dataclass(slots=True)
-class Link:
+class EngineProcess:
     """`on_turn` hears every turn; `on_failure` hears once why there will be no more."""
 
     on_turn: Callable[[Turn], None]
@@ -87,7 +87,7 @@ class Link:
             assert isinstance(turn, Turn)
             try:
                 self.on_turn(turn)
-            except Exception as error:  # noqa: BLE001  # a bug of ours: whoever waits for tokens must not wait for ever
+            except Exception as error:  # noqa: BLE001  # a bug here must fail all requests, or they would wait forever
                 self._fail(f"{type(error).__name__}: {error}")
                 return
 
