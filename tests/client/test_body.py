@@ -56,7 +56,7 @@ def test_a_completion_takes_token_ids_and_its_own_field_of_length() -> None:
 
 
 def test_only_what_is_named_is_sent() -> None:
-    """A default of ours would stand in for the server's."""
+    """The client's default would replace the server's."""
     plain = {"model", "messages", "stream", "max_tokens"}
     bare = RequestFormat(model="m", stream=False, ignore_eos=False, length_field="max_tokens")
     full = RequestFormat(
@@ -106,7 +106,7 @@ def test_what_the_server_adds_is_taken_off() -> None:
     assert 1 == len(sent(RequestFormat(api="completions", prompt="ids", overhead_tokens=30))[1]["prompt"])
 
 
-def test_turns_of_a_conversation_are_named_only_when_asked() -> None:
+def test_turns_of_a_conversation_are_named_only_when_requested() -> None:
     """A router would see sessions where the run wants none, or none where it wants them."""
     turn = Request(1, 0.0, 4, 4, session=9)
 
@@ -137,13 +137,13 @@ def test_a_builder_travels_to_another_process_and_does_not_tell_its_key() -> Non
 
 
 def test_the_address_is_named_or_of_the_environment() -> None:
-    """A run would go to a server that nobody named, without a word."""
+    """A run would go to a server that is not configured, without a word."""
     assert ("http://a/v1", False) == base_url("http://a/v1/", {"OPENAI_BASE_URL": "http://b/v1"})
     assert ("http://b/v1", True) == base_url(None, {"OPENAI_BASE_URL": "http://b/v1"})
     with pytest.raises(UsageError, match="has no address"):
         base_url(None, {})
     for wrong in ("host:8000", "ftp://host", "http://", "http://host:99999999", "http://me:pw@:1"):
-        with pytest.raises(UsageError, match="is no address of a server") as error:
+        with pytest.raises(UsageError, match="is not the URL of a server") as error:
             base_url(wrong, {})
         assert "pw" not in str(error.value)
 

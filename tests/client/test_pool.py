@@ -263,7 +263,7 @@ def test_idle_connections_that_the_server_closes_are_forgotten() -> None:
 
 
 def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
-    """The server would go on computing for nobody, and the tokens so far would be lost."""
+    """The server would go on computing without a client, and the tokens so far would be lost."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome"
 
     async def some(request: Played) -> None:
@@ -275,7 +275,7 @@ def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
         await until(lambda: made._calls[1].answer.data)
         made.hang_up(1, "cancelled", "the run was stopped")
         made.hang_up(1, "cancelled", "twice does nothing")
-        made.hang_up(7, "cancelled", "nobody does nothing")
+        made.hang_up(7, "cancelled", "the test ended it")
         await servers[0].closed.wait()
         return await future
 
@@ -428,7 +428,7 @@ def test_a_rejected_request_is_offered_to_all_servers_and_rejected_only_by_all()
 
 
 def test_other_routes_do_not_forward() -> None:
-    """A retry that nobody asked for would hide that a server refuses."""
+    """A retry that was not requested would hide that a server refuses."""
 
     async def busy(request: Played) -> None:
         await request.say(BUSY)
@@ -468,7 +468,7 @@ def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.Mon
     assert 3 <= played(good, use)
 
 
-def test_opening_connections_to_nobody_ends() -> None:
+def test_opening_connections_to_a_closed_port_ends() -> None:
     """A run against a server that is down would not even begin to fail."""
 
     async def run() -> str:

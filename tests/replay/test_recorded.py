@@ -35,7 +35,7 @@ def test_a_run_of_several_replicas_gives_itself_again(stored):
 
 
 @pytest.mark.parametrize("fields", [{"policy": "sarathi", "kv_blocks": 60}, {"policy": "vllm-v0", "kv_blocks": 4000}])
-def test_another_policy_or_memory_is_told_from_the_recorded_one(stored, fields):
+def test_another_policy_or_memory_is_distinguished_from_the_recorded_one(stored, fields):
     """Times of one scheduler must not be passed off as times of another."""
     folder, requests, _ = stored
     sim = Sim(replicas=2, latency=f"recorded:{folder}", **fields)

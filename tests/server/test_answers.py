@@ -165,7 +165,7 @@ def test_nothing_is_written_after_the_end() -> None:
 
 
 def test_a_stop_text_ends_the_answer_before_it() -> None:
-    """The client asked not to see it."""
+    """The client requested not to see it."""
     s = stand(stops=("xy",), usage=True)
     seen = [s.tell(token) for token in b"ax"]
     *events, _ = s.tell(ord("y"))
@@ -177,7 +177,7 @@ def test_a_stop_text_ends_the_answer_before_it() -> None:
 
 
 def test_a_stop_text_before_min_tokens_ends_nothing() -> None:
-    """The answer would be shorter than the client asked for at least."""
+    """The answer would be shorter than the client requested at least."""
     s = stand("completions", stops=("xy", "b"), min_tokens=4)
     seen = [event for token in b"xybab" for event in s.tell(token)]
 
@@ -195,7 +195,7 @@ def test_text_is_not_escaped_to_ascii() -> None:
 
 
 @given(st.text(alphabet='ab"\\\n\r\u2028é日😀\x00', max_size=40))
-def test_any_text_arrives_as_it_was_said(text: str) -> None:
+def test_any_text_arrives_unchanged(text: str) -> None:
     """Quotes, line ends and control characters would break the JSON of an event."""
     s = stand("completions")
     events = [event for byte in text.encode() for event in s.tell(byte)] + s.tell(end="stop")

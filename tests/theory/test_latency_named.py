@@ -26,9 +26,9 @@ def test_a_decode_that_rides_along_costs_no_more_than_the_prompt_it_displaces(sp
 def test_chunks_of_the_table_cost_what_was_measured(chunk: int, published: tuple[float, ...]):
     """Chunked prefill would look dearer or cheaper than it was measured to be (S12; Sarathi-Serve, figure 9)."""
     model = make("latency", "table:yi-34b-tp2")
-    told = [chunked(model, prompt, chunk).ratio for prompt in (2047, 4095, 8191, 16383)]
+    found = [chunked(model, prompt, chunk).ratio for prompt in (2047, 4095, 8191, 16383)]
 
-    assert published == pytest.approx(told, rel=0.03)
+    assert published == pytest.approx(found, rel=0.03)
 
 
 def test_chunks_never_take_less_than_prompts_of_as_many_tokens():
@@ -136,14 +136,14 @@ def test_a_model_in_a_file_is_the_model(tmp_path, form):
         ),
     ],
 )
-def test_a_wrong_file_is_told_in_a_sentence(tmp_path, text, message):
-    """Nobody should read a traceback because a comma is missing."""
+def test_a_wrong_file_is_reported_in_a_sentence(tmp_path, text, message):
+    """A missing comma must not end in a traceback."""
     (tmp_path / "x.toml").write_text(text)
 
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as found:
         make("latency", f"file:{tmp_path}/x.toml")
 
-    assert message in str(told.value)
+    assert message in str(found.value)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_a_wrong_file_is_told_in_a_sentence(tmp_path, text, message):
         ("table:nowhere.json", "'nowhere.json' is no file"),
     ],
 )
-def test_wrong_constants_are_told_in_a_sentence(spec, message):
+def test_wrong_constants_are_reported_in_a_sentence(spec, message):
     """The nearest known name saves a look into the manual."""
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as found:
         make("latency", spec)
 
-    assert message in str(told.value)
+    assert message in str(found.value)

@@ -81,7 +81,7 @@ BROKEN = {
     "bailian-name": (BA_ROW.replace(b"-1", b"[7]"), "line 1, column 'parent_chat_id': a name .* expected, got"),
     "bailian-turn": (BA_ROW.replace(b'"turn": 1', b'"turn": 0.5'), "line 1, column 'turn': a token count must be a whole"),
     "timed-trace-stamp": (b'{"timestamp": null, "input_length": 1, "output_length": 1}', "line 1, column 'timestamp': a number is missing"),
-    "talk": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
+    "dialog": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
     "splitwise-unsorted": (SP + b"1.5,1,1\n1.25,1,1\n", "line 3, column 'arrived_at': stamps must not fall, this one is 0.25 s"),
     "plain-date": (PL + b"2024-05-12 00:00:00,1,1\n12,1,1\n", "line 3, column 'at_s': a stamp such as"),
     "plain-year": (PL + b"9999-05-12 00:00:00,1,1\n", "line 2, column 'at_s': a year between 1678 and 2261"),

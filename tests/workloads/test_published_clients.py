@@ -172,7 +172,7 @@ def test_a_window_without_lengths_has_those_of_the_window_before(pool: Callable[
     assert {8} == set(chunk["prompt_tokens"].to_pylist())
 
 
-def test_requests_of_no_tokens_are_left_out_and_told(pool: Callable[..., str]) -> None:
+def test_requests_of_no_tokens_are_left_out_and_reported(pool: Callable[..., str]) -> None:
     """If this failed, zero-token requests would be drawn, or vanish without a word."""
     rows = "0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n"
     workload = Clients(pool((rows, {"0": law("{0: 0.25, 4: 0.75}", "{2: 1}")})))

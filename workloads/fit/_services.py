@@ -126,8 +126,8 @@ def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:
     if shape is None:
         why = f"stamps sit on a grid of {work.grain_s:.4g} s" if work.grain_s else "too few gaps"
         work.notes.append(
-            f"{_named(tag)}the gap distribution is not identifiable ({why}): exponential in operational time is assumed, "
-            "and requests are spread inside a tick."
+            f"{_named(tag)}the gap distribution is not identifiable ({why}): exponential gaps in operational time are "
+            "assumed, and requests are spread inside a tick."
         )
     gaps = Renewal(shape or 1.0)
     if work.mode == "rate-following":

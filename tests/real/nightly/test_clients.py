@@ -14,7 +14,7 @@ OWN_COUNT = ("aiperf",)  # it counts with its own tokenizer, which is not the se
 def null(clients, tmp_path_factory):
     """Tokens at stated times."""
     folder = tmp_path_factory.mktemp("null")
-    with clients["serving"](clients["NULL"], "nobody", folder) as (url, log):
+    with clients["serving"](clients["NULL"], "other", folder) as (url, log):
         yield url, log
 
 
@@ -22,8 +22,8 @@ def null(clients, tmp_path_factory):
 def test_a_client_ends_without_errors(clients, environment, null, tiny, tmp_path, name):
     """If this failed, a benchmark that people know could not be tried against a known truth."""
     url, log = null
-    asked, run = clients["CLIENTS"][name]
-    report = run(environment(asked), clients["Server"](url, "nobody", tiny("ascii"), tmp_path))
+    request, run = clients["CLIENTS"][name]
+    report = run(environment(request), clients["Server"](url, "other", tiny("ascii"), tmp_path))
     real = clients["truth"](log)
 
     assert ([], clients["REQUESTS"]) == (list(report.errors), report.completed)
