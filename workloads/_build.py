@@ -194,7 +194,7 @@ def slowed(arrivals: Arrivals, mean_requests: float) -> tuple[Arrivals, float]:
     """Arrivals of sessions, and the rate of all their requests."""
     if isinstance(arrivals, Closed):
         raise UsageError(
-            "In a closed loop users ask again by themselves; leave out --sessions, or take other arrivals."
+            "In a closed loop the users send follow-ups themselves; leave out --sessions, or use other arrivals."
         )
     if "rate_rps" not in {f.name for f in dataclasses.fields(arrivals)}:  # type: ignore[arg-type]  # a dataclass
         return arrivals, arrivals.mean_rate_rps * mean_requests

@@ -125,7 +125,7 @@ class Mixed:
 
     def __post_init__(self) -> None:
         if self.sessions is not None and isinstance(self.arrivals, Closed):
-            raise ValueError("closed arrivals are users who ask again by themselves, so they take no sessions.")
+            raise ValueError("closed arrivals are users who send follow-ups themselves, so they accept no sessions.")
         if self.sessions is not None and self.number >= MOST_OWNERS // MOST_TASKS:
             raise ValueError(f"only the first {MOST_OWNERS // MOST_TASKS} classes of a mix can have sessions.")
         if self.sessions is not None and self.sessions.mean_requests > 1 and self.prefixes is not None:

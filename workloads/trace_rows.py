@@ -197,7 +197,7 @@ def conditions(text: str) -> tuple[Condition, ...]:
 def _condition(part: str, text: str) -> Condition:
     match = _CONDITION.fullmatch(part)
     if not match:
-        raise UsageError(f"'{text}': '{part.strip()}' is no condition; write prompt_tokens<=4096 or tag=api.")
+        raise UsageError(f"'{text}': '{part.strip()}' is not a condition; write prompt_tokens<=4096 or tag=api.")
     name, sign, value = match.groups()
     column, sign = _SHORT.get(name, name), "=" if sign == "==" else sign
     if column == "tag":

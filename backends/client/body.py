@@ -247,7 +247,7 @@ def sound_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str]
     """The user's headers, checked. Raises UsageError for a name or a value that HTTP does not allow."""
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
-            raise UsageError(f"'{name}' is no name of a header; give --header 'Name: value'.")
+            raise UsageError(f"'{name}' is not a header name; give --header 'Name: value'.")
         if name.lower() in ("content-length", "transfer-encoding", "connection"):
             raise UsageError(f"The header {name} belongs to the connection and cannot be set.")
         if any(ord(c) < 32 and c != "\t" for c in value) or not value.isprintable() or not value.isascii():

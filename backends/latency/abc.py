@@ -49,7 +49,7 @@ def _of_file(path: str) -> dict[str, list[float]]:
         fit = {}
     if not fit or any(len(constants) != 3 or min(constants) < 0 for constants in fit.values()):
         raise UsageError(
-            f"'{path}' is no set of abc constants: it needs prefill_s, decode_small_s and decode_large_s, each with "
+            f"'{path}' is not a set of abc constants: it needs prefill_s, decode_small_s and decode_large_s, each with "
             "three numbers that are not negative."
         )
     return fit

@@ -55,7 +55,7 @@ class Recorded:
         columns = (requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s"))
         self._arrived = {i: (arrived, sent) for i, arrived, sent in zip(*columns, strict=True) if arrived is not None}
         if not self._arrived:
-            raise UsageError(f"'{self.run}' tells no arrived_s: its backend did not see its own scheduler.")
+            raise UsageError(f"'{self.run}' has no arrived_s: its backend did not record arrivals at its scheduler.")
 
     def retimed(
         self,

@@ -110,7 +110,7 @@ class Front:
             raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
 
     async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:
-        """One request for tokens; whatever becomes of it stands in the log."""
+        """One request for tokens; its outcome is in the log."""
         received_s = time.monotonic()
         given = _given_id(request)
         prefix = "chatcmpl-" if api == "chat" else "cmpl-"
@@ -151,7 +151,7 @@ class Front:
     def _admit(self) -> None:
         headers = {"Retry-After": str(math.ceil(RETRY_AFTER_S))}
         if self.draining:
-            raise Refused(503, "The server is about to end.", code="shutting_down", headers=headers)
+            raise Refused(503, "The server is shutting down.", code="shutting_down", headers=headers)
         if self.max_queue is not None and self.service.stats().waiting >= self.max_queue:
             message = f"The queue is full: {self.max_queue} requests wait."
             raise Refused(429, message, code="queue_full", headers=headers)

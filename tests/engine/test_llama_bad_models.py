@@ -52,23 +52,23 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "broken config": (text("config.json", '{"a": '), "config.json' is not valid JSON: "),
     "config is a list": (text("config.json", "[]"), "config.json' must hold a JSON object, got list."),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors file"),
-    "broken weights": (text("model.safetensors", "x" * 40), "model.safetensors' is not a whole safetensors file"),
+    "broken weights": (text("model.safetensors", "x" * 40), "model.safetensors' is not a complete safetensors file"),
     "weights that are no numbers": (
         tensors(lambda held: held.update({UP: held[UP] * np.nan})),
         f"tensor '{UP}' holds numbers that are not finite; the file is damaged.",
     ),
     "cut weights": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]) and None,
-        "model.safetensors' is not a whole safetensors file",
+        "model.safetensors' is not a complete safetensors file",
     ),
     "missing tensor": (tensors(lambda t: t.pop(UP) is None), f"has no tensor '{UP}'."),
     "extra tensor": (
         tensors(lambda t: t.update({UP + "s": t[UP]})),
-        f"holds tensor '{UP}s', which this model has no place for. Did you mean '{UP}'?",
+        f"holds tensor '{UP}s', which this model does not use. Did you mean '{UP}'?",
     ),
     "wrong shape": (
         tensors(lambda t: t.update({UP: t[UP][:3].copy()})),
-        f"tensor '{UP}' has shape (3, 64), but config.json asks for (96, 64).",
+        f"tensor '{UP}' has shape (3, 64), but config.json requires (96, 64).",
     ),
     "wrong dtype": (
         tensors(lambda t: t.update({UP: t[UP].astype(np.int8)})),

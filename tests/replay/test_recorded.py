@@ -54,7 +54,7 @@ def test_a_folder_that_is_no_recording_is_one_sentence(stored, tmp_path_factory)
     unseen = table.set_column(column, table.schema.field(column), pa.nulls(len(table), pa.float64()))
     pq.write_table(unseen, folder / "requests.parquet")
 
-    with pytest.raises(UsageError, match="tells no arrived_s"):
+    with pytest.raises(UsageError, match="has no arrived_s"):
         Sim(latency=f"recorded:{folder}")
 
 

@@ -121,7 +121,7 @@ def test_a_model_in_a_file_is_the_model(tmp_path, form):
         ("x = ", "cannot be read as TOML"),
         ('latency = "mixed"\n[arguments]\ntoken = "1parsec"', "token_s must be a duration"),
         ('latency = "mixed"\narguments = 3', "arguments must be a table"),
-        ('latency = "table"', "is no table of step times"),
+        ('latency = "table"', "is not a table of step times"),
         ('latency = "table"\n[arguments]\nprefill = [[8, 1.0], [9, 0.5]]\ndecode = [[1, 0, 0.1]]', "takes less than"),
         ('latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.1], [1, 0, 0.2]]', "two decode"),
         ('latency = "table"\n[arguments]\nprefill = []\ndecode = []', "at least one point"),
@@ -149,14 +149,14 @@ def test_a_wrong_file_is_reported_in_a_sentence(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("file:nowhere.toml", "'nowhere.toml' is no file"),
+        ("file:nowhere.toml", "'nowhere.toml' is not a file"),
         ("mixed:yi-34b", "Did you mean 'yi-34b-tp2'?"),
         ("mixed:given", "every constant is 0"),
         ("mixed:token=-1", "token_s must not be negative"),
         ("fit6:h10", "Did you mean 'h100'?"),
         ("fit6:memory_share=0", "memory_share must be above 0"),
         ("table:yi-34b", "Did you mean 'yi-34b-tp2'?"),
-        ("table:nowhere.json", "'nowhere.json' is no file"),
+        ("table:nowhere.json", "'nowhere.json' is not a file"),
     ],
 )
 def test_wrong_constants_are_reported_in_a_sentence(spec, message):

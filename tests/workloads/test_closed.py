@@ -118,7 +118,7 @@ def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:
     ("given", "words"),
     [
         ({"rate_rps": 4.0}, "--rate 4 does not go with 'closed:users=3': in a closed loop the answers decide the rate"),
-        ({"sessions": "fixed"}, "In a closed loop users ask again by themselves; leave out --sessions"),
+        ({"sessions": "fixed"}, "In a closed loop the users send follow-ups themselves; leave out --sessions"),
     ],
 )
 def test_a_closed_loop_takes_neither_a_rate_nor_sessions(given: dict[str, object], words: str) -> None:

@@ -305,9 +305,9 @@ class TestFilter:
     @pytest.mark.parametrize(
         ("text", "what"),
         [
-            ("prompt_tokens", "is no condition"),
-            ("prompt_tokens<=", "is no condition"),
-            ("prompt_tokens<=4096,", "is no condition"),
+            ("prompt_tokens", "is not a condition"),
+            ("prompt_tokens<=", "is not a condition"),
+            ("prompt_tokens<=4096,", "is not a condition"),
             ("promt_tokens<=4", "Did you mean 'prompt_tokens'"),
             ("prompt_tokens<=many", "must be compared with a number"),
             ("tag<api", "a tag is a word"),

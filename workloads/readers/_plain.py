@@ -151,11 +151,11 @@ def open_table(file: Path) -> parquet.ParquetFile:
     try:
         return parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # Arrow's errors are these
-        raise UsageError(f"Trace '{file}' is no whole Parquet file: {_first(error)}.") from None
+        raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_first(error)}.") from None
 
 
 def columns(table: parquet.ParquetFile) -> tuple[str, ...]:
-    """Names of the columns; raises UsageError where one is there twice."""
+    """Names of the columns; raises UsageError where one appears twice."""
     return tuple(table.schema_arrow.names)
 
 
@@ -170,7 +170,7 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int) -> Iterator[Block]
     names = columns(table)
     repeated = [c for c in names if names.count(c) > 1]
     if repeated:
-        raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} is there twice.")
+        raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} appears twice.")
     start = 0
     first: dict[str, object] = {}
     batches = table.iter_batches(batch_size=rows, use_threads=False)

@@ -166,7 +166,7 @@ def _lengths(file: Path) -> tuple[Lengths, ...]:
     try:
         windows = json.loads(_lines.checked(str(file)).read_bytes())
     except (ValueError, OSError) as error:
-        raise UsageError(f"ServeGen file '{file}' is no complete JSON: {str(error)[:80]}.") from None
+        raise UsageError(f"ServeGen file '{file}' is not complete JSON: {str(error)[:80]}.") from None
     if not isinstance(windows, dict) or not windows:
         raise UsageError(f"ServeGen file '{file}': an object of windows expected.")
     found = []

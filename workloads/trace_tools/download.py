@@ -65,9 +65,9 @@ def find(name_or_url: str) -> KnownTrace:
         return same[0]
     parts = urllib.parse.urlsplit(name_or_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"'{name_or_url}' is no address to download from; it must begin with https:// or http://.")
+        raise UsageError(f"'{name_or_url}' is not a download URL; it must begin with https:// or http://.")
     if not _file_name(name_or_url):
-        raise UsageError(f"'{name_or_url}' names no file; give the address of the trace file itself.")
+        raise UsageError(f"'{name_or_url}' names no file; give the URL of the trace file.")
     return KnownTrace(name=_file_name(name_or_url), url=name_or_url)
 
 
@@ -274,10 +274,10 @@ def download(
 
 
 def _there(path: Path, wanted: KnownTrace) -> Fetched:
-    """A file of that name is there already: good if it is the one that is wanted."""
+    """A file of that name exists: good if it is the requested one."""
     digest = _sha256(path)
     if digest != wanted.sha256:
-        why = "has another hash than the official file" if wanted.sha256 else "is there already"
+        why = "has another hash than the official file" if wanted.sha256 else "already exists"
         raise UsageError(f"'{path}' {why}; --force replaces it, -o FOLDER puts the download elsewhere.")
     return Fetched(path, path.stat().st_size, digest, known_as(digest), new=False)
 

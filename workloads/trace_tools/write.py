@@ -57,7 +57,7 @@ def write(
     stream = iter(tables)
     first = next(stream, None)
     if first is None or not len(first):
-        raise UsageError(f"There is no request to write into '{path}'; ask for more of them, or a longer duration.")
+        raise UsageError(f"There is no request to write into '{path}'; give more requests or a longer duration.")
     columns = [f.with_metadata({"unit": UNITS[f.name]} if f.name in UNITS else None) for f in first.schema]
     blocks = {} if block_tokens is None else {"bench.block_tokens": str(block_tokens)}
     schema = pa.schema(columns, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
@@ -98,7 +98,7 @@ def _allowed(path: str, force: bool) -> Path:
         raise no_such("form of trace to write", file.suffix or path, SINKS, "The ending of --output FILE tells it.")
     files.check(path)
     if file.exists() and not force:
-        raise UsageError(f"'{path}' is there already; --force replaces it.")
+        raise UsageError(f"'{path}' already exists; --force replaces it.")
     return file
 
 
