@@ -53,14 +53,14 @@ class OpenAI:
     Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence. `route` (round-robin,
     least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
-    `tokenizer` is a file that counts answers after the run where the server tells no tokens and has no tokenizer.
+    `tokenizer` is a file that counts answers after the run where the server reports no tokens and has no tokenizer.
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
     each request's session in a header, for routers. `header` ('Name: value') and `extra_body` (a JSON object) go with
     every request; commas are safe in --header and --extra-body. `output_lengths`: exact makes a run with shorter
     answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
     lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
-    (authorities to trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
+    (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -262,7 +262,7 @@ class OpenAI:
         return scrape.Scraper(servers, write) if servers else None
 
     def sender_facts(self) -> Mapping[str, object]:
-        """What a sender knows of its connections and clocks."""
+        """Facts of a sender: its connections and clocks."""
         return self._pool.facts() if self._pool is not None else {}
 
     def steps(self) -> Sequence[Step]:

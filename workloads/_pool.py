@@ -40,7 +40,7 @@ class ClientPool:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says of the source."""
+        """Facts of the source, for reports."""
         return {
             "source": f"ServeGen client pool '{self.path}' (alibaba/ServeGen, arXiv 2505.09999)",
             "sha256": self.sha256,

@@ -36,7 +36,7 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a preset file says: parts as specs, or classes of traffic, or a list of requests.
+    """The content of a preset file: parts as specs, or classes of traffic, or a list of requests.
 
     In a mix `rate_rps` is that of all requests, `shares_of` says what the shares count, and `arrivals`, where
     given, is one stream that is split among the classes; else each has its own. `arguments` are values that a

@@ -1,4 +1,4 @@
-"""A workload of clients: who sends when, and how long this client's requests are, drawn together."""
+"""A workload of clients: times and lengths of each client's requests, drawn together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

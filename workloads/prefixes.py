@@ -23,7 +23,7 @@ MOST_GROUPS = 1 << (_OWNER_BITS - _NUMBER_BITS)
 
 
 class Space(IntEnum):
-    """Who names a block. A trace keeps the ids that it has (below 2**60 in all known traces)."""
+    """Owner of a block's name. A trace keeps the ids that it has (below 2**60 in all known traces)."""
 
     RECORDED = 0
     SHARED = 1

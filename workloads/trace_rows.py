@@ -170,7 +170,7 @@ _SHORT = {"prompt": "prompt_tokens", "output": "output_tokens"}
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`column` `sign` `value`, as a row must satisfy it; a row that does not tell the column fails."""
+    """`column` `sign` `value`, as a row must satisfy it; a row without a value fails."""
 
     column: str
     sign: str

@@ -144,7 +144,7 @@ def _step(text: str) -> Step:
 
 
 def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
-    """The trace after the steps of `scaling(text)`; its facts tell each with its law and the rates."""
+    """The trace after the steps of `scaling(text)`; its facts list each with its law and the rates."""
     done: list[dict[str, object]] = []
     for part, step in zip(text.split("+"), scaling(text), strict=True):
         before = trace

@@ -27,7 +27,7 @@ _SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", 
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """How requests are put: what the user wants of it, and after the probe what the server takes of that.
+    """The fields of a request: those of the user's options, and after the probe those that the server accepts.
 
     `prompt` says whether token ids or text are sent, `vocab_size` below which number the ids lie (the probe settles
     both where they are left open). `length_field` is
@@ -91,7 +91,7 @@ class Builder:
         return f"<Builder for {self.ask.api} of {self.ask.prompt}>"
 
     def first(self, url: str, *, proxy: bool = False) -> bytes:
-        """Request line and Host; with the whole URL, as a proxy wants it, for `proxy`."""
+        """Request line and Host; for a `proxy` with the whole URL."""
         parts = urlsplit(url)
         path = parts.path.rstrip("/") + PATHS[self.ask.api] + (f"?{parts.query}" if parts.query else "")
         target = f"{parts.scheme}://{host_header(parts)}{path}" if proxy else path
@@ -104,7 +104,7 @@ class Builder:
         return f"{self._lines}{own}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     def headers(self, request: Request) -> list[tuple[str, str]]:
-        """Headers but Host and Content-Length; the user's win over ours."""
+        """Headers except Host and Content-Length; the user's take precedence."""
         return [*self._same, *self._own(request)]
 
     def _own(self, request: Request) -> list[tuple[str, str]]:

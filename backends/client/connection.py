@@ -61,7 +61,7 @@ class Connection:
         return f"<Connection to {self.peer.name}, {self.stage}, {doing}, {self.answers} answers>"
 
     def dial(self) -> None:
-        """Begin to connect to the next address; the owner hears how it went, never before this returns."""
+        """Begin to connect to the next address; the owner is notified of the result, never before this returns."""
         family, address = self.peer.addresses[self._address]
         self.stage = "connecting"
         try:
@@ -159,7 +159,7 @@ class Connection:
     def _keep(self, data: bytes, control: Control, read_s: float) -> None:
         """Keep what was read with the time of its arrival, and see whether it may be the end of the answer.
 
-        The kernel's stamp is not believed when it is missing, taken around a step of the clock, earlier than the one
+        The kernel's stamp is not used when it is missing, taken around a step of the clock, earlier than the one
         before it on this connection, later than the reading, or more than a second older.
         """
         call = self.call
@@ -197,7 +197,7 @@ class Connection:
             self._complete()
 
     def fail(self, why: str) -> None:
-        """End whatever this connection is doing."""
+        """Close the connection in any state."""
         self._lose("failed", why)
 
     def look_again(self) -> None:
@@ -327,7 +327,7 @@ class Connection:
             self._open()
 
     def _push(self, tls: Secure) -> None:
-        """Send what TLS wants to say; a request being written stays before it."""
+        """Send pending TLS records; a request being written stays before them."""
         if data := tls.outgoing():
             self._out += data
             self._flush()

@@ -21,7 +21,7 @@ class Counted(NamedTuple):
 
 
 def count(stream: Stream) -> Counted:
-    """The token events of a stream and their tokens; the sum is what the server says, where it says it."""
+    """The token events of a stream and their tokens; the sum is that of the server, where it is reported."""
     total = message.whole(stream.usage.get("completion_tokens"))
     if is_continuous(stream):
         return _continuous(stream, total)

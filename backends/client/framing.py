@@ -8,7 +8,7 @@ Source: the HTML standard, section 9.2.6 (line ends LF, CRLF or CR, mixed; comme
 servers do beside it (no space after the colon, no empty line at the end). Lines end at LF and CR bytes only: U+2028,
 U+2029 and U+0085 are ordinary characters of a JSON text.
 
-What the events of one answer say, in order: token events, usage, the end. Knows nothing of times.
+The content of the events of one answer, in order: token events, usage, the end. Without times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]
 
 
 class BadFraming(ValueError):
-    """The bytes are not HTTP/1.1; the message says what is wrong, without its subject."""
+    """The bytes are not HTTP/1.1; the message is a predicate without its subject."""
 
 
 class Framing:
@@ -340,7 +340,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
 
 
 def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> bool:
-    """Whether the event tells of an error (`"error": null` does not)."""
+    """Whether the event is an error (`"error": null` does not)."""
     stream.fault = message.error_text(chunk)
     if stream.fault is None and name == b"error":
         stream.fault = data[:1000].decode(errors="replace")
@@ -365,7 +365,7 @@ def _place(stream: Stream, choice: Json | None) -> UsageForm:
 
 
 def take(stream: Stream, chunk: Json, end: int) -> None:
-    """Add what one object says; `end` is where it was complete."""
+    """Add the content of one object; `end` is where it was complete."""
     choice = message.first_choice(chunk)
     used = message.usage(chunk, choice) if "usage" in chunk or (choice is not None and "usage" in choice) else None
     if used is not None:

@@ -25,7 +25,7 @@ PASSABLE = 0.02
 
 
 async def correct(control: ControlClient, found: Capabilities, content: Content, key: str | None) -> Capabilities:
-    """Measure what the server counts, teach the content or note the overhead. Says so where it cannot be known."""
+    """Calibrate the content by the server's counts, or note the overhead; adds a warning where neither works."""
     if found.ask.prompt == "text" and isinstance(content, LearningContent):
         return await _teach(control, found, content, key)
     found = replace(found, ask=replace(found.ask, overhead_tokens=0))  # may be that of a server probed before

@@ -1,9 +1,9 @@
-"""A server with a fixed timing and no work behind it, which knows when it really sent each token.
+"""A server with a fixed timing and no work behind it, which records when it sent each token.
 
     python -m backends.client.null_server --ttft 0.2 --itl 0.05
 
 It answers OpenAI's streaming routes: the first token `ttft_s` after the request has arrived, each other one `itl_s`
-after the one before, at absolute times. What a client measures minus what this process knows is the client's error:
+after the one before, at absolute times. The times of a client minus those of this process are the client's error:
 requests are stamped by the kernel as they arrive, tokens by `time.monotonic()` just before they are written.
 `POST /truth` hands that over. One thread, one core, 40,000 tokens a second.
 """
@@ -272,7 +272,7 @@ class NullServer:
             self._take(connection, arrived_s)
 
     def _arrival_s(self, extras: Sequence[tuple[int, int, bytes]]) -> float:
-        """When the last byte read arrived, by the kernel where that can be believed."""
+        """When the last byte read arrived, by the kernel where its stamp is plausible."""
         now_s = time.monotonic()
         for level, kind, raw in extras:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
@@ -459,7 +459,7 @@ def take_truth(url: str) -> Truth:
 
 
 def main() -> None:
-    """Serve on a free port of this machine, and say where."""
+    """Serve on a free port of this machine and print its URL."""
     options = argparse.ArgumentParser(description="A server with a fixed timing.")
     options.add_argument("--ttft", type=float, default=0.2, help="seconds from arrival to first token")
     options.add_argument("--itl", type=float, default=0.05, help="seconds from token to token")

@@ -53,7 +53,7 @@ class ConnectionPool:
         sender: int = 0,
         started: Callable[[Answer], bool] | None = None,
     ) -> None:
-        """`started` tells whether a first token is among the reads of an answer; `first_token_s` needs it."""
+        """`started` returns whether a first token is among the reads of an answer; `first_token_s` needs it."""
         self._targets = tuple(targets)
         self._limits = limits or Limits()
         self._route = route
@@ -134,7 +134,7 @@ class ConnectionPool:
         self._finish(call, how, why)
 
     def facts(self) -> Mapping[str, object]:
-        """What this sender knows of its connections, for run.json."""
+        """Facts of this sender's connections, for run.json."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         wire = self._whole_wire()
         return {
@@ -166,7 +166,7 @@ class ConnectionPool:
         return wire
 
     def close(self) -> None:
-        """Hang up on everybody. Safe to call twice."""
+        """Close all connections. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -375,7 +375,7 @@ class ConnectionPool:
                 self.hang_up(call.request_id, "timeout", f"no first token within {limit_s:g} s")
 
     def _sweep_quiet(self, call: Call, connection: Connection) -> None:
-        """The framing of a silent answer may be done, or never be: `[DONE]` ends a stream whatever the framing says."""
+        """The framing of a silent answer may be done, or never be: `[DONE]` ends a stream regardless of the framing."""
         connection.look_again()
         if call.connection is connection and says_done(call.answer.data[-1]):
             connection.close()

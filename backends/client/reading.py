@@ -53,7 +53,7 @@ class Reader:
         return [parsed.text[i].encode(errors="replace").decode() for i in counting.count(parsed).which]
 
     def _parse(self, answer: Answer) -> _ParsedAnswer:
-        """What an answer says."""
+        """Token events and end of an answer."""
         head = message(answer)
         body = b"".join(head.pieces)
         ends = list(accumulate(map(len, head.pieces)))

@@ -63,7 +63,7 @@ class MetricsPage:
 
     @property
     def instance(self) -> str:
-        """Host and port, which tell several servers apart."""
+        """Host and port, which distinguish several servers."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
@@ -136,7 +136,7 @@ def _escaped(value: str) -> str:
 
 
 def recognised(known: Iterable[str]) -> tuple[str | None, dict[str, str]]:
-    """Which server has such names, and what it calls the quantities that we know; None for a stranger."""
+    """The kind of server with such metric names, and its names of the known quantities; None if unknown."""
     found = set(known)
     for kind, table in names().items():
         begins = str(table["begins"])

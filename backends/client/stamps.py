@@ -105,7 +105,7 @@ class Clock:
     A stamp of `seconds` and `nanoseconds` is `seconds - base_s + nanoseconds * 1e-9 - shift_s` in seconds of the run;
     `base_s` keeps the numbers small, so that a float holds their nanoseconds. The offset of the two clocks is sampled
     at every wake-up between two readings of the monotonic clock, and the one from the narrowest bracket is kept. After
-    a step no stamp is believed until everything that waited has been read.
+    a step no stamp is used until everything that waited has been read.
     """
 
     __slots__ = ("_at_s", "_first_at_s", "_first_s", "_half_s", "_offset_s", "base_s", "epoch_s", "shift_s",
@@ -216,7 +216,7 @@ READ, WRITE = 1, 4
 
 
 class Poller(Protocol):
-    """Tells connections that their sockets are ready."""
+    """Notifies connections that their sockets are ready."""
 
     clock: Clock
 

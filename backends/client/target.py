@@ -206,7 +206,7 @@ READ_BYTES = 65536
 
 
 class NotSecureError(Exception):
-    """No secure connection; the message is what OpenSSL says, without the numbers of its source lines."""
+    """No secure connection; the message is that of OpenSSL, without source line numbers."""
 
 
 class Plain(NamedTuple):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GenerationParams:
-    """What the asker of one request wants besides its lengths.
+    """Generation parameters of one request, besides its lengths.
 
     `prompt` are its token ids; after a token of `ends` the answer is over, and there is none before `min_tokens`
     tokens. `temperature` and `seed` are None where the engine's own hold.
@@ -204,7 +204,7 @@ class EngineCore:
         return piece
 
     def _draft_piece(self, seq: Sequence, nth: int, token: int) -> Piece:
-        """The row that verifies draft number `nth` (from 1 on) of a sequence, and says what comes after it."""
+        """The row that verifies draft number `nth` (from 1 on) of a sequence, and samples the token after it."""
         piece = Piece(
             seq.request.id,
             [token],
@@ -242,7 +242,7 @@ class EngineCore:
 
 
 def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
-    """Draw the token of `piece`, the one after `emitted` others, as its asker wants it."""
+    """Draw the token of `piece`, the one after `emitted` others, by the parameters of its request."""
     piece.top_p = params.top_p
     if params.temperature is not None:
         piece.temperature = params.temperature
@@ -296,9 +296,9 @@ class Drafting:
         return rows
 
     def kept(self, seq: Sequence, token: int, sampled: ListOf[int | None], ends: frozenset[int]) -> list[int]:
-        """What a sequence says in this step: the drafts that were right, and the model's token after them.
+        """Tokens of a sequence in this step: the drafts that were right, and the model's token after them.
 
-        `token` is what the model says after what it had; nothing follows a token of `ends`.
+        `token` is the model's token after the accepted context; nothing follows a token of `ends`.
         """
         tokens = [token]
         for nth, draft in enumerate(self.drafts.get(seq, ())):

@@ -17,7 +17,7 @@ GRACE_S = 5.0  # for the process to leave after its socket closed
 
 @dataclass(slots=True)
 class EngineProcess:
-    """`on_turn` hears every turn; `on_failure` hears once why there will be no more."""
+    """`on_turn` gets every turn; `on_failure` is called once, with the error that ended the process."""
 
     on_turn: Callable[[Turn], None]
     on_failure: Callable[[BackendError], None]
@@ -52,7 +52,7 @@ class EngineProcess:
         return ready.facts
 
     def send(self, message: object) -> None:
-        """Tell the process something. Raises BackendError when it does not run."""
+        """Send a message to the process. Raises BackendError when it does not run."""
         if self._writer is None or self._writer.is_closing():
             raise BackendError("The engine is not running.")
         self._writer.write(frame(message))

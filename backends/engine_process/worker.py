@@ -144,7 +144,7 @@ class Worker:
 
 
 def token_bytes(facts: Mapping[str, object]) -> int | None:
-    """Bytes of the keys of one token in one layer, where the executor tells enough of itself."""
+    """Bytes of the keys of one token in one layer, where the executor has the facts."""
     per_token, layers = facts.get("kv_bytes_per_token"), facts.get("layers")
     if not isinstance(per_token, int) or not isinstance(layers, int):
         return None

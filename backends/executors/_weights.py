@@ -1,6 +1,6 @@
 """The named tensors of a model, as Hugging Face stores them: read, made from a seed, or saved.
 
-The weights as the forward pass wants them: fused, transposed, with norms and scales folded in.
+The weights in the layout of the forward pass: fused, transposed, with norms and scales folded in.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def read(folder: Path, config: Config) -> Tensors:
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:
-    """(name, tensor, file) of everything stored; with an index, each tensor must be where the index says."""
+    """(name, tensor, file) of everything stored; with an index, each tensor must be in the file of the index."""
     if (folder / _INDEX).exists():
         wanted = _index(folder / _INDEX)
         for file in sorted(set(wanted.values())):

@@ -309,7 +309,7 @@ def _transport(request: web.Request) -> asyncio.Transport:
 
 
 async def _forever() -> NoReturn:
-    """Until the client hangs up, which cancels us, or the server ends."""
+    """Wait until the client disconnects, which cancels this task, or the server ends."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError
 

@@ -111,7 +111,7 @@ class NullService:
             self._running -= 1
 
     def _ring(self) -> None:
-        """Tell the tokens that are due now; what becomes due meanwhile waits until the loop has read its sockets."""
+        """Send the tokens that are due now; what becomes due meanwhile waits until the loop has read its sockets."""
         now_s = time.monotonic()
         due = self._due
         for _ in range(BURST):

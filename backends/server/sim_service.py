@@ -51,9 +51,9 @@ class _SimAnswer:
 
 @dataclass(slots=True)
 class SimService:
-    """Each token is due when the simulator says; the clock of the simulation is `clock`, without any drift.
+    """Each token is due at its simulated time; the clock of the simulation is `clock`, without any drift.
 
-    A simulated model never says that it has finished: answers have `max_tokens` tokens.
+    A simulated model emits no end of sequence: answers have `max_tokens` tokens.
     """
 
     sim: Sim
@@ -145,7 +145,7 @@ class SimService:
         self._open.clear()
 
     def _ring(self) -> None:
-        """Tell what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
+        """Send what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
         for ran in self._live.advance(self.clock()):
             self._tell(ran)
         self._set_alarm()

@@ -119,7 +119,7 @@ class TruthLog:
         self._write(record.line)
 
     def close(self) -> None:
-        """The last line says how late tokens were."""
+        """The last line has the lateness of tokens."""
         late = self.lateness
         quantiles = {"p50_s": _number(late.quantile_s(0.5)), "p99_s": _number(late.quantile_s(0.99))}
         self._write(lambda: json.dumps({"lateness": {"tokens": late.count, **quantiles, "max_s": late.worst_s}}))

@@ -36,7 +36,7 @@ class Policy(Protocol):
         """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
 
         Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
-        arrives or blocks run short. Knows no clock and no randomness.
+        arrives or blocks run short. Without clock and randomness.
         """
         ...
 

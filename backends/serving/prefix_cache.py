@@ -68,7 +68,7 @@ class UnnamedBlocks:
 
 
 class Hold:
-    """What the cache knows of one sequence: the keys of its full blocks, and the stored blocks it holds."""
+    """State of one sequence in the cache: the keys of its full blocks, and the stored blocks it holds."""
 
     __slots__ = ("blocks", "keys", "link")
 

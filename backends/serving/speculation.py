@@ -21,7 +21,7 @@ class Speculation:
 
     A draft takes the share `cost` of a decode step. With `max_rows` nothing is drafted in a step that would verify more
     tokens than that, where computing binds. The engine drafts by n-gram lookup instead: what followed the last `ngram`
-    tokens when they last occurred; there `alpha` and `cost` are whatever they turn out to be.
+    tokens when they last occurred; there `alpha` and `cost` are measured.
     """
 
     k: int = 4
@@ -57,7 +57,7 @@ class Speculation:
 
 
 class Drafts:
-    """The decoding sequences of one replica, in the order in which they joined, where each may say several tokens.
+    """The decoding sequences of one replica, in the order in which they joined, where each may emit several tokens.
 
     It stands in the place of `Decodes`; a step costs something for each of its members. `kept` says how many of the
     drafts of a sequence were right; no draft goes beyond the last requested token.
@@ -128,7 +128,7 @@ class Drafts:
         self.fresh.clear()
 
     def plan(self, rows: int | None, free: int) -> None:
-        """Say how much each drafts: at most `rows` tokens run, and drafts do not drive anybody out of `free` blocks."""
+        """Set how much each drafts: at most `rows` tokens run, and drafts use only `free` blocks."""
         speculation, members = self._speculation, self.members
         most = speculation.k
         if speculation.max_rows is not None and len(members) * (most + 1) > speculation.max_rows:

@@ -59,7 +59,7 @@ class Swap:
         return True
 
     def back(self, replica: Replica, batch: Batch) -> None:
-        """Bring back who fits, first out first in, as long as the others keep what their next step needs."""
+        """Bring back sequences that fit, first out first in, as long as the others keep what their next step needs."""
         queue = self._queue
         self.closed = bool(queue)
         self.copied += self.moved

@@ -143,7 +143,7 @@ class Core:
         return cls(specs["policies"], specs["kv"], specs["admission"], seed, SWITCH[prefix_cache], speculation, swap)
 
     def memory(self, token_bytes: int | None = None) -> Any:
-        """The KV memory mode; `blocks` of it is None where its spec does not say how many there are.
+        """The KV memory mode; `blocks` of it is None where its spec does not set it.
 
         `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
         """

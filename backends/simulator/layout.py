@@ -177,7 +177,7 @@ def _group(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, rout
 
 
 def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
-    """KV blocks of one replica: what its memory mode or `kv_blocks` says, else what its GPUs have room for."""
+    """KV blocks of one replica: by its memory mode or `kv_blocks`, else as many as fit on its GPUs."""
     given: int | None = memory.blocks or sim.kv_blocks
     if given is not None:
         return given

@@ -29,7 +29,7 @@ class Ran:
     """A step that has ended: a request for each token at `step.end_s`, and those of them that are done.
 
     `started` are (request, seconds) of prompts that ran for the first time, `cached` how many tokens of each were found
-    in the prefix cache, `preempted` who lost their memory.
+    in the prefix cache, `preempted` those that lost their memory.
     """
 
     step: Step

@@ -1,4 +1,4 @@
-"""A closed loop: users who each wait for their answer, think, and ask again."""
+"""A closed loop: users who each wait for their answer, think, and send the next request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CHUNK = 4096  # requests drawn at once, or one of each user where there are more
 
 
 class Cycles(NamedTuple):
-    """Requests in order of their earliest time (s), the number of the user who asks, and the think time before it."""
+    """Requests in order of their earliest time (s), the number of the user, and the think time before it."""
 
     at_s: np.ndarray
     user: np.ndarray

@@ -7,7 +7,7 @@ across the border of two words would be made in the pair as well. For any other 
 
 How long the requests of the clients of a ServeGen pool are.
 
-The tokens of prompt and output are drawn each on its own, given client and time, because the pool tells no more; their
+The tokens of prompt and output are drawn each on its own, given client and time, for lack of joint counts; their
 correlation is that between clients. ServeGen's own generator draws both from one number, and so pairs them perfectly.
 Source: Xiang et al., ServeGen (arXiv 2505.09999), and alibaba/ServeGen @ f891d118, servegen/construct.py.
 

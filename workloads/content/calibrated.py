@@ -50,7 +50,7 @@ class Calibrated:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says about the content; errors are None before the first answer."""
+        """Facts for reports; errors are None before the first answer."""
         found, errors = self.calibration, self.calibration.errors
         return {
             "content": f"text of {len(WORDS)} English words, calibrated by the server's counts",

@@ -34,7 +34,7 @@ class Text:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says about the content."""
+        """Facts for reports."""
         return {
             "content": f"text of {len(self.pool.words)} words that are one token each",
             "tokenizer_sha256": self.pool.sha256,

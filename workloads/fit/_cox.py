@@ -83,7 +83,7 @@ class Fit(NamedTuple):
 
 
 def fit(curve: DispersionCurve, gaps: _verdict.Renewal, profile: Floats | None = None) -> Fit:
-    """As many components (0 to 3) as the curve can tell apart.
+    """As many components (0 to 3) as the curve can distinguish.
 
     One more component is taken if it lowers the sum of squared weighted errors by 18.4 (twice the 1 % point with two
     degrees of freedom of chi-square) and their root mean square by 15 %. `profile` (W + 1,) is the variance that a

@@ -31,7 +31,7 @@ TREND = 0.2  # of the span: a memory above this is near the longest that is fitt
 
 @dataclass(slots=True)
 class Work:
-    """What a fit is made with, and what there is to say about it."""
+    """Options of a fit, and its notes."""
 
     mode: str
     window_s: float | None

@@ -36,7 +36,7 @@ def fit(
     """A generator of requests like those of the trace, with its quality measured on 20 seeds (`model.quality`).
 
     `window_s` is the narrowest window of mode rate-following; None chooses it. `model.save(path)` writes
-    model.json, `Model.load(path)` reads it, `model.text()` tells it in words. Raises UsageError for what is wrong
+    model.json, `Model.load(path)` reads it, `model.text()` describes it. Raises UsageError for what is wrong
     with the file, and for a trace that is too short to fit (it says how many requests it has and needs).
     """
     _check(mode, window_s)

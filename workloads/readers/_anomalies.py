@@ -66,7 +66,7 @@ class Anomalies:
         self.rows += len(at_s)
 
     def note(self, text: str, rows: int) -> None:
-        """Rows of which a reader says something."""
+        """Rows with a note of the reader."""
         if rows:
             self._notes[text] += rows
 

@@ -113,7 +113,7 @@ def _line_finder(run: Lines, rows: int) -> Callable[[int], int]:
 
 
 class _Rows:
-    """Makes blocks of one file; knows its first row."""
+    """Makes blocks of one file; holds its first row."""
 
     def __init__(self, file: Path, columns: tuple[str, ...]) -> None:
         self._file, self._columns = file, columns

@@ -1,4 +1,4 @@
-"""Tells official trace files by their hash, and files that only bear such a name."""
+"""Identifies official trace files by their hash, and files that only bear such a name."""
 
 import tomllib
 from collections.abc import Mapping

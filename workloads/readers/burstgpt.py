@@ -75,7 +75,7 @@ def _check_totals(block: Block, sums: Ints) -> None:
 
 
 def _elapsed(block: Block) -> Marked:
-    """The one use of `Elapsed time`: to say how many rows have none that can be right."""
+    """The one use of `Elapsed time`: to count rows with an impossible value."""
     if not block.has(ELAPSED):
         return ()
     cells = block.cells(ELAPSED)

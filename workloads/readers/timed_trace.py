@@ -18,7 +18,7 @@ class TimedTrace:
     """Stamps in `unit` (s, ms or us), counts in tokens; `hash_ids`, where there, name blocks of `block_tokens` tokens.
 
     Source of the format: vllm-project/vllm PR 39795, `vllm bench serve` with a timed trace, which reads Mooncake's rows
-    (ms, 512) and Bailian's (s, 16) alike. The file does not tell unit and block size; those of Mooncake are assumed.
+    (ms, 512) and Bailian's (s, 16) alike. The file does not state unit and block size; those of Mooncake are assumed.
     """
 
     unit: str = "ms"

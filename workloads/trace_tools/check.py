@@ -1,4 +1,4 @@
-"""Reads a trace from end to end and says everything odd about it, apart from what its format is known for."""
+"""Reads a trace from end to end and reports its anomalies, except those that its format is known for."""
 
 from collections.abc import Mapping
 from pathlib import Path

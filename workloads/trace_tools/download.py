@@ -106,7 +106,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What a server says about a file, to tell whether the rest belongs to what is there."""
+    """Validators of a server for a file, to check that the rest belongs to the partial file."""
 
     url: str
     etag: str | None = None

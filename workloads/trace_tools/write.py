@@ -48,7 +48,7 @@ def write(
 ) -> int:
     """Write the tables and return how many rows they have; `about()` is called after the last.
 
-    `about` tells where the rows come from and what was done; Parquet holds it as JSON, each key under `bench.KEY`.
+    `about` is the origin of the rows and the transformations; Parquet holds it as JSON, each key under `bench.KEY`.
     `block_tokens` is the size of the blocks that the prefix ids name. Raises UsageError for an unknown ending, a file
     that is there (unless `force`), or no folder.
     """
@@ -77,7 +77,7 @@ def write(
 
 
 def origin(path: str) -> Mapping[str, object] | None:
-    """What a Parquet file that was written here tells about where its rows come from; None for other files."""
+    """The origin of the rows in a Parquet file written by this module; None for other files."""
     import pyarrow.parquet as pq  # heavy
 
     file = Path(path)

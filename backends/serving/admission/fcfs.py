@@ -17,7 +17,7 @@ class Fcfs:
 
     @property
     def decision_is_stable(self) -> bool:
-        """True: it never says no."""
+        """True: it never rejects."""
         return True
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002

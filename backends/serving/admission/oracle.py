@@ -1,4 +1,4 @@
-"""Admission that knows how long every answer will be: as full as memory can be without a preemption.
+"""Admission with known answer lengths: as full as memory can be without a preemption.
 
 Source: the bound that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025). No real system can do
 this, so results with it are oracle results.

@@ -44,7 +44,7 @@ class ReserveMax:
 
     Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Max)).
 
-    Every sequence reserves `max_tokens` tokens, whatever it will use.
+    Every sequence reserves `max_tokens` tokens, used or not.
     """
 
     max_tokens: int = 2048

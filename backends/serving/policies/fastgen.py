@@ -62,7 +62,7 @@ class Fastgen:
             replica.decode(batch, self.budget)
 
     def _choose(self, replica: Replica, most: int) -> None:
-        """Who decodes: in order of arrival all that have room in their last block or find a free one, `most` of them.
+        """Choose decodes: in order of arrival, those with room in their last block or a free one, `most` of them.
 
         The others sit out with the memory that they hold.
         """
