@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from backends.engine_process import worker
 from backends.engine_process.core import Turn
-from backends.engine_process.link import Link
+from backends.engine_process.process import EngineProcess
 from backends.simulator.core import Core
 from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
@@ -43,7 +43,7 @@ class Engine:
     core: Core = field(init=False)
     """What decides inside its replica."""
     _facts: dict[str, object] = field(default_factory=dict, init=False)
-    _link: Link | None = field(default=None, init=False)
+    _link: EngineProcess | None = field(default=None, init=False)
     _queues: dict[int, asyncio.Queue[TokenEvent | Ended | BackendError]] = field(default_factory=dict, init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
 
@@ -62,11 +62,11 @@ class Engine:
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
-        self._link = Link(self._hear, self._fail)
+        self._link = EngineProcess(self._hear, self._fail)
         self._facts = dict(await self._link.open(self.order(content.token_ids)))
 
     def order(self, prompts: Prompts | None) -> worker.Open:
-        """What its process must be told first; without `prompts` every request brings its own."""
+        """The first message to the engine process; without `prompts` every request brings its own."""
         given = {"model": self.model, "seed": self.seed, "dtype": self.dtype, "threads": self.threads}
         return worker.Open(self.executor, given, self.core, self.kv_blocks, self.temperature, self.nice, prompts)
 
@@ -116,8 +116,8 @@ class Engine:
             self._deliver(request_id, TokenEvent(request_id, turn.at_s, tokens))
         for ended in turn.ended:
             self._deliver(ended.request_id, ended)
-        if turn.gave_way is not None:
-            self._facts |= turn.gave_way
+        if turn.preemption_costs is not None:
+            self._facts |= turn.preemption_costs
         if turn.step is not None:
             self._steps.append(turn.step)
 

@@ -53,11 +53,11 @@ class Null:
         self._epoch_s = epoch_s
 
     async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
-        """The asked number of tokens, none before its time, each stamped when it leaves."""
+        """The requested number of tokens, none before its due time, each stamped when sent."""
         sent_s = self._now_s()
         self._submitted += 1
         if self.crash_after is not None and self._submitted >= self.crash_after:
-            raise BackendError(f"The null backend stopped at request {request.id}, as 'crash_after' asks.")
+            raise BackendError(f"The null backend stopped at request {request.id}, because of 'crash_after'.")
         # failures are spread evenly over the ids, without random numbers: every tenth for a share of 0.1
         if math.floor((request.id + 1) * self.fail_share) > math.floor(request.id * self.fail_share):
             yield Ended(request.id, sent_s, "error", error="failed on purpose (fail_share)")
@@ -74,7 +74,7 @@ class Null:
         return ()
 
     def describe(self) -> Mapping[str, object]:
-        """The times it was asked to keep."""
+        """The configured times."""
         return {
             "backend": "null",
             "model": None,

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backends.client import stamps, target
-from backends.client.body import Api, Ask, Builder, base_url, sound_headers
+from backends.client.body import Api, Builder, RequestFormat, base_url, sound_headers
 from backends.client.capabilities import Capabilities  # harness.spec reads the annotations of fields
 from backends.client.message import Answer
-from backends.client.pool import Pool, Route, Target
+from backends.client.pool import ConnectionPool, Route, Target
 from backends.client.reading import Reader
 from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
@@ -53,14 +53,14 @@ class OpenAI:
     Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence. `route` (round-robin,
     least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
-    `tokenizer` is a file that counts answers after the run where the server tells no tokens and has no tokenizer.
+    `tokenizer` is a file that counts answers after the run where the server reports no tokens and has no tokenizer.
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
     each request's session in a header, for routers. `header` ('Name: value') and `extra_body` (a JSON object) go with
     every request; commas are safe in --header and --extra-body. `output_lengths`: exact makes a run with shorter
     answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
     lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
-    (authorities to trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
+    (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -102,7 +102,7 @@ class OpenAI:
     _recount: Recount = field(default_factory=Recount, init=False, repr=False)
     _epoch_s: float = field(default=0.0, init=False, repr=False)
     _ready: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
-    _pool: Pool | None = field(default=None, init=False, repr=False)
+    _pool: ConnectionPool | None = field(default=None, init=False, repr=False)
     _keyless: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,16 +135,16 @@ class OpenAI:
         urls, notes = self._urls()
         key = self._key()
         if self.tokenizer is not None:
-            local(self.tokenizer)  # a wrong path is told now, not after the run
+            local(self.tokenizer)  # a wrong path fails now, not after the run
         headers, extra = _headers(self.header), _extra(self.extra_body)
-        asked = self._ask(headers, extra)
+        wanted = self._ask(headers, extra)
         self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
         self._reader = Reader(self.stream, self._redaction)
         self._places = tuple([await target.find(url, self.proxy) for url in urls])
-        known = await self._ask_servers(asked, content, key)
+        known = await self._ask_servers(wanted, content, key)
         self._known = tuple(known)
         self._builder = Builder(known[-1].ask, content, key)
-        self._notes = (*notes, *(note for found in known for note in found.cautions))
+        self._notes = (*notes, *(note for found in known for note in found.warnings))
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
         """Open the connections that such a rate needs by Little's law, and keep some unused from now on.
@@ -175,7 +175,7 @@ class OpenAI:
             self._pool.start_clock(epoch_s)
 
     def prepare(self, request: Request) -> None:
-        """Build the bytes of a request; what cannot be built is told when it is sent."""
+        """Build the bytes of a request; errors are raised when it is sent."""
         try:
             self._ready[request.id] = self._build(request)
         except ValueError:
@@ -220,7 +220,7 @@ class OpenAI:
 
     async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
         """Count the answers without usage by the server's tokenizer, else by the one that the user named."""
-        from backends.client.talk import Talk  # brings aiohttp with it
+        from backends.client.control import ControlClient  # brings aiohttp with it
 
         named = [local(self.tokenizer)] if self.tokenizer is not None else []
         known = next((known for known in self._known if known.tokenize is not None), None)
@@ -229,15 +229,15 @@ class OpenAI:
         place = self._places[self._known.index(known)]
         tls = self._trust().context() if place.secure else True
         key = self._key()
-        async with Talk(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
-                        timeout_s=RECOUNT_S, headers=known.ask.headers) as talk:  # fmt: skip
-            return await self._recount.count([ServerTokenizer(talk, known), *named])
+        async with ControlClient(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
+                        timeout_s=RECOUNT_S, headers=known.ask.headers) as control:  # fmt: skip
+            return await self._recount.count([ServerTokenizer(control, known), *named])
 
     def aimed_at(self, url: str, model: str) -> OpenAI:
-        """The same client towards a server of ours, unopened: no key, header, field or limit meant for another."""
-        twin = OpenAI(url, model, self.api, self.stream, self.prompt, salt=self.salt, warm=self.warm)
-        twin._keyless = True
-        return twin
+        """The same client for a built-in server, unopened: without key, headers, fields and limits of the target."""
+        unopened = OpenAI(url, model, self.api, self.stream, self.prompt, salt=self.salt, warm=self.warm)
+        unopened._keyless = True
+        return unopened
 
     @contextmanager
     def null_server(self, ttft_s: float, itl_s: float) -> Iterator[NullServer]:
@@ -262,18 +262,18 @@ class OpenAI:
         return scrape.Scraper(servers, write) if servers else None
 
     def sender_facts(self) -> Mapping[str, object]:
-        """What a sender knows of its connections and clocks."""
+        """Facts of a sender: its connections and clocks."""
         return self._pool.facts() if self._pool is not None else {}
 
     def steps(self) -> Sequence[Step]:
-        """None: a server elsewhere does not show its steps."""
+        """None: a remote endpoint does not report its steps."""
         return ()
 
     def describe(self) -> Mapping[str, object]:
-        """What was asked of which servers, and what they can do; no secrets."""
+        """The servers, the request format and their capabilities, without secrets."""
         shown = [self._redaction.url(place.url) for place in self._places]
         ask = self._builder.ask if self._builder is not None else None
-        lengths = None if ask is None else "exact" if ask.enforces_length else "server"  # None: not asked yet
+        lengths = None if ask is None else "exact" if ask.enforces_length else "server"  # None: not probed yet
         return {
             "backend": "openai",
             "model": ask.model if ask is not None else self.model,
@@ -300,7 +300,7 @@ class OpenAI:
             await asyncio.sleep(0)
 
     def _key(self) -> str | None:
-        """What the server is to know us by; None for one of ours, which must not see it."""
+        """The API key; None for a built-in server, which must not see it."""
         return None if self._keyless else load_key(self.key_env, self.key_file, environ=os.environ)
 
     def _urls(self) -> tuple[list[str], list[str]]:
@@ -309,20 +309,20 @@ class OpenAI:
         urls = [base_url(part.strip(), {})[0] for part in (named or self.url or "").split("|") if part.strip()]
         notes = [f"sending to {Redaction().url(named)}, which OPENAI_BASE_URL names"] if from_environment else []
         if proxies := target.proxies_set(os.environ):
-            notes.append(f"{', '.join(proxies)} of the environment is not used; give proxy=URL to use a proxy")
+            notes.append(f"{', '.join(proxies)} of the environment are ignored; give proxy=URL to use a proxy")
         if self.salt == "none":
-            notes.append("salt=none: what an earlier run left in the server's prefix cache may help this one")
+            notes.append("salt=none: prefix cache entries of earlier runs may speed up this run")
         if self.insecure:
-            notes.append("insecure=true: nobody checks that the server is who it says it is")
+            notes.append("insecure=true: the server's certificate is not verified")
         return urls, notes
 
-    def _ask(self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object]) -> Ask:
+    def _ask(self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object]) -> RequestFormat:
         auto = "ids" if self.api == "completions" else "text"
         # whether the user lets the server choose the lengths of answers
         ends_anywhere = self.output_lengths == "server" or (
             self.output_lengths is None and extra.get("ignore_eos") is False
         )
-        return Ask(
+        return RequestFormat(
             model=self.model or "",
             api=self.api,
             stream=self.stream,
@@ -338,8 +338,8 @@ class OpenAI:
             affinity=self.affinity,
         )
 
-    async def _ask_servers(self, ask: Ask, content: Content, key: str | None) -> list[Capabilities]:
-        """Each server is asked for what all before it could do, so that the last answer holds for all."""
+    async def _ask_servers(self, ask: RequestFormat, content: Content, key: str | None) -> list[Capabilities]:
+        """Probe each server with the format that all before it accept, so that the last result holds for all."""
         from backends.client.probe import probe  # brings aiohttp with it
 
         found: list[Capabilities] = []
@@ -360,7 +360,7 @@ class OpenAI:
             raise BackendError("The openai backend was not opened.")
         return self._builder.rest(request)
 
-    def _connections(self, sender: int = 0) -> Pool:
+    def _connections(self, sender: int = 0) -> ConnectionPool:
         """The connections of this process, made when they are first needed."""
         if self._pool is None:
             if self._builder is None:
@@ -372,7 +372,7 @@ class OpenAI:
                 for p in self._places
             ]  # fmt: skip
             limits = Limits(self.connect_s, self.timeout_s, self.first_token_s, self.idle_s)
-            self._pool = Pool(targets, limits, self.route, sender, self._reader.started)
+            self._pool = ConnectionPool(targets, limits, self.route, sender, self._reader.started)
             self._pool.start_clock(self._epoch_s)
         return self._pool
 
@@ -385,7 +385,7 @@ def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:
         name, mark, value = line.partition(":" if colon else "=")
         if not mark or not name.strip():
             word = Redaction().text(" ".join(name.split()[:1]))  # what follows may be a key
-            raise UsageError(f"'{word}' is no header; give --header 'Name: value'.")
+            raise UsageError(f"'{word}' is not a header; give --header 'Name: value'.")
         pairs.append((name.strip(), value.strip()))
     return sound_headers(tuple(pairs))
 

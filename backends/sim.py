@@ -1,7 +1,7 @@
 """The simulator: the serving core under a virtual clock; a latency model says how long each batch takes.
 
 Nothing is scheduled here: the replicas decide, this loop only keeps the time. At one instant batches are committed
-first, then requests arrive, then replicas form new batches. A batch that would repeat is carried out as one leap up
+first, then requests arrive, then replicas form new batches. A batch that would repeat is executed as one leap up
 to the next event; stepping through it instead gives the same records, bit for bit.
 """
 
@@ -18,21 +18,21 @@ from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
-from backends.simulator.core import gave_way
+from backends.simulator.core import preemption_costs
 from backends.simulator.flow import Flow, flow
 from backends.simulator.front import behind_front_end
 from backends.simulator.layout import (
-    Part,
     Rate,
+    ReplicaGroup,
     altered,
     block_cost,
     blocks_of,
     cluster,
+    cluster_facts,
     first_token_only,
     link_of,
-    parts_of,
+    replica_groups,
     token_bytes,
-    told,
     with_further_token,
 )
 from backends.simulator.loop import simulate, step_ends
@@ -44,11 +44,11 @@ from harness.errors import UsageError
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
 HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink",)})
-"""What only a cluster with prefill and decode replicas has, and how it is written when nobody asked for it."""
+"""Options of a cluster with prefill and decode replicas only, and their defaults."""
 COMPAT_LACKS = MappingProxyType(
     {"admission": ("fcfs",), "speculate": (None, "off"), "prefix_cache": ("off", "false"), "preempt": ("recompute",)}
 )
-"""What a compatibility mode does not have, and how it is written when it is off."""
+"""Options that a compatibility mode does not support, and the values that mean off."""
 
 
 @dataclass(slots=True)
@@ -95,21 +95,21 @@ class Sim:
     cluster: Cluster = field(init=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
-    _parts: tuple[Part, ...] = field(init=False, repr=False)
+    _parts: tuple[ReplicaGroup, ...] = field(init=False, repr=False)
     _link: Link = field(init=False, repr=False)
     _rate: Rate | None = field(init=False, repr=False)
     _flow: Flow | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
-            asked = f"{self.replicas}, {self.tp} and {self.pp}"
-            raise ValueError(f"replicas, tp and pp must be at least 1, got {asked}")
+            given = f"{self.replicas}, {self.tp} and {self.pp}"
+            raise ValueError(f"replicas, tp and pp must be at least 1, got {given}")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
         if self.handoff not in ("pull", "push"):
             raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
         self._refuse_what_would_be_ignored()
-        self._parts = parts_of(self)
+        self._parts = replica_groups(self)
         self._link, self._rate = Link(), None
         if self.prefill is not None and self.decode is not None and self.compat is None:
             self._link, self._rate = link_of(self.link, self.model, self.hardware)
@@ -135,7 +135,7 @@ class Sim:
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
         self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
 
-    def _replica(self, part: Part, index: int) -> Replica:
+    def _replica(self, part: ReplicaGroup, index: int) -> Replica:
         core = part.core
         memory = core.memory(token_bytes(part, self))
         blocks = blocks_of(part, memory, self)
@@ -198,7 +198,7 @@ class Sim:
         if isinstance(latency, Recorded):
             raise UsageError("latency=recorded repeats a run that is over; it cannot serve requests as they come.")
         if self.compat is not None:
-            raise UsageError(f"compat={self.compat} makes other answers than were asked for; it cannot serve them.")
+            raise UsageError(f"compat={self.compat} changes the lengths of answers; it cannot be served.")
         if (self.prefill is None) != (self.decode is None):
             raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
         models: list[LatencyModel] = [part.model for part in self._parts for _ in range(part.count)]  # type: ignore[misc]  # none is Recorded
@@ -224,6 +224,7 @@ class Sim:
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
-            **told(self._parts, self.cluster, self._rate, self.handoff),
-            **({} if piped is None else {"bubble_share": piped.bubble_share}), **gave_way(self.cluster.replicas),
+            **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
+            **({} if piped is None else {"bubble_share": piped.bubble_share}),
+            **preemption_costs(self.cluster.replicas),
         }  # fmt: skip

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reports.document import Document
     from workloads.fit.command import Mode
     from workloads.fit.model import Model
-    from workloads.trace_tools.download import Fetched, Source
+    from workloads.trace_tools.download import Fetched, KnownTrace
     from workloads.traces import Trace
 
 Content = str | bytes | Mapping[str, bytes]
@@ -148,14 +148,14 @@ def schedule_as_trace(schedule: pa.Table) -> tuple[pa.Table, int]:
     return write.trace_table(schedule), write.block_tokens(schedule)
 
 
-def public_traces() -> dict[str, Source]:
+def public_traces() -> dict[str, KnownTrace]:
     """The public traces that can be fetched, by name."""
     from workloads.trace_tools import download
 
     return download.sources()
 
 
-def public_trace(name_or_url: str) -> Source:
+def public_trace(name_or_url: str) -> KnownTrace:
     """One of them, or what is at a URL. Raises UsageError with the nearest known name."""
     from workloads.trace_tools import download
 

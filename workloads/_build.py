@@ -1,6 +1,6 @@
 """Builds a workload of one stream from what a preset and options say; `workloads.mix` builds one of classes.
 
-Arrivals at the rate that a user, a spec or a preset asks for; refusals where no rate can be asked.
+Arrivals at the rate of the user, the spec or the preset; errors for arrivals without a free rate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def one(
     sessions: str | None,
     prefixes: str | None,
 ) -> Loaded:
-    """One stream: the parts of the preset, those that are asked for in their place.
+    """One stream: the parts of the preset, replaced by those that are given.
 
     A rate is that of requests, so sessions begin at the rate divided by their mean number of requests.
     """
@@ -129,10 +129,10 @@ def prefixes_of(spec: str | None, group: int = 0) -> Prefixes | None:
     """Shared prefixes of a spec such as 'shared:count=10,tokens=341'."""
     if spec is None:
         return None
-    asked = parse(spec)
-    if asked.name != PREFIXES:
-        raise no_such("kind of prefixes", asked.name, [PREFIXES], "Write shared:count=10,tokens=341,zipf=1.")
-    return build(Prefixes, asked, group=group)
+    given = parse(spec)
+    if given.name != PREFIXES:
+        raise no_such("kind of prefixes", given.name, [PREFIXES], "Write shared:count=10,tokens=341,zipf=1.")
+    return build(Prefixes, given, group=group)
 
 
 def spec_of(part: Any) -> str:
@@ -160,7 +160,7 @@ OWN = ("levels", "path")
 
 
 def arrivals_of(spec: str | None, rate_rps: float | None, preset: Preset) -> tuple[str, Arrivals]:
-    """Name and arrivals; the rate is that of their spec, else the one asked for, else that of the preset."""
+    """Name and arrivals; the rate is that of their spec, else `rate_rps`, else that of the preset."""
     own_spec = parse(preset.arrivals or "poisson")
     own = registry.make("arrivals", own_spec)
     if spec is None:
@@ -169,14 +169,14 @@ def arrivals_of(spec: str | None, rate_rps: float | None, preset: Preset) -> tup
         if "rate_rps" not in {f.name for f in dataclasses.fields(own)}:
             raise UsageError(refusal_of_rate(rate_rps, own, f"'{preset.arrivals}'"))
         return own_spec.name, dataclasses.replace(own, rate_rps=rate_rps)
-    asked = parse(spec)
-    kind = registry.find("arrivals", asked.name)
+    given = parse(spec)
+    kind = registry.find("arrivals", given.name)
     fields = {f.name: f for f in dataclasses.fields(kind)}
     if "rate_rps" not in fields:
-        made = build(kind, asked)
+        made = build(kind, given)
         if rate_rps is not None:
-            raise UsageError(refusal_of_rate(rate_rps, made, f"'{asked}'"))
-        return asked.name, made
+            raise UsageError(refusal_of_rate(rate_rps, made, f"'{given}'"))
+        return given.name, made
     wanted = rate_rps
     if rate_rps is None and not isinstance(own, Closed):
         # Arrivals that are made of rates (a ramp, steps) or fitted to a file come at a rate of their own, and so do
@@ -184,17 +184,17 @@ def arrivals_of(spec: str | None, rate_rps: float | None, preset: Preset) -> tup
         levels = any(name in OWN or (name.endswith("_rps") and name != "rate_rps") for name in fields)
         if fields["rate_rps"].default is not None or not (levels or preset.arrivals is None):
             wanted = own.mean_rate_rps
-    made = build(kind, asked) if wanted is None else build(kind, asked, rate_rps=wanted)
+    made = build(kind, given) if wanted is None else build(kind, given, rate_rps=wanted)
     if rate_rps is not None and made.mean_rate_rps != rate_rps:
-        raise UsageError(f"--rate {rate_rps:g} and '{asked}' give two rates; leave one of them out.")
-    return asked.name, made
+        raise UsageError(f"--rate {rate_rps:g} and '{given}' give two rates; leave one of them out.")
+    return given.name, made
 
 
 def slowed(arrivals: Arrivals, mean_requests: float) -> tuple[Arrivals, float]:
     """Arrivals of sessions, and the rate of all their requests."""
     if isinstance(arrivals, Closed):
         raise UsageError(
-            "In a closed loop users ask again by themselves; leave out --sessions, or take other arrivals."
+            "In a closed loop the users send follow-ups themselves; leave out --sessions, or use other arrivals."
         )
     if "rate_rps" not in {f.name for f in dataclasses.fields(arrivals)}:  # type: ignore[arg-type]  # a dataclass
         return arrivals, arrivals.mean_rate_rps * mean_requests
@@ -203,7 +203,7 @@ def slowed(arrivals: Arrivals, mean_requests: float) -> tuple[Arrivals, float]:
 
 
 def refusal_of_rate(rate_rps: float, arrivals: object, what: str) -> str:
-    """The sentence for a rate that is asked of arrivals which take none (`what` names them)."""
+    """The error message for a rate given to arrivals that accept none (`what` names them)."""
     if isinstance(arrivals, Closed):
         return (
             f"--rate {rate_rps:g} does not go with {what}: in a closed loop the answers decide the rate; "
@@ -213,7 +213,7 @@ def refusal_of_rate(rate_rps: float, arrivals: object, what: str) -> str:
 
 
 def recorded_rate(rate_rps: float, what: str) -> str:
-    """The sentence for a rate that is asked of recorded arrivals (`what` names them)."""
+    """The error message for a rate given to recorded arrivals (`what` names them)."""
     return (
         f"--rate {rate_rps:g} does not go with {what}: requests come at their recorded times; leave out --rate, "
         "or draw arrivals of that rate with a --workload and --arrivals poisson."

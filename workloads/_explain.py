@@ -19,7 +19,7 @@ from workloads.prefixes import Prefixes
 DRAWS = 100_000
 ROWS = 20_000
 """Requests drawn to tell what sessions, prefixes and classes come to."""
-WARMING_UP = "A run begins with nobody under way: the rate of requests rises to its mean as follow-ups come in."
+WARMING_UP = "A run starts without sessions in progress: the request rate rises to its mean as follow-ups arrive."
 _LABELS = {"source": "Source", "preparation": "Preparation", "tokenizer": "Tokenizer", "licence": "Licence",
            "slo_source": "SLO from"}  # fmt: skip
 
@@ -81,7 +81,7 @@ def _mixed(workload: Mixed) -> Iterator[str]:
 
 
 def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
-    whole = "dealt out to the classes" if workload.arrivals is not None else "each class its own"
+    whole = "split among the classes" if workload.arrivals is not None else "each class its own"
     kinds = {c.arrivals.__class__.__name__.lower() for c in workload.classes}
     # one name where they are all the same, as twenty times 'poisson' says no more
     arrivals = kinds.pop() if workload.arrivals is None and len(kinds) == 1 else loaded.arrivals_text

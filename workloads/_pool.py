@@ -21,7 +21,7 @@ BLOCK = 65536  # arrivals merged at once, about
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class ClientPool:
     """The clients chosen from a pool, and how their time and rate are taken."""
 
     path: str
@@ -40,7 +40,7 @@ class Pool:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says of the source."""
+        """Facts of the source, for reports."""
         return {
             "source": f"ServeGen client pool '{self.path}' (alibaba/ServeGen, arXiv 2505.09999)",
             "sha256": self.sha256,
@@ -71,7 +71,7 @@ class Pool:
             gone_s, running = 0.0, running and law is None
 
 
-def choose(path: str, *, rate_rps: float | None, clients: int | None, start_s: float) -> Pool:
+def choose(path: str, *, rate_rps: float | None, clients: int | None, start_s: float) -> ClientPool:
     """The `clients` with most requests (None: all that send any) of the pool at `path`.
 
     Raises UsageError for a folder that is no pool, ValueError for wrong numbers.
@@ -89,7 +89,7 @@ def choose(path: str, *, rate_rps: float | None, clients: int | None, start_s: f
     largest = sorted(active, key=lambda client: -float(client.rate_rps.mean()))[:clients]
     chosen = tuple(sorted(largest, key=lambda client: client.number))
     scale = 1.0 if rate_rps is None else rate_rps / _mean_rps(chosen)
-    return Pool(path, chosen, found.window_s, found.span_s, start_s, scale, len(found.clients), found.sha256)
+    return ClientPool(path, chosen, found.window_s, found.span_s, start_s, scale, len(found.clients), found.sha256)
 
 
 def _mean_rps(clients: Sequence[Client]) -> float:

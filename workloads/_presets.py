@@ -36,10 +36,10 @@ class Class:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a preset file says: parts as specs, or classes of traffic, or a list of requests.
+    """The content of a preset file: parts as specs, or classes of traffic, or a list of requests.
 
     In a mix `rate_rps` is that of all requests, `shares_of` says what the shares count, and `arrivals`, where
-    given, is one stream that is dealt out to the classes; else each has its own. `arguments` are values that a
+    given, is one stream that is split among the classes; else each has its own. `arguments` are values that a
     user may change (`multi-tenant:tenants=50`); `{name}` stands for one in any text.
     """
 
@@ -70,7 +70,7 @@ def names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """The TOML of a preset: one of ours, or the file of that name."""
+    """The TOML of a preset: a built-in one, or the file of that name."""
     file = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     return file.read_text(encoding="utf-8")
 

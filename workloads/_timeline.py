@@ -1,4 +1,4 @@
-"""Puts requests that are made task by task in order of time, gives them their ids, and names whom they wait for."""
+"""Orders requests that are made task by task by time, and gives them ids and the ids of their parents."""
 
 import numpy as np
 

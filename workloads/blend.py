@@ -17,7 +17,7 @@ from workloads import mixed
 from workloads.mixed import Mixed
 
 _CLASSES = 0xC1A55  # marks the random streams of classes, apart from those that `Generator.spawn` counts from 0
-SPLIT = 4096  # arrivals dealt out at a time
+SPLIT = 4096  # arrivals split at a time
 LEAST_CHUNK = 16
 """Requests that the rarest class draws at first: of fewer, so many tables must be joined that it takes longer."""
 
@@ -27,7 +27,7 @@ class Blend:
     """The requests of all `classes`, numbered anew in order of time; ties in the order of the classes.
 
     Each class draws from streams named by its tag, so a class that is added or left out changes no other one's
-    times (s) and lengths (tokens). With `arrivals`, one stream of arrivals is dealt out at random by `weights`, and
+    times (s) and lengths (tokens). With `arrivals`, one stream of arrivals is split at random by `weights`, and
     the arrivals of the classes are not used.
     """
 
@@ -49,8 +49,8 @@ class Blend:
         streams = [_of_class(rng, str(c.tag)) for c in self.classes]
         classes: Sequence[Mixed] = self.classes
         if self.arrivals is not None:
-            hands = deal(self.arrivals, self.weights, shared_rng)
-            classes = [replace(c, arrivals=hand) for c, hand in zip(classes, hands, strict=True)]
+            split_arrivals = split(self.arrivals, self.weights, shared_rng)
+            classes = [replace(c, arrivals=part) for c, part in zip(classes, split_arrivals, strict=True)]
         # first chunks about as long as one another, so that few requests are drawn too many
         rates_rps = [c.arrivals.mean_rate_rps * (c.sessions.mean_requests if c.sessions else 1.0) for c in classes]
         total_rps = sum(rates_rps)
@@ -71,20 +71,20 @@ def _of_class(rng: np.random.Generator, tag: str) -> np.random.Generator:
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
-    """The arrivals that one class is dealt, as arrivals of its own."""
+class SplitArrivals:
+    """The arrivals of one class, split from a common stream."""
 
-    deck: _Deck
+    splitter: _Splitter
     number: int
     mean_rate_rps: float
 
-    def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # the deck is shuffled already
+    def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # the split is drawn already
         """Arrival times in seconds."""
-        return self.deck.of(self.number)
+        return self.splitter.of(self.number)
 
 
-class _Deck:
-    """One stream of arrivals dealt out to several takers at random; what a taker has not taken yet waits."""
+class _Splitter:
+    """One stream of arrivals split at random among several consumers; arrivals not yet consumed are buffered."""
 
     def __init__(self, times: Iterator[float], cumulated: np.ndarray, rng: np.random.Generator) -> None:
         self._times, self._cumulated, self._rng = times, cumulated, rng
@@ -92,15 +92,15 @@ class _Deck:
         self._over = False
 
     def of(self, number: int) -> Iterator[float]:
-        """The arrivals of one taker."""
+        """The arrivals of one consumer."""
         mine = self._waiting[number]
         while mine or not self._over:
             if mine:
                 yield mine.popleft()
             else:
-                self._deal()
+                self._split()
 
-    def _deal(self) -> None:
+    def _split(self) -> None:
         at_s = list(islice(self._times, SPLIT))
         self._over = len(at_s) < SPLIT
         takers = np.searchsorted(self._cumulated[:-1], self._rng.random(len(at_s)), side="right")
@@ -108,17 +108,17 @@ class _Deck:
             self._waiting[number].append(t)
 
 
-def deal(arrivals: Arrivals, weights: Sequence[float], rng: np.random.Generator) -> list[Hand]:
+def split(arrivals: Arrivals, weights: Sequence[float], rng: np.random.Generator) -> list[SplitArrivals]:
     """One stream of arrivals split at random: each goes to class i with probability weights[i] / sum(weights)."""
     shares = np.array(weights) / sum(weights)
-    times_rng, deal_rng = rng.spawn(2)
-    deck = _Deck(arrivals.times(times_rng), np.cumsum(shares), deal_rng)
-    return [Hand(deck, i, arrivals.mean_rate_rps * share) for i, share in enumerate(shares.tolist())]
+    times_rng, split_rng = rng.spawn(2)
+    splitter = _Splitter(arrivals.times(times_rng), np.cumsum(shares), split_rng)
+    return [SplitArrivals(splitter, i, arrivals.mean_rate_rps * share) for i, share in enumerate(shares.tolist())]
 
 
 def merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
     """Several schedules as one, with new ids in order of time; chunks of the parts do not show."""
-    parts = [_Part(stream) for stream in streams]
+    parts = [_StreamBuffer(stream) for stream in streams]
     first = 0
     while parts := [part for part in parts if part.fill()]:
         until_s = min(part.last_s for part in parts)
@@ -141,7 +141,7 @@ def merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
         first += rows
 
 
-class _Part:
+class _StreamBuffer:
     """One of the schedules that are merged, and the new ids of its rows."""
 
     def __init__(self, stream: Iterator[pa.Table]) -> None:

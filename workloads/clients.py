@@ -1,4 +1,4 @@
-"""A workload of clients: who sends when, and how long this client's requests are, drawn together."""
+"""A workload of clients: times and lengths of each client's requests, drawn together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 
 from harness.data.records import schedule_chunk
-from workloads._pool import Pool, choose
+from workloads._pool import ClientPool, choose
 from workloads.content._tokens import TokenLaws
 
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """The requests of a ServeGen pool in folder `path`; each carries its client as `tag` ('client-12').
+    """The requests of a ServeGen pool in folder `path`; each has its client as `tag` ('client-12').
 
     `rate_rps` scales all clients alike to this mean over the whole span of the pool (None: as published), `clients`
     takes the ones with most requests only, time 0 is `start_s` seconds after the first window (midnight). Bursts of a
@@ -25,7 +25,7 @@ class Clients:
     rate_rps: float | None = None
     clients: int | None = None
     start_s: float = 0.0
-    pool: Pool = field(init=False, repr=False, compare=False)
+    pool: ClientPool = field(init=False, repr=False, compare=False)
     laws: TokenLaws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from workloads.sessions.fixed import Fixed
 
 
 def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, arrivals: str | None) -> Loaded:
-    """A mix of classes; arrivals that are asked for are dealt out to the classes."""
+    """A mix of classes; arrivals that are given are split among the classes."""
     classes = copied(preset.classes)
     if len(classes) > MOST_GROUPS:
         raise UsageError(f"'{name}': a mix holds at most {MOST_GROUPS} classes, got {len(classes)}.")
@@ -111,7 +111,7 @@ def _class(c: Class, number: int, sessions: Sessions | None, tasks_rps: float) -
 
 
 def _shared(spec: str, rate_rps: float | None, preset: Preset, mean_requests: float) -> Arrivals:
-    """Arrivals that are dealt out to the classes; each brings about `mean_requests` requests in the mean."""
+    """Arrivals that are split among the classes; each brings about `mean_requests` requests in the mean."""
     whole = dataclasses.replace(preset, arrivals=f"poisson:rate_rps={preset.rate_rps!r}")  # for its rate
     _, made = arrivals_of(spec, rate_rps, whole)
     if isinstance(made, Closed):

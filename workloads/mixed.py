@@ -61,7 +61,7 @@ class Sessions(Protocol):
         ...
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` tasks; the stream of tasks must not depend on how many are asked for at a time."""
+        """The next `count` tasks; the stream of tasks must not depend on the chunk size."""
         ...
 
 
@@ -125,7 +125,7 @@ class Mixed:
 
     def __post_init__(self) -> None:
         if self.sessions is not None and isinstance(self.arrivals, Closed):
-            raise ValueError("closed arrivals are users who ask again by themselves, so they take no sessions.")
+            raise ValueError("closed arrivals are users who send follow-ups themselves, so they accept no sessions.")
         if self.sessions is not None and self.number >= MOST_OWNERS // MOST_TASKS:
             raise ValueError(f"only the first {MOST_OWNERS // MOST_TASKS} classes of a mix can have sessions.")
         if self.sessions is not None and self.sessions.mean_requests > 1 and self.prefixes is not None:
@@ -291,8 +291,8 @@ def _of_tasks(
 
 
 def _prefixed(prefixes: Prefixes, rng: np.random.Generator, n: int) -> Columns:
-    numbers, carried = prefixes.draw(rng, n)
-    return {"prefix": numbers, "prefixed": carried}
+    numbers, has_prefix = prefixes.draw(rng, n)
+    return {"prefix": numbers, "prefixed": has_prefix}
 
 
 def _lists(offsets: np.ndarray, values: np.ndarray, name: str) -> pa.ListArray:

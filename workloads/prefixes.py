@@ -23,7 +23,7 @@ MOST_GROUPS = 1 << (_OWNER_BITS - _NUMBER_BITS)
 
 
 class Space(IntEnum):
-    """Who names a block. A trace keeps the ids that it has (below 2**60 in all known traces)."""
+    """Owner of a block's name. A trace keeps the ids that it has (below 2**60 in all known traces)."""
 
     RECORDED = 0
     SHARED = 1
@@ -77,7 +77,7 @@ def _starts(run: Run) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
-    """`count` prefixes (system prompts, tool descriptions), of which a `share` of the requests carries one each.
+    """`count` prefixes (system prompts, tool descriptions), of which a `share` of the requests has one each.
 
     Prefix k (from 0) is chosen with probability proportional to 1 / (k + 1)**`zipf`; zipf = 0 makes all equally
     popular. `tokens` is their length, or several joined by '/': prefix k has length number k modulo how many
@@ -110,7 +110,7 @@ class Prefixes:
         object.__setattr__(self, "cumulated", np.cumsum(weights) / weights.sum())
 
     def draw(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Number (n,) int64 of the prefix of each request, and whether it carries it at all (n,) bool.
+        """Number (n,) int64 of the prefix of each request, and whether it has one at all (n,) bool.
 
         Every request takes two draws, so the stream does not depend on how many are drawn at a time.
         """
@@ -123,14 +123,14 @@ class Prefixes:
         return np.asarray(np.array(self.lengths_tokens)[numbers % len(self.lengths_tokens)])
 
     def block_tokens_of(self, numbers: np.ndarray) -> np.ndarray:
-        """(n,) tokens of a block of each prefix: the `prefix_block_tokens` of a request that carries it."""
+        """(n,) tokens of a block of each prefix: the `prefix_block_tokens` of a request that has it."""
         lengths = self.length_tokens(numbers)
         return np.where(lengths % self.block_tokens == 0, self.block_tokens, lengths)
 
-    def run(self, numbers: np.ndarray, carried: np.ndarray) -> Run:
-        """The blocks of each request's prefix, for `id_lists`; none where it is not `carried`."""
+    def run(self, numbers: np.ndarray, has_prefix: np.ndarray) -> Run:
+        """The blocks of each request's prefix, for `id_lists`; none where it is not `has_prefix`."""
         blocks = self.length_tokens(numbers) // self.block_tokens_of(numbers)
-        return Run(Space.SHARED, self._owner(numbers), np.where(carried, blocks, 0))
+        return Run(Space.SHARED, self._owner(numbers), np.where(has_prefix, blocks, 0))
 
     def ids(self, number: int, tokens: int | None = None) -> tuple[int, ...]:
         """Ids of the blocks of prefix `number`, or of as many as `tokens` of it touch (default: all)."""

@@ -86,7 +86,7 @@ def read(
         raise UsageError(f"Trace '{path}': {error}") from None
     trace = traces.read(path, reader, part, columns)
     if (origin := write.origin(path)) is not None:
-        trace = transforms.told(trace, made_from=origin)
+        trace = transforms.with_facts(trace, made_from=origin)
     return trace if where is None else transforms.first(transforms.filtered(trace, where), limit)
 
 
@@ -100,7 +100,7 @@ def changed(trace: Trace, *, scale: str | None = None, jitter: str | None = None
         trace = transforms.jittered(trace, jitter, np.random.default_rng(jittering))
     if scale is not None:
         trace = transforms.scaled(trace, scale, np.random.default_rng(scaling))
-    return trace if scale is None and jitter is None else transforms.told(trace, seed=seed)
+    return trace if scale is None and jitter is None else transforms.with_facts(trace, seed=seed)
 
 
 @dataclass(frozen=True, slots=True)

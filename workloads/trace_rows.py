@@ -2,7 +2,7 @@
 
 A copy of a trace that is later by some time, what passes the end starting again at 0.
 
-Which rows of a trace to keep, told as conditions: `prompt_tokens<=4096,output_tokens>=1,tag=api`.
+Which rows of a trace to keep, as conditions: `prompt_tokens<=4096,output_tokens>=1,tag=api`.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _SHORT = {"prompt": "prompt_tokens", "output": "output_tokens"}
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`column` `sign` `value`, as a row must satisfy it; a row that does not tell the column fails."""
+    """`column` `sign` `value`, as a row must satisfy it; a row without a value fails."""
 
     column: str
     sign: str
@@ -197,7 +197,7 @@ def conditions(text: str) -> tuple[Condition, ...]:
 def _condition(part: str, text: str) -> Condition:
     match = _CONDITION.fullmatch(part)
     if not match:
-        raise UsageError(f"'{text}': '{part.strip()}' is no condition; write prompt_tokens<=4096 or tag=api.")
+        raise UsageError(f"'{text}': '{part.strip()}' is not a condition; write prompt_tokens<=4096 or tag=api.")
     name, sign, value = match.groups()
     column, sign = _SHORT.get(name, name), "=" if sign == "==" else sign
     if column == "tag":

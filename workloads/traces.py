@@ -1,4 +1,4 @@
-"""Reads a slice of a recorded trace, whatever its format, and says what was left out and what is odd."""
+"""Reads a slice of a recorded trace of any format, and reports what was left out and what is odd."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -163,7 +163,7 @@ def read(
 ) -> Trace:
     """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it.
 
-    `reader` is the spec of a reader; without it the columns tell. `columns` maps our names to those of a plain file:
+    `reader` is the spec of a reader; without it the columns decide. `columns` maps own names to those of a plain file:
     'at=ts,prompt=in,output=out'. `sort` orders rows by stamp where they are not.
     """
     parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes)
@@ -191,7 +191,7 @@ def blocks(
 
 
 def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str, Reader]:
-    """Spec and reader: the one asked for, a plain one where columns are mapped, else one whose columns are there."""
+    """Spec and reader: the given one, a plain one where columns are mapped, else one whose columns are there."""
     if spec is None:
         spec = source.form.replace("json", "jsonl") if columns else _detect(source)
     given = parse(spec)

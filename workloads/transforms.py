@@ -1,4 +1,4 @@
-"""What can be done to a recorded trace, each under its own name and told in its facts: filter, scale, jitter.
+"""Transformations of a recorded trace, each listed in its facts: filter, scale, jitter.
 
 Load is scaled in two ways that are not the same. Time compression keeps the spread of the gaps and moves the
 dispersion curve along the bin width; thinning and superposition keep time and change how many come.
@@ -105,7 +105,7 @@ class Superpose:
         before = trace.facts.get("added")
         extra = {f"in {self.copies - 1} other copies": len(whole) - len(table)}
         scaled = dataclasses.replace(trace, table=reordered(whole, order))
-        return told(scaled, added={**(before if isinstance(before, dict) else {}), **extra})
+        return with_facts(scaled, added={**(before if isinstance(before, dict) else {}), **extra})
 
     def _turns(self, at_s: np.ndarray, rng: np.random.Generator) -> tuple[float, list[float]]:
         """After how long (s) the trace starts over, and by how much each other copy is later."""
@@ -144,7 +144,7 @@ def _step(text: str) -> Step:
 
 
 def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
-    """The trace after the steps of `scaling(text)`; its facts tell each with its law and the rates."""
+    """The trace after the steps of `scaling(text)`; its facts list each with its law and the rates."""
     done: list[dict[str, object]] = []
     for part, step in zip(text.split("+"), scaling(text), strict=True):
         before = trace
@@ -153,7 +153,7 @@ def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
             {"step": part.strip(), "law": step.law, "requests": [len(before), len(trace)],
              "rate_rps": [before.mean_rate_rps, trace.mean_rate_rps]}
         )  # fmt: skip
-    return told(trace, scale=done)
+    return with_facts(trace, scale=done)
 
 
 def filtered(trace: Trace, text: str) -> Trace:
@@ -169,7 +169,7 @@ def filtered(trace: Trace, text: str) -> Trace:
     trace = leaving_out(rows_of(trace, np.flatnonzero(kept)), dropped)
     if trace.facts.get("start_s") is None:
         trace = at_times(trace, trace.at_s - trace.at_s[0])
-    return told(trace, where=text)
+    return with_facts(trace, where=text)
 
 
 def first(trace: Trace, limit: int | None) -> Trace:
@@ -177,7 +177,7 @@ def first(trace: Trace, limit: int | None) -> Trace:
     if limit is None or len(trace) <= limit:
         return trace
     cut = dataclasses.replace(trace, table=trace.table.slice(0, limit))
-    return told(leaving_out(cut, {f"after the first {limit}": len(trace) - limit}), limit=limit)
+    return with_facts(leaving_out(cut, {f"after the first {limit}": len(trace) - limit}), limit=limit)
 
 
 def jittered(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
@@ -194,7 +194,7 @@ def jittered(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
     if width_s <= 0:
         raise UsageError(f"--jitter must be longer than 0 s, got '{text}'.")
     moved = np.sort(trace.at_s + rng.uniform(0, width_s, len(trace)))
-    return told(at_times(trace, moved), jitter=f"uniform in [0 s, {width_s:g} s), order kept")
+    return with_facts(at_times(trace, moved), jitter=f"uniform in [0 s, {width_s:g} s), order kept")
 
 
 MOST_ROWS = 100_000_000
@@ -221,7 +221,7 @@ def grain_s(at_s: np.ndarray) -> float | None:
     return next((r for r in RESOLUTIONS_S if np.abs(from_first - r * np.round(from_first / r)).max() < 1e-6), None)
 
 
-def told(trace: Trace, **facts: object) -> Trace:
+def with_facts(trace: Trace, **facts: object) -> Trace:
     """The trace with more facts, and the number of requests and the span (s) that it has now."""
     now = {"requests": len(trace), "span_s": float(trace.at_s[-1])}
     return dataclasses.replace(trace, facts={**trace.facts, **facts, **now})
@@ -230,7 +230,7 @@ def told(trace: Trace, **facts: object) -> Trace:
 def leaving_out(trace: Trace, reasons: Mapping[str, int]) -> Trace:
     """The trace with rows named as left out in its facts; `dropped` there are those that are no requests at all."""
     before = trace.facts.get("left_out")
-    return told(trace, left_out={**(before if isinstance(before, dict) else {}), **reasons})
+    return with_facts(trace, left_out={**(before if isinstance(before, dict) else {}), **reasons})
 
 
 def at_times(trace: Trace, at_s: np.ndarray) -> Trace:

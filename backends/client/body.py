@@ -26,8 +26,8 @@ _SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", 
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """How requests are put: what the user wants of it, and after the probe what the server takes of that.
+class RequestFormat:
+    """The fields of a request: those of the user's options, and after the probe those that the server accepts.
 
     `prompt` says whether token ids or text are sent, `vocab_size` below which number the ids lie (the probe settles
     both where they are left open). `length_field` is
@@ -75,7 +75,7 @@ class Ask:
 class Builder:
     """Makes the bytes of requests. The bytes on the wire are `first(url)` and then `rest(request)`, in one write."""
 
-    ask: Ask
+    ask: RequestFormat
     content: Content
     key: str | None = None
     _same: tuple[tuple[str, str], ...] = field(init=False, compare=False)  # the headers that all requests have
@@ -91,7 +91,7 @@ class Builder:
         return f"<Builder for {self.ask.api} of {self.ask.prompt}>"
 
     def first(self, url: str, *, proxy: bool = False) -> bytes:
-        """Request line and Host; with the whole URL, as a proxy wants it, for `proxy`."""
+        """Request line and Host; for a `proxy` with the whole URL."""
         parts = urlsplit(url)
         path = parts.path.rstrip("/") + PATHS[self.ask.api] + (f"?{parts.query}" if parts.query else "")
         target = f"{parts.scheme}://{host_header(parts)}{path}" if proxy else path
@@ -104,7 +104,7 @@ class Builder:
         return f"{self._lines}{own}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     def headers(self, request: Request) -> list[tuple[str, str]]:
-        """Headers but Host and Content-Length; the user's win over ours."""
+        """Headers except Host and Content-Length; the user's take precedence."""
         return [*self._same, *self._own(request)]
 
     def _own(self, request: Request) -> list[tuple[str, str]]:
@@ -158,7 +158,7 @@ def _merged(base: dict[str, object], extra: Mapping[str, object]) -> dict[str, o
     return found
 
 
-def salted_ids(content: Content, request: Request, ask: Ask) -> list[int]:
+def salted_ids(content: Content, request: Request, ask: RequestFormat) -> list[int]:
     """The prompt as token ids, the first of them those of the salt: the length stays, what is shared stays shared."""
     size = ask.vocab_size or SMALL_VOCABULARY
     ids: list[int] = content.token_ids(_shortened(request, ask), size).tolist()
@@ -169,7 +169,7 @@ def salted_ids(content: Content, request: Request, ask: Ask) -> list[int]:
     return ids
 
 
-def salted_text(content: Content, request: Request, ask: Ask) -> str:
+def salted_text(content: Content, request: Request, ask: RequestFormat) -> str:
     """The prompt as text, the words of the salt before it; shorter by what the server adds."""
     assert isinstance(content, TextContent)  # the probe has seen to it
     learns = isinstance(content, LearningContent)  # then it has learned the overhead too
@@ -177,7 +177,7 @@ def salted_text(content: Content, request: Request, ask: Ask) -> str:
     return text if ask.salt is None else f"{salt_words(ask.salt)} {text}"
 
 
-def _shortened(request: Request, ask: Ask) -> Request:
+def _shortened(request: Request, ask: RequestFormat) -> Request:
     """The request without the tokens that the server will add."""
     if not ask.overhead_tokens:
         return request
@@ -234,7 +234,7 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
         sound = False
     if not sound:
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-        raise UsageError(f"'{shown}' is no address of a server; one looks like http://HOST:PORT/v1.")
+        raise UsageError(f"'{shown}' is not the URL of a server; expected http://HOST:PORT/v1.")
     if parts.username is not None or parts.password is not None:
         raise UsageError(
             f"The address of {parts.hostname} holds a user name or a password, which others can see in the arguments; "
@@ -247,7 +247,7 @@ def sound_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str]
     """The user's headers, checked. Raises UsageError for a name or a value that HTTP does not allow."""
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
-            raise UsageError(f"'{name}' is no name of a header; give --header 'Name: value'.")
+            raise UsageError(f"'{name}' is not a header name; give --header 'Name: value'.")
         if name.lower() in ("content-length", "transfer-encoding", "connection"):
             raise UsageError(f"The header {name} belongs to the connection and cannot be set.")
         if any(ord(c) < 32 and c != "\t" for c in value) or not value.isprintable() or not value.isascii():
@@ -255,7 +255,7 @@ def sound_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str]
     return headers
 
 
-WITHOUT: Mapping[str, Callable[[Ask], Ask | None]] = {
+WITHOUT: Mapping[str, Callable[[RequestFormat], RequestFormat | None]] = {
     "continuous_usage_stats": lambda ask: (
         replace(ask, continuous_usage=False) if ask.stream and ask.include_usage and ask.continuous_usage else None
     ),
@@ -271,6 +271,6 @@ WITHOUT: Mapping[str, Callable[[Ask], Ask | None]] = {
     "top_p": lambda ask: replace(ask, top_p=None) if ask.top_p is not None else None,
     "temperature": lambda ask: replace(ask, temperature=None) if ask.temperature is not None else None,
 }
-"""How to ask without a field; None where it is not asked with it. In the order of what is given up most gladly."""
+"""The request format without a field; None where the field is not sent. The least important field comes first."""
 
 SPELLING = {"include_usage": "(include_usage|stream_options)"}

@@ -1,31 +1,31 @@
-"""What a server can do, found out before the run."""
+"""What a server supports, probed before the run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from backends.client.body import Ask
+from backends.client.body import RequestFormat
 
 UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
 TokenizeForm = Literal["prompt", "content"]
 
 COSTS: Mapping[str, str] = {
-    "continuous_usage_stats": "how many tokens each event carried is shared out by the length of its text",
-    "include_usage": "the server tells no token counts: a tokenizer after the run or the number of events stands in",
-    "ignore_eos": "answers may be shorter than asked",
-    "min_tokens": "answers may be shorter than asked",
-    "generation_config": "answers may be shorter than asked",
+    "continuous_usage_stats": "tokens are attributed to events by the length of their text",
+    "include_usage": "the server reports no token counts: a tokenizer after the run, or the number of events, is used",
+    "ignore_eos": "answers may be shorter than requested",
+    "min_tokens": "answers may be shorter than requested",
+    "generation_config": "answers may be shorter than requested",
     "temperature": "the server samples at its own temperature",
     "top_p": "the server samples from its own share of the tokens",
     "seed": "answers differ from run to run",
     "stop": "answers do not end at the texts named",
-    "token ids": "prompts are sent as text, so their lengths in tokens may be off",
+    "token ids": "prompts are sent as text, so their lengths in tokens may differ from the plan",
 }
-"""What it costs to leave out a field that a server refuses."""
+"""The effect of leaving out a field that a server refuses."""
 
 
 class Dropped(NamedTuple):
-    """A field that the server refuses, and what leaving it out costs."""
+    """A field that the server refuses, and the effect of leaving it out."""
 
     field: str
     cost: str
@@ -33,16 +33,16 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the probe found. `ask` is how requests are put from now on.
+    """Result of the probe. `ask` is the request format from now on.
 
-    `usage` tells where token counts ride, None if nowhere; `role_early` whether a chunk without text comes well
+    `usage` is where token counts are sent, None if nowhere; `role_early` whether a chunk without text comes well
     before the first token. `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server
-    counts beyond the planned prompt (None: it does not tell). `tokenize` is the address that counts the tokens of a
-    text, `cautions` are sentences for the user. Described as `ignore_eos`: whether the server takes it, None where
-    it was not sent.
+    counts beyond the planned prompt (None: not reported). `tokenize` is the URL that counts the tokens of a
+    text, `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server accepts it, None if
+    not sent.
     """
 
-    ask: Ask = field(default_factory=Ask)
+    ask: RequestFormat = field(default_factory=RequestFormat)
     dropped: tuple[Dropped, ...] = ()
     usage: UsageForm | None = None
     role_early: bool = False
@@ -57,10 +57,10 @@ class Capabilities:
     max_model_len: int | None = None
     server: str | None = None
     kind: str | None = None
-    cautions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, object]:
-        """Facts for run.json; secrets are still to be taken out."""
+        """Facts for run.json; the caller removes secrets."""
         return {
             "accepted": accepted(self.ask),
             "ignore_eos": self.ask.ignore_eos or (False if "ignore_eos" in dict(self.dropped) else None),
@@ -82,7 +82,7 @@ class Capabilities:
         }
 
 
-def accepted(ask: Ask) -> list[str]:
+def accepted(ask: RequestFormat) -> list[str]:
     """The fields beyond model, prompt and stream that are sent."""
     named = {
         ask.length: True,

@@ -61,7 +61,7 @@ class Connection:
         return f"<Connection to {self.peer.name}, {self.stage}, {doing}, {self.answers} answers>"
 
     def dial(self) -> None:
-        """Begin to connect to the next address; the owner hears how it went, never before this returns."""
+        """Begin to connect to the next address; the owner is notified of the result, never before this returns."""
         family, address = self.peer.addresses[self._address]
         self.stage = "connecting"
         try:
@@ -86,7 +86,7 @@ class Connection:
         now_s = time.monotonic() - self._clock.epoch_s
         if answer.sent_s is None:
             answer.sent_s = now_s
-        call.heard_s = now_s
+        call.last_read_s = now_s
         self._last_s = max(self._last_s, now_s)
         if self._tls is not None:
             self._tls.encrypt(first + call.rest)
@@ -107,7 +107,7 @@ class Connection:
             self._want_write(True)
 
     def close(self) -> None:
-        """Hang up. Nobody is told."""
+        """Close the connection without notifying the owner."""
         if self.stage != "closed":
             self.stage = "closed"
             self._hang_up()
@@ -159,11 +159,11 @@ class Connection:
     def _keep(self, data: bytes, control: Control, read_s: float) -> None:
         """Keep what was read with the time of its arrival, and see whether it may be the end of the answer.
 
-        The kernel's stamp is not believed when it is missing, taken around a step of the clock, earlier than the one
+        The kernel's stamp is not used when it is missing, taken around a step of the clock, earlier than the one
         before it on this connection, later than the reading, or more than a second older.
         """
         call = self.call
-        if call is None:  # nobody asked: a server that gives up on an idle connection may say so first
+        if call is None:  # no request is open: a server may send a notice before it closes an idle connection
             self._lose("closed", None)
             return
         answer = call.answer
@@ -176,7 +176,7 @@ class Connection:
             stamp_s = read_s
             answer.process_stamps += 1
         self._last_s = stamp_s
-        call.heard_s = read_s
+        call.last_read_s = read_s
         answer.data.append(data)
         answer.stamp_s.append(stamp_s)
         answer.read_s.append(read_s)
@@ -197,7 +197,7 @@ class Connection:
             self._complete()
 
     def fail(self, why: str) -> None:
-        """End whatever this connection is doing."""
+        """Close the connection in any state."""
         self._lose("failed", why)
 
     def look_again(self) -> None:
@@ -304,8 +304,8 @@ class Connection:
         if end and line.split(" ")[1:2] == ["200"]:
             self._secure()
         elif end or not data:
-            said = f"answered '{line}'" if line else "closed the connection"
-            self._lose("refused", f"no connection to {self.peer.name}: the proxy {said}")
+            refusal = f"answered '{line}'" if line else "closed the connection"
+            self._lose("refused", f"no connection to {self.peer.name}: the proxy {refusal}")
 
     def _secure(self) -> None:
         if self.peer.tls is None:
@@ -327,7 +327,7 @@ class Connection:
             self._open()
 
     def _push(self, tls: Secure) -> None:
-        """Send what TLS wants to say; a request being written stays before it."""
+        """Send pending TLS records; a request being written stays before them."""
         if data := tls.outgoing():
             self._out += data
             self._flush()

@@ -1,4 +1,4 @@
-"""How many output tokens an answer has, and how many each of its token events carried. Chunks are not tokens.
+"""How many output tokens an answer has, and how many each of its token events holds. Chunks are not tokens.
 
 The rules, best first: usage on every chunk (exact for each event); usage once (exact in the sum); a tokenizer after
 the run, the server's or one that the user names; the number of token events.
@@ -21,7 +21,7 @@ class Counted(NamedTuple):
 
 
 def count(stream: Stream) -> Counted:
-    """The token events of a stream and their tokens; the sum is what the server says, where it says it."""
+    """The token events of a stream and their tokens; the sum is that of the server, where it is reported."""
     total = message.whole(stream.usage.get("completion_tokens"))
     if is_continuous(stream):
         return _continuous(stream, total)

@@ -8,7 +8,7 @@ Source: the HTML standard, section 9.2.6 (line ends LF, CRLF or CR, mixed; comme
 servers do beside it (no space after the colon, no empty line at the end). Lines end at LF and CR bytes only: U+2028,
 U+2029 and U+0085 are ordinary characters of a JSON text.
 
-What the events of one answer say, in order: token events, usage, the end. Knows nothing of times.
+The content of the events of one answer, in order: token events, usage, the end. Without times.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]
 
 
 class BadFraming(ValueError):
-    """The bytes are not HTTP/1.1; the message says what is wrong, without its subject."""
+    """The bytes are not HTTP/1.1; the message is a predicate without its subject."""
 
 
 class Framing:
-    """Follows one answer to its end. `take` is given all reads so far and looks at the new ones.
+    """Follows one answer to its end. `take` gets all reads so far and parses the new ones.
 
     `body` says how the answer is framed (`head` until that is known), `status` is its HTTP status, `keep` whether the
     connection can be used again, `done` whether all of it has come.
@@ -293,13 +293,13 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(slots=True)
 class Stream:
-    """What was said.
+    """The decoded content of an answer.
 
     Item i of the lists belongs to the i-th event that may be a token event: where in the body it was complete
-    (`end`), its text, and the completion tokens that its usage told (None without). An event without text is among
+    (`end`), its text, and the completion tokens of its usage (None without). An event without text is among
     them when it came with usage before the end: it may carry a token that decodes to nothing. `first_event`,
     `first_answer` are places in the body,
-    `finish_at` is the item that told the finish reason, None if it came in an event of its own.
+    `finish_at` is the item with the finish reason, None if it came in an event of its own.
     """
 
     end: list[int] = field(default_factory=list)
@@ -340,7 +340,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
 
 
 def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> bool:
-    """Whether the event tells of an error (`"error": null` does not)."""
+    """Whether the event is an error (`"error": null` does not)."""
     stream.fault = message.error_text(chunk)
     if stream.fault is None and name == b"error":
         stream.fault = data[:1000].decode(errors="replace")
@@ -365,7 +365,7 @@ def _place(stream: Stream, choice: Json | None) -> UsageForm:
 
 
 def take(stream: Stream, chunk: Json, end: int) -> None:
-    """Add what one object says; `end` is where it was complete."""
+    """Add the content of one object; `end` is where it was complete."""
     choice = message.first_choice(chunk)
     used = message.usage(chunk, choice) if "usage" in chunk or (choice is not None and "usage" in choice) else None
     if used is not None:
@@ -380,7 +380,7 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
 
 def _say(stream: Stream, choice: Json, used: Json | None, end: int) -> None:
     """The text of a choice, and whether it ends the answer."""
-    text, reasoning = message.said(choice)
+    text, reasoning = message.delta_text(choice)
     if text and stream.first_answer is None:
         stream.first_answer = end
     if text or reasoning or (used is not None and stream.finish_reason is None):

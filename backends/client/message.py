@@ -2,9 +2,9 @@
 
 What came back for one request, unread: bytes with the times of their arrival, and how it ended.
 
-A request under way, where it goes, and what its connection tells of it.
+A request in flight, its target, and the events of its connection.
 
-What one JSON object of an answer says: text, usage, timings, an error. Any key may be missing, null or unknown.
+The content of one JSON object of an answer: text, usage, timings, an error. Any key may be missing, null or unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LINE_BYTES = 1 << 16
 class Message:
     """`pieces[i]` of the body came with read `reads[i]`. `cut`: fewer bytes than the framing promises.
 
-    `fault` tells what is wrong with the framing: a body shorter than its length, or bytes that are no HTTP.
+    `fault` is an error of the framing: a body shorter than its length, or bytes that are not HTTP.
     `status` is None when no whole head came.
     """
 
@@ -49,7 +49,7 @@ class Message:
 
 
 class _Idle:
-    """What the parser wants for a transport and a loop: nothing here can be paused, and nobody waits."""
+    """Stands in for the transport and the loop that the parser expects: nothing is paused and nothing waits."""
 
     __slots__ = ()
 
@@ -139,7 +139,7 @@ class Answer:
     """The reads of one answer, in order. Times are in seconds of the run (`time.monotonic() - epoch_s`).
 
     Read i brought `data[i]` (decrypted, headers and framing included), which arrived at `stamp_s[i]` and was read at
-    `read_s[i]`; `process_stamps` of the stamps are times of reading, because the kernel's could not be believed.
+    `read_s[i]`; `process_stamps` of the stamps are times of reading, because the kernel's were implausible.
     `sent_s` is just before the first write of the request, None when it never left; `written_s` when its last byte
     was handed to the kernel. `connect_s` is how long the request waited for a connection, None when one was open.
     `why` is the reason in words wherever `how` is not `complete` or `closed`.
@@ -169,7 +169,7 @@ _TCP_INFO = struct.Struct("=100xI32xI")
 class Peer:
     """Where a connection goes: the addresses to try in turn, and what must happen before the first request.
 
-    `tunnel` is what a proxy is told first (CONNECT); `server_name` is what a certificate must name, with `tls`.
+    `tunnel` is sent to a proxy first (CONNECT); `server_name` is what a certificate must name, with `tls`.
     """
 
     addresses: Sequence[tuple[int, SocketAddress]]
@@ -181,23 +181,23 @@ class Peer:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request under way: what goes out for it, what has come, and who waits for the end."""
+    """A request in flight: bytes to send, bytes received, and the future of its end."""
 
     request_id: int
     rest: bytes
     future: asyncio.Future[Answer]
-    asked_s: float  # monotonic, when its fetch began
+    requested_s: float  # monotonic, when its fetch began
     answer: Answer = field(default_factory=Answer)
     connection: Connection | None = None
     target: int = 0
     refused_by: tuple[int, ...] = ()
-    heard_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
+    last_read_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
     started: bool = False  # a first token is known to be among the reads
 
 
 @dataclass(slots=True)
 class Wire:
-    """What TCP did for all closed connections of a process; zero where the system does not tell."""
+    """What TCP did for all closed connections of a process; zero where the system does not report it."""
 
     segments: int = 0
     retransmits: int = 0
@@ -214,14 +214,14 @@ class Wire:
 
 
 class Owner(Protocol):
-    """What a connection tells its pool."""
+    """Callbacks of a connection to its pool."""
 
     def opened(self, connection: Connection) -> None:
         """It can be sent to."""
         ...
 
     def ended(self, connection: Connection, how: How, why: str | None) -> None:
-        """Its call has ended, or it was lost: connecting, idle, or under way. `connection.call` tells."""
+        """Its call has ended, or it was lost: connecting, idle, or in flight (see `connection.call`)."""
         ...
 
 
@@ -229,10 +229,10 @@ Json: TypeAlias = Mapping[str, object]
 NONE: Json = {}
 
 
-Said: TypeAlias = tuple[str, str]
+DeltaText: TypeAlias = tuple[str, str]
 """Text of the answer itself (tool calls included), and text of the reasoning before it."""
 
-_NOTHING: Said = ("", "")
+_NOTHING: DeltaText = ("", "")
 
 
 def first_choice(chunk: Json) -> Json | None:
@@ -243,7 +243,7 @@ def first_choice(chunk: Json) -> Json | None:
     return None
 
 
-def said(choice: Json) -> Said:
+def delta_text(choice: Json) -> DeltaText:
     """The text of a choice of a stream (`delta`), of a whole answer (`message`) or of a completion (`text`)."""
     part = choice.get("delta") or choice.get("message")
     if not isinstance(part, dict):
@@ -274,7 +274,7 @@ def _tools(part: Json) -> str:
 
 
 def finish_reason(reason: object) -> str | None:
-    """Why the answer ended, None while it goes on (an empty text says nothing)."""
+    """Why the answer ended, None while it goes on (an empty text: no detail)."""
     return reason[:100].encode(errors="replace").decode() if isinstance(reason, str) and reason else None
 
 
@@ -308,7 +308,7 @@ def seconds(value: object) -> float | None:
 
 
 def error_text(chunk: Json) -> str | None:
-    """What an object says of an error, None if it tells of none."""
+    """The error message of an object, None without an error."""
     error = chunk.get("error")
     if not error and chunk.get("object") != "error":
         return None

@@ -1,9 +1,9 @@
-"""A server with a fixed timing and no work behind it, which knows when it really sent each token.
+"""A server with a fixed timing and no work behind it, which records when it sent each token.
 
     python -m backends.client.null_server --ttft 0.2 --itl 0.05
 
 It answers OpenAI's streaming routes: the first token `ttft_s` after the request has arrived, each other one `itl_s`
-after the one before, at absolute times. What a client measures minus what this process knows is the client's error:
+after the one before, at absolute times. The times of a client minus those of this process are the client's error:
 requests are stamped by the kernel as they arrive, tokens by `time.monotonic()` just before they are written.
 `POST /truth` hands that over. One thread, one core, 40,000 tokens a second.
 """
@@ -54,7 +54,7 @@ IDS = re.compile(rb'"prompt":\s*\[([\d\s,]*)\]')
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When tokens leave, in seconds from the arrival of the request; `tokens` is said where a request asks for none."""
+    """When tokens are sent, in seconds from the arrival of the request; `tokens` is the default output length."""
 
     ttft_s: float = 0.2
     itl_s: float = 0.05
@@ -62,7 +62,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ServedRequest:
     """The truth of one request, in seconds of the host's monotonic clock: arrival, and (n,) writes of its tokens."""
 
     request_id: str
@@ -78,7 +78,7 @@ class Measured:
     client: Remote
     url: str
 
-    def served(self) -> tuple[Mapping[str, Told], float]:
+    def served(self) -> tuple[Mapping[str, ServedRequest], float]:
         """What it did since the last call by request id, and the 99th percentile of its own lateness."""
         truth = take_truth(self.url)
         return truth.requests, truth.late_s[1]
@@ -92,7 +92,7 @@ class Truth:
     those that found the socket full because the client did not read.
     """
 
-    requests: Mapping[str, Told]
+    requests: Mapping[str, ServedRequest]
     late_s: tuple[float, float, float]
     cpu_s: float
     process_stamps: int
@@ -143,7 +143,7 @@ class NullServer:
         self._connections: dict[int, _Connection] = {}
         self._firsts: deque[_Stream] = deque()
         self._nexts: deque[_Stream] = deque()
-        self._told: list[_Stream] = []
+        self._finished: list[_Stream] = []
         self._offset_s = _offset_s()
         self._process_stamps = 0
         self._blocked: set[_Connection] = set()
@@ -166,7 +166,7 @@ class NullServer:
         return len(self._firsts) + len(self._nexts)
 
     def serve(self) -> None:
-        """Until the end of standard input, where that was asked; else for ever."""
+        """Serve until standard input ends (with `until_eof`), or forever."""
         _quiet_runtime()
         epoll, at = self._epoll, [self._epoll.fileno()]
         while self._running:
@@ -232,7 +232,7 @@ class NullServer:
 
     def _end(self, stream: _Stream) -> None:
         """A stream is over: the connection is free for its next request, which may have come already."""
-        self._told.append(stream)
+        self._finished.append(stream)
         stream.connection.stream = None
         if stream.connection.inbox:
             self._take(stream.connection, time.monotonic())
@@ -272,7 +272,7 @@ class NullServer:
             self._take(connection, arrived_s)
 
     def _arrival_s(self, extras: Sequence[tuple[int, int, bytes]]) -> float:
-        """When the last byte read arrived, by the kernel where that can be believed."""
+        """When the last byte read arrived, by the kernel where its stamp is plausible."""
         now_s = time.monotonic()
         for level, kind, raw in extras:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
@@ -310,15 +310,15 @@ class NullServer:
             self._answer(connection, 404, {"error": {"message": message, "type": "not_found", "code": 404}})
 
     def _complete(self, connection: _Connection, head: bytes, body: bytes, arrived_s: float, *, chat: bool) -> None:
-        asked, name = TOKENS.search(body), REQUEST_ID.search(head)
-        tokens = max(1, int(asked[1]) if asked else self._timing.tokens)
+        requested, name = TOKENS.search(body), REQUEST_ID.search(head)
+        tokens = max(1, int(requested[1]) if requested else self._timing.tokens)
         ids = IDS.search(body)
         prompt = ids[1].count(b",") + 1 if ids else max(1, len(body) // 4)  # text counts a token for each four bytes
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if not STREAM.search(body):
             self._answer(connection, 200, _whole(chat, tokens, usage))
             return
-        request_id = name[1].decode("latin-1") if name else str(len(self._told))
+        request_id = name[1].decode("latin-1") if name else str(len(self._finished))
         stream = _Stream(connection, request_id, arrived_s, tokens)
         connection.stream = stream
         stream.first = HEAD + (_ROLE if chat else b"")
@@ -345,16 +345,16 @@ class NullServer:
             self._hold(connection, data[done:])
 
     def _truth(self) -> dict[str, object]:
-        """What was done since the last time; requests under way are told the next time."""
-        told, self._told = self._told, []
+        """Truth since the last call; requests in flight are part of a later one."""
+        finished, self._finished = self._finished, []
         late_s = sorted(
             written_s - stream.arrived_s - self._timing.ttft_s - i * self._timing.itl_s
-            for stream in told
+            for stream in finished
             for i, written_s in enumerate(stream.written_s)
         )
         return {
             "requests": [
-                [stream.request_id, stream.arrived_s, stream.written_s.tolist(), not stream.left] for stream in told
+                [stream.request_id, stream.arrived_s, stream.written_s.tolist(), not stream.left] for stream in finished
             ],
             "late_s": [late_s[int(p * (len(late_s) - 1))] for p in (0.5, 0.99, 1.0)] if late_s else [0.0, 0.0, 0.0],
             "cpu_s": time.process_time(),
@@ -365,7 +365,7 @@ class NullServer:
     def _close(self, connection: _Connection) -> None:
         connection.closed = True
         if connection.stream is not None:
-            self._told.append(connection.stream)
+            self._finished.append(connection.stream)
         self._blocked.discard(connection)
         del self._connections[connection.fd]
         connection.sock.close()
@@ -381,7 +381,7 @@ def _offset_s() -> tuple[int, int]:
 
 
 def _quiet_runtime() -> None:
-    """No pauses of the collector, no sleeping longer than asked."""
+    """No garbage collection pauses, no coalesced timers."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -447,16 +447,19 @@ def running(timing: Timing, cores: Sequence[int] | None = None) -> Iterator[str]
 
 def take_truth(url: str) -> Truth:
     """What the null server at this URL has done since the last call."""
-    asked = urllib.request.Request(url + "/truth", data=b"", method="POST")  # noqa: S310  # a URL that we made
-    with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
-        told: dict[str, Any] = json.load(answer)
-    requests = {name: Told(name, arrived_s, written_s, done) for name, arrived_s, written_s, done in told["requests"]}
-    p50, p99, most = told["late_s"]
-    return Truth(requests, (p50, p99, most), told["cpu_s"], told["process_stamps"], told["blocked_writes"])
+    requested = urllib.request.Request(url + "/truth", data=b"", method="POST")  # noqa: S310  # a URL of this module
+    with urllib.request.urlopen(requested, timeout=60) as answer:  # noqa: S310
+        finished: dict[str, Any] = json.load(answer)
+    requests = {
+        name: ServedRequest(name, arrived_s, written_s, done)
+        for name, arrived_s, written_s, done in finished["requests"]
+    }
+    p50, p99, most = finished["late_s"]
+    return Truth(requests, (p50, p99, most), finished["cpu_s"], finished["process_stamps"], finished["blocked_writes"])
 
 
 def main() -> None:
-    """Serve on a free port of this machine, and say where."""
+    """Serve on a free port of this machine and print its URL."""
     options = argparse.ArgumentParser(description="A server with a fixed timing.")
     options.add_argument("--ttft", type=float, default=0.2, help="seconds from arrival to first token")
     options.add_argument("--itl", type=float, default=0.05, help="seconds from token to token")
@@ -470,7 +473,7 @@ def main() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     server = NullServer(Timing(given.ttft, given.itl, given.tokens), given.port, given.until_eof)
-    print(server.url, flush=True)  # noqa: T201  # how whoever started it finds it
+    print(server.url, flush=True)  # noqa: T201  # read by the parent process
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()
 

@@ -1,6 +1,6 @@
-"""All connections of one process to the servers under test: which one a request takes, and when it is given up.
+"""All connections of one process to the servers under test: assignment of requests, timeouts.
 
-A connection carries one request at a time and is used again last in, first out, but never after `MAX_IDLE_S` of
+A connection serves one request at a time and is reused last in, first out, but never after `MAX_IDLE_S` of
 idleness: servers close idle connections after 5 s (uvicorn), and a request sent at that moment is lost.
 """
 
@@ -39,7 +39,7 @@ class Target:
     label: str
 
 
-class Pool:
+class ConnectionPool:
     """The connections of one sender. All methods are called in its event loop.
 
     `spare` unused connections are kept to each server, ready for requests that come close together.
@@ -53,7 +53,7 @@ class Pool:
         sender: int = 0,
         started: Callable[[Answer], bool] | None = None,
     ) -> None:
-        """`started` tells whether a first token is among the reads of an answer; `first_token_s` needs it."""
+        """`started` returns whether a first token is among the reads of an answer; `first_token_s` needs it."""
         self._targets = tuple(targets)
         self._limits = limits or Limits()
         self._route = route
@@ -134,7 +134,7 @@ class Pool:
         self._finish(call, how, why)
 
     def facts(self) -> Mapping[str, object]:
-        """What this sender knows of its connections, for run.json."""
+        """Facts of this sender's connections, for run.json."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         wire = self._whole_wire()
         return {
@@ -166,7 +166,7 @@ class Pool:
         return wire
 
     def close(self) -> None:
-        """Hang up on everybody. Safe to call twice."""
+        """Close all connections. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -191,7 +191,7 @@ class Pool:
             self._idle[connection.target].append(connection)
         else:
             if call.answer.connect_s is None:
-                call.answer.connect_s = connection.opened_s - call.asked_s
+                call.answer.connect_s = connection.opened_s - call.requested_s
             connection.send(call, self._targets[connection.target].first)
         self._arrived.set()
 
@@ -269,7 +269,7 @@ class Pool:
         self._resent += 1
         call.answer.resent = True
         call.answer.written_s = None
-        call.asked_s = time.monotonic()
+        call.requested_s = time.monotonic()
         self._dial(call.target, call)
 
     def _forward(self, call: Call) -> bool:
@@ -357,13 +357,13 @@ class Pool:
             for call in [c for c in self._calls.values() if not c.started]:
                 self._sweep_first(call, run_s, limits.first_token_s)
         allowed_s = QUIET_S if limits.idle_s is None else min(limits.idle_s, QUIET_S)
-        for call in [c for c in self._calls.values() if run_s - c.heard_s > allowed_s]:
+        for call in [c for c in self._calls.values() if run_s - c.last_read_s > allowed_s]:
             connection = call.connection
             if call.answer.sent_s is None or connection is None or connection.stage != "open":
                 continue
-            if limits.idle_s is not None and run_s - call.heard_s > limits.idle_s:
+            if limits.idle_s is not None and run_s - call.last_read_s > limits.idle_s:
                 self.hang_up(call.request_id, "timeout", f"nothing came for {limits.idle_s:g} s")
-            elif run_s - call.heard_s > QUIET_S and call.answer.data:
+            elif run_s - call.last_read_s > QUIET_S and call.answer.data:
                 self._sweep_quiet(call, connection)
 
     def _sweep_first(self, call: Call, run_s: float, limit_s: float) -> None:
@@ -375,7 +375,7 @@ class Pool:
                 self.hang_up(call.request_id, "timeout", f"no first token within {limit_s:g} s")
 
     def _sweep_quiet(self, call: Call, connection: Connection) -> None:
-        """The framing of a silent answer may be done, or never be: `[DONE]` ends a stream whatever the framing says."""
+        """The framing of a silent answer may be done, or never be: `[DONE]` ends a stream regardless of the framing."""
         connection.look_again()
         if call.connection is connection and says_done(call.answer.data[-1]):
             connection.close()

@@ -1,4 +1,4 @@
-"""Asks a server, before the run, what it takes and how it answers; what it refuses is left out and told."""
+"""Probes a server before the run: which fields it accepts and how it answers. Refused fields are left out and noted."""
 
 import re
 import ssl as ssl_module
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from backends.client import counting, lengths, message
-from backends.client.body import PATHS, SPELLING, WITHOUT, Ask, Builder
+from backends.client.body import PATHS, SPELLING, WITHOUT, Builder, RequestFormat
 from backends.client.capabilities import COSTS, Capabilities, Dropped, TokenizeForm, UsageForm
+from backends.client.control import ControlClient, ProbeResponse
 from backends.client.secrets import Redaction
-from backends.client.talk import Heard, Talk
 from harness.api import Content, Request, TextContent
 from harness.errors import BackendError, UsageError
 
@@ -17,7 +17,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 32, 8
 MOST_ATTEMPTS = 16
 ANY_ID = 1 << 31
 VOCABULARIES = (1000, 250)
-"""Sizes of vocabulary that are tried for random token ids; every model in use has more words than the first."""
+"""Vocabulary sizes tried for random token ids; all current models have more tokens than the first."""
 
 KINDS = {
     "vllm": "vllm",
@@ -29,12 +29,12 @@ KINDS = {
     "tensorrt": "tensorrt-llm",
     "bench": "bench",
 }
-"""What a server calls itself, in `owned_by` of its models or in its Server header, and the kind that it is."""
+"""Names of a server in `owned_by` of its models or in its Server header, and the kind of server."""
 
 
 async def probe(
     url: str,
-    ask: Ask,
+    ask: RequestFormat,
     content: Content,
     *,
     key: str | None = None,
@@ -43,42 +43,42 @@ async def probe(
     proxy: str | None = None,
     timeout_s: float = 600.0,
 ) -> Capabilities:
-    """Find out how requests must be put, by a few requests that are not measured.
+    """Find the request format that a server accepts, by a few requests that are not measured.
 
-    Raises BackendError for a server that cannot be reached or refuses what cannot be left out, UsageError for a
-    content that the server cannot be sent.
+    Raises BackendError for a server that cannot be reached or refuses a required field, UsageError for a
+    content that cannot be sent to it.
     """
     if ask.prompt != "ids" and ask.api == "chat" and not isinstance(content, TextContent):
         raise UsageError(_NO_TEXT)
-    async with Talk(
+    async with ControlClient(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
-    ) as talk:
-        models = await _models(talk)
-        model, entry = _chosen(ask.model, models, talk.hint)
-        prober = _Prober(talk, replace(ask, model=model), content, key)
+    ) as control:
+        models = await _models(control)
+        model, entry = _chosen(ask.model, models, control.hint)
+        prober = _Prober(control, replace(ask, model=model), content, key)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
         reported = message.whole(message.inside(entry.get("meta")).get("n_vocab"))
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
-        heard = await prober.settle([size for size in sizes if size])
-        prober.look(heard, entry)
-        found = await _tokenize(talk, prober.found)
-        return await lengths.correct(talk, found, content, key)
+        response = await prober.settle([size for size in sizes if size])
+        prober.look(response, entry)
+        found = await _tokenize(control, prober.found)
+        return await lengths.correct(control, found, content, key)
 
 
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 
 _NO_TEXT = (
-    "This content has no text, and chat takes nothing else; give --content calibrated, "
-    "--content text:tokenizer=PATH, or ask for api=completions, which takes token ids."
+    "This content has no text, and chat accepts only text; give --content calibrated, "
+    "--content text:tokenizer=PATH, or api=completions, which accepts token ids."
 )
 
 
-async def _models(talk: Talk) -> list[Mapping[str, object]] | None:
+async def _models(control: ControlClient) -> list[Mapping[str, object]] | None:
     """The entries of `/models`; None where the server does not list them."""
-    status, _, found = await talk.get(talk.at("/models"))
+    status, _, found = await control.get(control.at("/models"))
     if status in (401, 403):
         raise BackendError(
-            f"The server refuses the key (HTTP {status} from {talk.shown(talk.at('/models'))}); "
+            f"The server refuses the key (HTTP {status} from {control.shown(control.at('/models'))}); "
             "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file."
         )
     data = found.get("data") if isinstance(found, dict) else None
@@ -88,7 +88,7 @@ async def _models(talk: Talk) -> list[Mapping[str, object]] | None:
 
 
 def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) -> tuple[str, Mapping[str, object]]:
-    """The model to ask for, and what the server says of it."""
+    """The model to request, and its entry in the server's list."""
     known = {str(entry["id"]): entry for entry in models or ()}
     if named:
         return named, known.get(named, next(iter(known.values())) if len(known) == 1 else {})
@@ -103,45 +103,47 @@ def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) ->
 
 @dataclass(slots=True)
 class _Prober:
-    """Repeats one small request until the server takes it."""
+    """Repeats one small request until the server accepts it."""
 
-    talk: Talk
-    ask: Ask
+    control: ControlClient
+    ask: RequestFormat
     content: Content
     key: str | None
     dropped: list[Dropped] = field(default_factory=list)
-    cautions: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     found: Capabilities = field(default_factory=Capabilities)
-    asked: int = 0
+    attempts: int = 0
 
-    async def settle(self, vocabularies: list[int]) -> Heard:
-        """The first good answer. `self.ask` is then what the server takes."""
+    async def settle(self, vocabularies: list[int]) -> ProbeResponse:
+        """The first good answer. `self.ask` is then a format that the server accepts."""
         self._choose_prompt(vocabularies)
         for _ in range(MOST_ATTEMPTS):
-            heard = await self._try()
-            if heard.status in (400, 404, 405, 415, 422, 500, 501) and self._give_in(heard, vocabularies):
+            response = await self._try()
+            if response.status in (400, 404, 405, 415, 422, 500, 501) and self._give_in(response, vocabularies):
                 continue
-            if heard.status != 200:
-                raise self._refused(heard)
-            if heard.stream.fault is not None or heard.words:
-                raise BackendError(f"The server answers the probe with an error: {heard.words or heard.stream.fault}.")
-            if self._misread(heard):
+            if response.status != 200:
+                raise self._refused(response)
+            if response.stream.fault is not None or response.words:
+                raise BackendError(
+                    f"The server answers the probe with an error: {response.words or response.stream.fault}."
+                )
+            if self._misread(response):
                 continue
-            return heard
-        raise BackendError(f"The server refuses the probe in every form; its last words: {heard.words.rstrip('.')}.")
+            return response
+        raise BackendError(f"The server refuses every form of the probe; its last error: {response.words.rstrip('.')}.")
 
-    async def _try(self) -> Heard:
-        self.asked += 1
-        request = Request(-self.asked, 0.0, PROMPT_TOKENS, OUTPUT_TOKENS)
+    async def _try(self) -> ProbeResponse:
+        self.attempts += 1
+        request = Request(-self.attempts, 0.0, PROMPT_TOKENS, OUTPUT_TOKENS)
         try:
-            return await self.talk.ask(Builder(self.ask, self.content, self.key), request, PATHS[self.ask.api])
+            return await self.control.ask(Builder(self.ask, self.content, self.key), request, PATHS[self.ask.api])
         except ValueError as error:
             raise UsageError(str(error)) from None
 
     def _choose_prompt(self, vocabularies: list[int]) -> None:
         ids = self.ask.api == "completions" and self.ask.prompt != "text"
         if self.ask.prompt == "ids" and not ids:
-            raise UsageError("Chat takes messages of text, not token ids; ask for api=completions or prompt=text.")
+            raise UsageError("Chat accepts text messages, not token ids; use api=completions or prompt=text.")
         if not ids and not isinstance(self.content, TextContent):
             raise UsageError(_NO_TEXT)
         if ids and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
@@ -155,19 +157,19 @@ class _Prober:
             return False
         return True
 
-    def _give_in(self, heard: Heard, vocabularies: list[int]) -> bool:
-        """Leave out what the server refuses, or the next that can be left out; False when nothing is left."""
-        words = heard.words
+    def _give_in(self, response: ProbeResponse, vocabularies: list[int]) -> bool:
+        """Leave out the refused field, or the next optional one; False when none is left."""
+        words = response.words
         if self.ask.prompt == "ids" and re.search("vocab|out of range", words) and len(vocabularies) > 1:
             vocabularies.pop(0)
             self.ask = replace(self.ask, vocab_size=vocabularies[0])
             return True
-        if heard.status not in (400, 422, 500):
+        if response.status not in (400, 422, 500):
             return False
         sent = [name for name, without in WITHOUT.items() if without(self.ask) is not None]
         named = [name for name in sent if re.search(rf"\b{SPELLING.get(name, name)}\b", words)]
         if "continuous_usage_stats" in sent and "include_usage" in named and "include_usage" not in words:
-            named = ["continuous_usage_stats"]  # they name stream_options: perhaps only this part of it
+            named = ["continuous_usage_stats"]  # the error names stream_options: perhaps only this part of it
         about_ids = self.ask.prompt == "ids" and re.search(_ABOUT_IDS, words)
         if not named and about_ids and isinstance(self.content, TextContent) and self._to_text():
             return True
@@ -194,104 +196,105 @@ class _Prober:
     def _to_text(self) -> bool:
         if not isinstance(self.content, TextContent):
             raise UsageError(
-                "The server does not take token ids, and this content has no text; give --content calibrated or "
+                "The server does not accept token ids, and this content has no text; give --content calibrated or "
                 "--content text:tokenizer=PATH."
             )
         self.dropped.append(Dropped("token ids", COSTS["token ids"]))
         self.ask = replace(self.ask, prompt="text")
         return True
 
-    def _misread(self, heard: Heard) -> bool:
-        """Whether the server understood something else than was meant, silently; then it is put in another way."""
-        counted = heard.prompt_tokens
+    def _misread(self, response: ProbeResponse) -> bool:
+        """Whether the server silently misread the request; the next attempt then uses another form."""
+        counted = response.prompt_tokens
         if self.ask.prompt == "ids" and counted is not None and counted > PROMPT_TOKENS + 16:
-            return self._to_text()  # it took the list for a text
-        produced = max(heard.tokens or 0, 0 if heard.tokens else heard.events)
+            return self._to_text()  # it read the list as text
+        produced = max(response.tokens or 0, 0 if response.tokens else response.events)
         if produced > OUTPUT_TOKENS and self.ask.length == "max_completion_tokens":
             self.ask = replace(self.ask, length_field="max_tokens")
             return True
-        short = heard.tokens is not None and heard.tokens < OUTPUT_TOKENS
+        short = response.tokens is not None and response.tokens < OUTPUT_TOKENS
         if short and self.ask.ignore_eos and not self.ask.min_tokens and "min_tokens" not in dict(self.dropped):
             self.ask = replace(self.ask, min_tokens=True)
             return True
         if short and self.ask.ignore_eos and not self.ask.generation_config:
-            self.cautions.append(
-                f"the server ended the probe after {heard.tokens} of {OUTPUT_TOKENS} tokens: "
-                "answers may be shorter than asked"
+            self.warnings.append(
+                f"the server ended the probe after {response.tokens} of {OUTPUT_TOKENS} tokens: "
+                "answers may be shorter than requested"
             )
         return False
 
-    def _refused(self, heard: Heard) -> BackendError:
-        said = f": {heard.words.rstrip('.')}" if heard.words else ""
-        if heard.status in (401, 403):
+    def _refused(self, response: ProbeResponse) -> BackendError:
+        reason = f": {response.words.rstrip('.')}" if response.words else ""
+        if response.status in (401, 403):
             hint = "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file"
-            return BackendError(f"The server refuses the key (HTTP {heard.status}){said}; {hint}.")
-        if heard.status in (429, 503, 529):
-            return BackendError(f"The server is not ready (HTTP {heard.status}){said}; start the run when it is.")
-        where = self.talk.shown(self.talk.at(PATHS[self.ask.api]))
-        hint = f"; {self.talk.hint}" if heard.status in (404, 405) and self.talk.hint else ""
+            return BackendError(f"The server refuses the key (HTTP {response.status}){reason}; {hint}.")
+        if response.status in (429, 503, 529):
+            return BackendError(f"The server is not ready (HTTP {response.status}){reason}; start the run when it is.")
+        where = self.control.shown(self.control.at(PATHS[self.ask.api]))
+        hint = f"; {self.control.hint}" if response.status in (404, 405) and self.control.hint else ""
         return BackendError(
-            f"The server refuses the probe (HTTP {heard.status} from {where}, model '{self.ask.model}'){said}{hint}."
+            f"The server refuses the probe (HTTP {response.status} from {where}, model '{self.ask.model}')"
+            f"{reason}{hint}."
         )
 
-    def look(self, heard: Heard, entry: Mapping[str, object]) -> None:
-        """Write down what the answer shows."""
-        said, meta = heard.stream, message.inside(entry.get("meta"))
-        if self.ask.stream and not heard.streamed:
-            raise BackendError("The server does not stream: it answers with one JSON object; ask with stream=false.")
-        if not heard.events:
-            self.cautions.append("the probe's answer held no text, so its first token cannot be seen")
-        if said.finish_reason is None:
-            self.cautions.append("the probe's answer broke off without finish_reason: such answers count as truncated")
-        details = message.inside(said.usage.get("prompt_tokens_details"))
-        server = heard.headers.get("Server")
+    def look(self, response: ProbeResponse, entry: Mapping[str, object]) -> None:
+        """Derive the capabilities from the answer."""
+        stream, meta = response.stream, message.inside(entry.get("meta"))
+        if self.ask.stream and not response.streamed:
+            raise BackendError("The server does not stream: it answers with one JSON object; use stream=false.")
+        if not response.events:
+            self.warnings.append("the answer to the probe has no text, so the first token cannot be timed")
+        if stream.finish_reason is None:
+            self.warnings.append("the answer to the probe has no finish_reason: such answers count as truncated")
+        details = message.inside(stream.usage.get("prompt_tokens_details"))
+        server = response.headers.get("Server")
         names = " ".join(name.lower() for name in (entry.get("owned_by"), server) if isinstance(name, str))
         kind = next((kind for mark, kind in KINDS.items() if mark in names), None)
         dropped = tuple(Dropped(name, self._cost(name, cost)) for name, cost in self.dropped)
         self.found = Capabilities(
             ask=self.ask,
             dropped=dropped,
-            usage=_usage_form(heard),
-            role_early=heard.early,
-            done=said.done,
-            finish_reason=said.finish_reason is not None,
-            tokens_per_event=heard.tokens / heard.events if heard.tokens and heard.events else None,
-            cached_tokens="cached_tokens" in details or "cache_n" in said.timings,
+            usage=_usage_form(response),
+            role_early=response.early,
+            done=stream.done,
+            finish_reason=stream.finish_reason is not None,
+            tokens_per_event=response.tokens / response.events if response.tokens and response.events else None,
+            cached_tokens="cached_tokens" in details or "cache_n" in stream.timings,
             max_model_len=message.whole(entry.get("max_model_len")) or message.whole(meta.get("n_ctx")),
-            server=None if server is None else self.talk.shown(server),
+            server=None if server is None else self.control.shown(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
-            cautions=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.cautions),
+            warnings=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.warnings),
         )
 
     def _cost(self, name: str, cost: str) -> str:
-        """What leaving a field out costs, when all is settled."""
+        """The effect of leaving a field out, given the final format."""
         instead = "min_tokens" if self.ask.min_tokens else "generation_config" if self.ask.generation_config else None
         if name in ("ignore_eos", "min_tokens") and instead is not None:
             return f"{instead} asks for the length of answers instead"
         return cost
 
 
-def _usage_form(heard: Heard) -> UsageForm | None:
-    """Where the counts ride in this answer."""
-    said = heard.stream
-    if heard.tokens is None:
+def _usage_form(response: ProbeResponse) -> UsageForm | None:
+    """Where this answer has its token counts."""
+    stream = response.stream
+    if response.tokens is None:
         return None
-    if not heard.streamed:
+    if not response.streamed:
         return "the answer"
-    return "every chunk" if counting.is_continuous(said) else said.usage_at
+    return "every chunk" if counting.is_continuous(stream) else stream.usage_at
 
 
-async def _tokenize(talk: Talk, found: Capabilities) -> Capabilities:
-    """With the address that counts tokens, its form, and the length of context that it tells, where there is one."""
-    url = talk.beside("/tokenize")
+async def _tokenize(control: ControlClient, found: Capabilities) -> Capabilities:
+    """Adds the URL that counts tokens, its form, and the context length that it reports, where there is one."""
+    url = control.beside("/tokenize")
     forms: dict[TokenizeForm, dict[str, object]] = {
         "prompt": {"model": found.ask.model, "prompt": "one two"},
         "content": {"content": "one two"},
     }
     for form, question in forms.items():
-        status, told = await talk.post(url, question)
-        if status == 200 and lengths.counted(told):
-            longest = message.whole(told.get("max_model_len")) if isinstance(told, dict) else None
+        status, answered = await control.post(url, question)
+        if status == 200 and lengths.counted(answered):
+            longest = message.whole(answered.get("max_model_len")) if isinstance(answered, dict) else None
             return replace(found, tokenize=url, tokenize_form=form, max_model_len=found.max_model_len or longest)
         if status == 404:
             break

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REJECTED = (429, 503, 529)
 ERROR_CHARACTERS = 300
 CUT_OFF = ("content_filter", "abort")
-"""Finish reasons of an answer that is not the one asked for: its tokens count, it is no success."""
+"""Finish reasons of an incomplete answer: its tokens count, the request does not succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +34,35 @@ class Reader:
 
     def read(self, answer: Answer, request: Request) -> Iterator[TokenEvent | Ended]:
         """The token events, then how the request ended. Works on any part of an answer."""
-        told = self._told(answer)
-        counted = counting.count(told.stream)
-        reads = told.reads_at([told.stream.end[i] for i in counted.which])
+        parsed = self._parse(answer)
+        counted = counting.count(parsed.stream)
+        reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
         stamps_s = accumulate([answer.stamp_s[read] for read in reads], max)  # times of tokens never fall
         yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
-        status, error = self._status(answer, told, request, len(reads))
+        status, error = self._status(answer, parsed, request, len(reads))
         shared = sum(map(operator.eq, reads, reads[1:]))
-        yield _ended(answer, told, request, counted.by if reads else None, shared, status, self._shown(error))
+        yield _ended(answer, parsed, request, counted.by if reads else None, shared, status, self._shown(error))
 
     def started(self, answer: Answer) -> bool:
         """Whether a first token is among the bytes that have come so far."""
-        return bool(counting.count(self._told(answer).stream).which)
+        return bool(counting.count(self._parse(answer).stream).which)
 
     def texts(self, answer: Answer) -> list[str]:
         """The text of each token event, for a tokenizer after the run."""
-        told = self._told(answer).stream
-        return [told.text[i].encode(errors="replace").decode() for i in counting.count(told).which]
+        parsed = self._parse(answer).stream
+        return [parsed.text[i].encode(errors="replace").decode() for i in counting.count(parsed).which]
 
-    def _told(self, answer: Answer) -> _Told:
-        """What an answer says."""
+    def _parse(self, answer: Answer) -> _ParsedAnswer:
+        """Token events and end of an answer."""
         head = message(answer)
         body = b"".join(head.pieces)
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
-            return _Told(head, framing.Stream(), ends, body=body)
+            return _ParsedAnswer(head, framing.Stream(), ends, body=body)
         if _is_stream(head.headers, body):
             whole = answer.how == "complete" and not head.cut and head.fault is None
-            return _Told(head, framing.follow(framing.events(body), whole=whole), ends, body=body)
-        return _Told(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
+            return _ParsedAnswer(head, framing.follow(framing.events(body), whole=whole), ends, body=body)
+        return _ParsedAnswer(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
 
     def _shown(self, error: str | None) -> str | None:
         """One line of at most 300 characters, without secrets."""
@@ -71,27 +71,29 @@ class Reader:
         line = self.redaction.text(" ".join(error.split()))
         return line if len(line) <= ERROR_CHARACTERS else line[: ERROR_CHARACTERS - 3] + "..."
 
-    def _status(self, answer: Answer, told: _Told, request: Request, events: int) -> tuple[Status, str | None]:
+    def _status(
+        self, answer: Answer, parsed: _ParsedAnswer, request: Request, events: int
+    ) -> tuple[Status, str | None]:
         """Source: the table of statuses in the guide on endpoints."""
-        head, said = told.head, told.stream
-        agreed = said.done and said.finish_reason is not None and said.fault is None
+        head, stream = parsed.head, parsed.stream
+        agreed = stream.done and stream.finish_reason is not None and stream.fault is None
         if answer.how in ("timeout", "cancelled") and not agreed:
             return ("timeout" if answer.how == "timeout" else "cancelled"), answer.why
         if head.status is None:
             return "error", _no_head(answer, head)
         if head.status in REJECTED:
-            return "rejected", _http_error(head, told.body)
+            return "rejected", _http_error(head, parsed.body)
         if head.status != 200:
-            return "error", _http_error(head, told.body)
-        if said.fault is not None:
-            return "error", said.fault
+            return "error", _http_error(head, parsed.body)
+        if stream.fault is not None:
+            return "error", stream.fault
         if not agreed and (broken := head.fault or _broken(answer, events)) is not None:
             return "error", broken
-        return _end_of_stream(said, request, events)
+        return _end_of_stream(stream, request, events)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ParsedAnswer:
     """`ends[i]` is where in the body piece i of the message ends."""
 
     head: Message
@@ -130,7 +132,7 @@ def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Str
     if chunk is not None and (error := client_message.error_text(chunk)) is not None:
         found.fault = error
     elif ended and streamed:
-        found.fault = f"the server does not stream: it answered with {kind}; ask with stream=false"
+        found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
     elif chunk is not None:
         framing.take(found, chunk, len(body))
     elif ended:
@@ -140,7 +142,7 @@ def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Str
 
 def _no_head(answer: Answer, head: Message) -> str:
     if answer.how in ("complete", "closed"):
-        what = "before its answer was whole" if answer.data else "without an answer"
+        what = "before its answer was complete" if answer.data else "without an answer"
         return head.fault or f"the server closed the connection {what}"
     return answer.why or f"the connection was {answer.how}"
 
@@ -152,7 +154,7 @@ def _broken(answer: Answer, events: int) -> str | None:
 
 
 def _http_error(head: Message, body: bytes) -> str:
-    """Status and the server's own words."""
+    """Status and the server's own error message."""
     chunk = framing.decoded(body) or {}
     words = (
         client_message.error_text(chunk)
@@ -168,29 +170,29 @@ def _http_error(head: Message, body: bytes) -> str:
     return " ".join(parts) + (f": {words}" if words else "")
 
 
-def _end_of_stream(said: Stream, request: Request, events: int) -> tuple[Status, str | None]:
-    """The body came as far as the server sent it: did the answer end as agreed?"""
-    if said.finish_reason is None:
+def _end_of_stream(stream: Stream, request: Request, events: int) -> tuple[Status, str | None]:
+    """Status of an answer whose body arrived completely."""
+    if stream.finish_reason is None:
         return "truncated", f"the stream ended without finish_reason after {events} token events"
-    if said.finish_reason in CUT_OFF:
-        return "truncated", f"finish_reason {said.finish_reason}"
-    if said.finish_reason == "error":
+    if stream.finish_reason in CUT_OFF:
+        return "truncated", f"finish_reason {stream.finish_reason}"
+    if stream.finish_reason == "error":
         return "error", "finish_reason error"
     if not events and request.output_tokens > 0:
-        return "error", "no text: the answer ended without a token whose time is known"
+        return "error", "no text: the answer ended without a timed token"
     return "ok", None
 
 
 def _ended(
     answer: Answer,
-    told: _Told,
+    parsed: _ParsedAnswer,
     request: Request,
     by: CountedBy | None,
     shared: int,
     status: Status,
     error: str | None,
 ) -> Ended:
-    said, usage = told.stream, told.stream.usage
+    stream, usage = parsed.stream, parsed.stream.usage
     details = client_message.inside(usage.get("prompt_tokens_details"))
     cached = client_message.whole(details.get("cached_tokens"))
     if cached is None:
@@ -202,38 +204,38 @@ def _ended(
         error=error,
         sent_s=answer.sent_s,
         prompt_tokens_server=client_message.whole(usage.get("prompt_tokens")),
-        cached_tokens=cached if cached is not None else client_message.whole(said.timings.get("cache_n")),
-        exchange=_exchange(answer, told, by, shared),
+        cached_tokens=cached if cached is not None else client_message.whole(stream.timings.get("cache_n")),
+        exchange=_exchange(answer, parsed, by, shared),
     )
 
 
-def _exchange(answer: Answer, told: _Told, by: CountedBy | None, shared: int) -> Exchange:
+def _exchange(answer: Answer, parsed: _ParsedAnswer, by: CountedBy | None, shared: int) -> Exchange:
     """The row of the wire. Timings are those of llama.cpp (`timings`) and of vLLM (`metrics`, with include_metrics)."""
-    said = told.stream
+    stream = parsed.stream
     lags = list(map(operator.sub, answer.read_s, answer.stamp_s))
 
     def stamp(end: int | None) -> float | None:
-        return None if end is None else answer.stamp_s[told.read_at(end)]
+        return None if end is None else answer.stamp_s[parsed.read_at(end)]
 
     return Exchange(
         sender=answer.sender,
         address=answer.address,
-        http_status=told.head.status,
-        finish_reason=said.finish_reason,
+        http_status=parsed.head.status,
+        finish_reason=stream.finish_reason,
         counted_by=by,
         written_s=answer.written_s,
         connect_s=answer.connect_s,
         resent=answer.resent,
-        first_event_s=stamp(said.first_event),
-        first_content_s=stamp(said.first_answer),
+        first_event_s=stamp(stream.first_event),
+        first_content_s=stamp(stream.first_answer),
         reasoning_tokens=client_message.whole(
-            client_message.inside(said.usage.get("completion_tokens_details")).get("reasoning_tokens")
+            client_message.inside(stream.usage.get("completion_tokens_details")).get("reasoning_tokens")
         ),
-        server_queue_s=client_message.seconds(said.metrics.get("queue_time_ms")),
-        server_ttft_s=client_message.seconds(said.metrics.get("time_to_first_token_ms")),
-        server_prefill_s=client_message.seconds(said.timings.get("prompt_ms")),
+        server_queue_s=client_message.seconds(stream.metrics.get("queue_time_ms")),
+        server_ttft_s=client_message.seconds(stream.metrics.get("time_to_first_token_ms")),
+        server_prefill_s=client_message.seconds(stream.timings.get("prompt_ms")),
         server_decode_s=client_message.seconds(
-            said.timings.get("predicted_ms", said.metrics.get("generation_time_ms"))
+            stream.timings.get("predicted_ms", stream.metrics.get("generation_time_ms"))
         ),
         reads=len(answer.data),
         read_lag_s=max(0.0, *lags) if lags else None,

@@ -1,4 +1,4 @@
-"""Counts, after the run, the tokens of answers for which the server told no usage: by a tokenizer, never by chunks."""
+"""Counts the tokens of answers without usage, after the run: by a tokenizer, never by chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.errors import BackendError, UsageError
 if TYPE_CHECKING:
     import tokenizers
 
-    from backends.client.talk import Talk
+    from backends.client.control import ControlClient
 
 AT_ONCE = 8  # questions to the server under way
 MOST_CHARACTERS = 1 << 28  # texts kept; answers beyond them stay counted by events
@@ -32,7 +32,7 @@ class Counter(Protocol):
         ...
 
     async def tokens(self, text: str) -> int | None:
-        """Without special tokens; None where it cannot be told."""
+        """Number of tokens without special tokens; None if unknown."""
         ...
 
 
@@ -40,7 +40,7 @@ class Counter(Protocol):
 class ServerTokenizer:
     """`/tokenize` of the server."""
 
-    talk: Talk
+    control: ControlClient
     found: Capabilities
     by: CountedBy = "server tokenizer"
 
@@ -50,8 +50,8 @@ class ServerTokenizer:
         question: dict[str, object] = {"content": text, "add_special": False}
         if self.found.tokenize_form == "prompt":
             question = {"model": self.found.ask.model, "prompt": text, "add_special_tokens": False}
-        status, told = await self.talk.post(self.found.tokenize, question)
-        return lengths.counted(told) if status == 200 else None
+        status, answer = await self.control.post(self.found.tokenize, question)
+        return lengths.counted(answer) if status == 200 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Recount:
     async def count(self, counters: Sequence[Counter]) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
         """By request id: the rule, and the tokens of each event. The first counter that knows a text counts it.
 
-        A counter that fails is not asked again: a server that is gone would be waited for once for each answer.
+        A counter that fails is not used again: each answer would wait for the timeout of a server that is gone.
         """
         gate, there = asyncio.Semaphore(AT_ONCE), list(counters)
 

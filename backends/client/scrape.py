@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MetricsPage:
     """A page of metrics: where it is, and what it takes to read it. Nothing but `shown` may be written down."""
 
     url: str
@@ -63,7 +63,7 @@ class Source:
 
     @property
     def instance(self) -> str:
-        """Host and port, which tell several servers apart."""
+        """Host and port, which distinguish several servers."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
@@ -89,7 +89,7 @@ def sources(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
     proxy: str | None = None,
-) -> list[list[Source]]:
+) -> list[list[MetricsPage]]:
     """Per server the places where its page may be: `auto` tries those of the known servers, `none` gives nothing.
 
     `metrics` may name one or several addresses instead, joined by `|`. `headers` (a key, perhaps) go to the servers of
@@ -102,9 +102,9 @@ def sources(
         named = [url.strip() for url in metrics.split("|") if url.strip()]
         if not named or not all(urlsplit(url).scheme in ("http", "https") for url in named):
             raise UsageError("metrics must be auto, none, or the address of a page such as http://HOST:8000/metrics.")
-        return [[Source(url, (headers or {}) if urlsplit(url)[:2] in ours else {}, tls, proxy)] for url in named]
+        return [[MetricsPage(url, (headers or {}) if urlsplit(url)[:2] in ours else {}, tls, proxy)] for url in named]
     roots = dict.fromkeys(urlunsplit((*urlsplit(url)[:2], "", "", "")) for url in base_urls)
-    return [[Source(root + path, headers or {}, tls, proxy) for path in paths()] for root in roots]
+    return [[MetricsPage(root + path, headers or {}, tls, proxy) for path in paths()] for root in roots]
 
 
 def parsed(text: str) -> tuple[list[Sample], set[str]]:
@@ -136,7 +136,7 @@ def _escaped(value: str) -> str:
 
 
 def recognised(known: Iterable[str]) -> tuple[str | None, dict[str, str]]:
-    """Which server has such names, and what it calls the quantities that we know; None for a stranger."""
+    """The kind of server with such metric names, and its names of the known quantities; None if unknown."""
     found = set(known)
     for kind, table in names().items():
         begins = str(table["begins"])
@@ -164,11 +164,11 @@ class Scraper:
     wait for the network.
     """
 
-    def __init__(self, servers: Sequence[Sequence[Source]], write: Write, *, every_s: float = EVERY_S) -> None:
+    def __init__(self, servers: Sequence[Sequence[MetricsPage]], write: Write, *, every_s: float = EVERY_S) -> None:
         self._servers = servers
         self._write = write
         self._every_s = every_s
-        self._found: list[Source] = []
+        self._found: list[MetricsPage] = []
         self._last: dict[tuple[str, str], float] = {}
         self._known: set[str] = set()
         self._waiting: list[tuple[float, list[Sample]]] = []
@@ -238,8 +238,8 @@ class Scraper:
                 return
             time.sleep(0.2)
 
-    def _scrape(self, source: Source) -> bool:
-        asked_s = time.monotonic()
+    def _scrape(self, source: MetricsPage) -> bool:
+        requested_s = time.monotonic()
         try:
             samples, known = parsed(_page(source))
         except (OSError, HTTPException, ValueError) as error:
@@ -249,20 +249,20 @@ class Scraper:
         else:
             self._read += 1
             up = 1.0
-        at_s = 0.5 * (asked_s + time.monotonic())
+        at_s = 0.5 * (requested_s + time.monotonic())
         self._known |= known
         if up or source in self._found:
             self._waiting.append((at_s, list(self._changed(source, samples, up))))
         return bool(up)
 
-    def _changed(self, source: Source, samples: Iterable[Sample], up: float) -> Iterator[Sample]:
+    def _changed(self, source: MetricsPage, samples: Iterable[Sample], up: float) -> Iterator[Sample]:
         instance = f'instance="{_escaped(source.instance)}"'
         yield Sample(UP, instance, up)
         for name, labels, value in samples:
-            told = labels if len(self._servers) < 2 else ",".join(part for part in (instance, labels) if part)
-            if self._last.get((name, told)) != value:
-                self._last[name, told] = value
-                yield Sample(name, told, value)
+            labelled = labels if len(self._servers) < 2 else ",".join(part for part in (instance, labels) if part)
+            if self._last.get((name, labelled)) != value:
+                self._last[name, labelled] = value
+                yield Sample(name, labelled, value)
 
     def _hand_over(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -280,7 +280,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _page(source: Source) -> str:
+def _page(source: MetricsPage) -> str:
     proxies = {} if source.proxy is None else dict.fromkeys(("http", "https"), source.proxy)
     handlers: list[Any] = [urllib.request.ProxyHandler(proxies), _SameHost()]
     if source.tls is not None:
@@ -307,4 +307,4 @@ def _reason(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:200]
 
 
-__all__ = ["EVERY_S", "Sample", "Scraper", "Source", "names", "parsed", "paths", "recognised", "sources"]
+__all__ = ["EVERY_S", "MetricsPage", "Sample", "Scraper", "names", "parsed", "paths", "recognised", "sources"]

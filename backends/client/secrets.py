@@ -70,7 +70,7 @@ def is_secret_name(name: str) -> bool:
 def redaction(
     key: str | None, headers: Iterable[tuple[str, str]] = (), extra: object = None, urls: Iterable[str] = ()
 ) -> Redaction:
-    """Knows every secret of a run by its value: the key, secret headers, secret fields of the body, parts of URLs."""
+    """Holds every secret of a run by its value: the key, secret headers, secret fields of the body, parts of URLs."""
     found = [key] if key else []
     for name, value in headers:
         if is_secret_name(name):
@@ -83,7 +83,7 @@ def redaction(
 
 
 def of_command(words: Sequence[str], environ: Mapping[str, str]) -> Redaction:
-    """Knows what a command line, the files of options that it names and the environment hold of secrets."""
+    """The secrets of a command line, of the option files that it names and of the environment."""
     words = [*words, *_nested(words)]
     files = [_small_text(word) for word in words if word.endswith((".toml", ".json"))]
     text = "\n".join([*words, *files])
@@ -134,7 +134,7 @@ def _secret_fields(value: object, name: str = "") -> list[str]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Redaction:
-    """Takes secrets out of whatever will be written: known values anywhere, and what looks like one."""
+    """Redacts secrets from all output: known values anywhere, and patterns of keys."""
 
     known: tuple[str, ...] = ()
 
@@ -157,7 +157,7 @@ class Redaction:
         return _QUERY.sub(lambda m: f"{m[1]}={HIDDEN}" if is_secret_name(m[1]) else m[0], url)
 
     def headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Name and value of headers; the value of a secret one is gone whatever it is."""
+        """Name and value of headers; the value of a secret one is always redacted."""
         return [(name, HIDDEN if is_secret_name(name) else self.text(value)) for name, value in headers]
 
     def value(self, value: object, name: str = "") -> object:

@@ -1,7 +1,7 @@
 """When bytes arrived, by the clock of the kernel: times that stay right when the process that reads them is late.
 
 Linux stamps what a socket with SO_TIMESTAMPNS receives with the time of the real-time clock. A read of several segments
-carries the stamp of the newest, so a stamp is never early, and late at most by as much as the reader was.
+has the stamp of the newest, so a stamp is never early, and late at most by as much as the reader was.
 
 Watches the sockets of all connections: one file for the event loop, so that a read costs it next to nothing.
 
@@ -63,7 +63,7 @@ def stamped_socket(family: int) -> tuple[socket.socket, bool]:
 def kernel_stamps() -> bool:
     """Whether this machine stamps bytes that arrive over TCP, found out by sending some to itself.
 
-    Linux begins to stamp a moment after the first socket has asked for it, and ends when the last one is closed: who
+    Linux begins to stamp a moment after the first socket has enabled it, and ends when the last one is closed: who
     wants stamps from the first byte on keeps a socket of `stamped_socket` open and waits for this.
     """
     try:
@@ -105,7 +105,7 @@ class Clock:
     A stamp of `seconds` and `nanoseconds` is `seconds - base_s + nanoseconds * 1e-9 - shift_s` in seconds of the run;
     `base_s` keeps the numbers small, so that a float holds their nanoseconds. The offset of the two clocks is sampled
     at every wake-up between two readings of the monotonic clock, and the one from the narrowest bracket is kept. After
-    a step no stamp is believed until everything that waited has been read.
+    a step no stamp is used until everything that waited has been read.
     """
 
     __slots__ = ("_at_s", "_first_at_s", "_first_s", "_half_s", "_offset_s", "base_s", "epoch_s", "shift_s",
@@ -210,13 +210,13 @@ class Lags:
 
 
 BATCH = 16
-"""Events handled in one wake-up: about 0.25 ms, after which the event loop looks at departures again."""
+"""Events handled in one wake-up: about 0.25 ms, after which the event loop checks departures again."""
 READ, WRITE = 1, 4
 """EPOLLIN and EPOLLOUT; errors and hang-ups (8, 16) are seen by reading."""
 
 
 class Poller(Protocol):
-    """Tells connections that their sockets are ready."""
+    """Notifies connections that their sockets are ready."""
 
     clock: Clock
 
@@ -288,7 +288,7 @@ class EpollPoller:
                 connection = by_fd.get(fd)
                 if connection is not None:
                     connection.ready(what)
-        except Exception as error:  # noqa: BLE001  # a bug of ours: it ends this request, and no other waits for ever
+        except Exception as error:  # noqa: BLE001  # a bug here ends this request, and blocks no other
             assert connection is not None
             connection.fail(f"{type(error).__name__}: {error}")
         finally:

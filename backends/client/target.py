@@ -1,8 +1,8 @@
-"""Where servers are and how to get there: addresses looked up before the run, proxies, certificates.
+"""Connection targets: addresses resolved before the run, proxies, certificates, limits.
 
 How long a request may take, and how many files a process may open.
 
-TLS over bytes in memory, so that the socket's own reads, and their stamps, stay ours.
+TLS works on bytes in memory, so that this client reads the socket itself and gets the kernel's stamps.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTP
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Whose certificates are believed, and which one we show: files in PEM form; `insecure` believes anybody."""
+    """Trusted authorities and the client certificate, PEM files; `insecure` accepts every certificate."""
 
     ca: str | None = None
     client_cert: str | None = None
@@ -60,7 +60,7 @@ def _why(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One server: its URL, and the addresses of whom we really connect to (the proxy's, where there is one)."""
+    """One server: its URL, and the addresses to connect to (those of the proxy, where there is one)."""
 
     url: str
     addresses: Sequence[tuple[int, SocketAddress]]
@@ -85,7 +85,7 @@ class Place:
 
     @property
     def proxy_headers(self) -> bytes:
-        """What the proxy must be told in every request that it reads, or in its CONNECT."""
+        """Headers for the proxy, in every request that it reads or in its CONNECT."""
         if self.proxy is None or (user := urlsplit(self.proxy).username) is None:
             return b""
         words = f"{unquote(user)}:{unquote(urlsplit(self.proxy).password or '')}".encode()
@@ -114,12 +114,12 @@ async def find(url: str, proxy: str | None = None) -> Place:
     parts = urlsplit(proxy or url)
     if proxy is not None and (parts.scheme != "http" or not parts.hostname):
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        raise UsageError(f"'{shown}' is no proxy that can be used; one looks like http://HOST:PORT.")
+        raise UsageError(f"'{shown}' is not a supported proxy; expected http://HOST:PORT.")
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        why = error.strerror if isinstance(error, OSError) else "it is not a valid host name"
         raise BackendError(f"No address of the host '{parts.hostname}' can be found: {why}.") from None
     addresses = [(int(f), cast("SocketAddress", at)) for f, *_, at in found if f in (socket.AF_INET, socket.AF_INET6)]
     if len(addresses) > 1:
@@ -128,7 +128,7 @@ async def find(url: str, proxy: str | None = None) -> Place:
 
 
 async def _reachable_first(addresses: Sequence[tuple[int, SocketAddress]]) -> list[tuple[int, SocketAddress]]:
-    """'localhost' has two addresses and often one server: what refuses now is tried last."""
+    """'localhost' has two addresses and often one server: addresses that refuse now are tried last."""
     good: list[tuple[int, SocketAddress]] = []
     for family, address in addresses:
         with socket.socket(family, socket.SOCK_STREAM) as sock:
@@ -206,11 +206,11 @@ READ_BYTES = 65536
 
 
 class NotSecureError(Exception):
-    """No secure connection; the message is what OpenSSL says, without the numbers of its source lines."""
+    """No secure connection; the message is that of OpenSSL, without source line numbers."""
 
 
 class Plain(NamedTuple):
-    """What could be decrypted, and whether the other side has said that nothing follows."""
+    """Decrypted bytes, and whether the peer has closed the TLS session."""
 
     data: bytes
     ended: bool
@@ -237,13 +237,13 @@ class Secure:
         return self._out.read()
 
     def shake(self) -> bool:
-        """Go on with the handshake; True when it is done. Raises NotSecureError."""
+        """Continue the handshake; True when it is complete. Raises NotSecureError."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except (ssl.SSLError, ssl.CertificateError) as error:
-            raise NotSecureError(_said(error)) from None
+            raise NotSecureError(_tls_reason(error)) from None
         return True
 
     def encrypt(self, data: bytes) -> None:
@@ -261,10 +261,10 @@ class Secure:
         except ssl.SSLZeroReturnError:
             pass
         except ssl.SSLError as error:
-            raise NotSecureError(_said(error)) from None
+            raise NotSecureError(_tls_reason(error)) from None
         return Plain(b"".join(parts), ended=True)
 
 
-def _said(error: Exception) -> str:
+def _tls_reason(error: Exception) -> str:
     verify = getattr(error, "verify_message", None)
     return str(verify or getattr(error, "reason", None) or error)

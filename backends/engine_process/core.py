@@ -21,7 +21,7 @@ import numpy as np
 from backends.engine_process.token_blocks import block_names
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
-from backends.simulator.core import gave_way
+from backends.simulator.core import preemption_costs
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the asker of one request wants besides its lengths.
+class GenerationParams:
+    """Generation parameters of one request, besides its lengths.
 
     `prompt` are its token ids; after a token of `ends` the answer is over, and there is none before `min_tokens`
     tokens. `temperature` and `seed` are None where the engine's own hold.
@@ -64,14 +64,14 @@ class Turn:
     preempted: list[int] = field(default_factory=list)
     running: int = 0
     free_blocks: int = 0
-    gave_way: Mapping[str, object] | None = None  # what preemption cost so far, after a turn that preempted
+    preemption_costs: Mapping[str, object] | None = None  # what preemption cost so far, after a turn that preempted
 
 
-NO_WISHES: Mapping[int, Wish] = MappingProxyType({})
+NO_PARAMS: Mapping[int, GenerationParams] = MappingProxyType({})
 
 
 class EngineCore:
-    """One replica whose batches a real model carries out."""
+    """One replica whose batches a real model executes."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EngineCore:
         self._clock = clock
         self._temperature = temperature
         self._token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
-        self._wishes: dict[int, Wish] = {}
+        self._params: dict[int, GenerationParams] = {}
         self._host: dict[int, ListOf[object]] = {}  # KV of who is swapped out, block by block
 
     def token_ids(self, request_id: int) -> np.ndarray:
@@ -98,11 +98,11 @@ class EngineCore:
         self,
         arrived: ListOf[Request] = (),
         cancelled: ListOf[int] = (),
-        wishes: Mapping[int, Wish] = NO_WISHES,
+        params: Mapping[int, GenerationParams] = NO_PARAMS,
     ) -> Turn:
         """Take in, schedule, execute, commit. A turn without a step means that nothing can run.
 
-        `wishes` (by request id) go with what arrived; a request without one has the prompt of its content.
+        `params` (by request id) go with what arrived; a request without one has the prompt of its content.
         """
         now_s = self._clock()
         turn = Turn(now_s)
@@ -111,7 +111,7 @@ class EngineCore:
             if seq is not None:
                 turn.ended.append(self._end(seq, now_s, "cancelled"))
         for request in arrived:
-            refusal = self._add(request, now_s, wishes.get(request.id))
+            refusal = self._add(request, now_s, params.get(request.id))
             if refusal is not None:
                 turn.ended.append(Ended(request.id, now_s, "rejected", refusal, arrived_s=now_s))
         batch = self.replica.schedule(now_s)
@@ -120,20 +120,20 @@ class EngineCore:
         turn.running, turn.free_blocks = self.replica.running, self.replica.blocks.free
         return turn
 
-    def _add(self, request: Request, now_s: float, wish: Wish | None) -> str | None:
+    def _add(self, request: Request, now_s: float, params: GenerationParams | None) -> str | None:
         total = request.prompt_tokens + request.output_tokens
         if total > self._executor.max_tokens:
             return f"prompt and output of {total} tokens exceed the model's {self._executor.max_tokens}"
         refusal = self.replica.add(request, now_s)
         if refusal is None:
             ids = np.zeros(total, np.int64)
-            if wish is None:
+            if params is None:
                 if self._prompts is None:
                     raise ValueError(f"request {request.id} came without a prompt")
                 ids[: request.prompt_tokens] = self._prompts(request, self._executor.vocab_size)
             else:
-                ids[: request.prompt_tokens] = wish.prompt
-                self._wishes[request.id] = wish
+                ids[: request.prompt_tokens] = params.prompt
+                self._params[request.id] = params
             self._token_ids[request.id] = ids
         return refusal
 
@@ -147,17 +147,17 @@ class EngineCore:
         drafts = Drafting.of(replica, self._token_ids) if batch.draft_rows else None
         sampled = self._executor.execute(pieces if drafts is None else drafts.with_pieces(pieces, self._draft_piece))
         start_s, end_s = turn.at_s, self._clock()
-        said_all = []
+        stopping = []
         for piece, (seq, _), token in zip(pieces, items, sampled, strict=False):  # drafts come after them
             if token is not None:
                 tokens = [token] if drafts is None else drafts.kept(seq, token, sampled, self._ends(seq))
                 self._note(turn, seq, tokens)
                 if tokens[-1] in self._ends(seq):
-                    said_all.append(piece.request_id)
-                if replica.cache is not None and piece.request_id in self._wishes:
+                    stopping.append(piece.request_id)
+                if replica.cache is not None and piece.request_id in self._params:
                     # who goes on from a whole answer finds its blocks; content made from ids has names already
                     total = seq.prompt + seq.emitted + len(tokens)
-                    if piece.request_id in said_all or total == seq.prompt + seq.request.output_tokens:
+                    if piece.request_id in stopping or total == seq.prompt + seq.request.output_tokens:
                         ids = self._token_ids[piece.request_id][:total].tolist()
                         replica.cache.tell(seq, block_names(ids, replica.blocks.size))
         turn.at_s = end_s
@@ -166,14 +166,14 @@ class EngineCore:
         turn.cached = [seq.cached_tokens or 0 for seq in first]
         turn.preempted = [seq.request.id for seq in batch.preempted]
         if batch.preempted or batch.swaps:
-            turn.gave_way = gave_way([replica])
+            turn.preemption_costs = preemption_costs([replica])
         decodes = len(sampled) - len(batch.prefills)  # a padded row is not executed
         turn.step = Step(
             replica.index, start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
             batch.waiting, batch.running, batch.free_blocks,
         )  # fmt: skip
         turn.ended.extend(self._end(seq, end_s, "ok") for seq in replica.commit(batch, (end_s,)))
-        for request_id in said_all:
+        for request_id in stopping:
             stopped = replica.stop(request_id, end_s)
             if stopped is not None:  # else it was its last token anyway
                 turn.ended.append(self._end(stopped, end_s, "ok"))
@@ -198,13 +198,13 @@ class EngineCore:
             temperature=self._temperature,
             seed=request_id,
         )
-        wish = self._wishes.get(request_id)
-        if wish is not None and piece.sample:
-            _grant(wish, piece, seq.emitted)
+        params = self._params.get(request_id)
+        if params is not None and piece.sample:
+            _grant(params, piece, seq.emitted)
         return piece
 
     def _draft_piece(self, seq: Sequence, nth: int, token: int) -> Piece:
-        """The row that verifies draft number `nth` (from 1 on) of a sequence, and says what comes after it."""
+        """The row that verifies draft number `nth` (from 1 on) of a sequence, and samples the token after it."""
         piece = Piece(
             seq.request.id,
             [token],
@@ -214,9 +214,9 @@ class EngineCore:
             temperature=self._temperature,
             seed=seq.request.id,
         )
-        wish = self._wishes.get(seq.request.id)
-        if wish is not None:
-            _grant(wish, piece, seq.emitted + nth)
+        params = self._params.get(seq.request.id)
+        if params is not None:
+            _grant(params, piece, seq.emitted + nth)
         return piece
 
     def _note(self, turn: Turn, seq: Sequence, tokens: ListOf[int]) -> None:
@@ -227,12 +227,12 @@ class EngineCore:
         turn.token_ids.extend(tokens)
 
     def _ends(self, seq: Sequence) -> frozenset[int]:
-        wish = self._wishes.get(seq.request.id)
-        return wish.ends if wish is not None else frozenset()
+        params = self._params.get(seq.request.id)
+        return params.ends if params is not None else frozenset()
 
     def _end(self, seq: Sequence, now_s: float, status: Status) -> Ended:
         del self._token_ids[seq.request.id]
-        self._wishes.pop(seq.request.id, None)
+        self._params.pop(seq.request.id, None)
         self._host.pop(seq.request.id, None)
         return Ended(
             seq.request.id, now_s, status, cached_tokens=seq.cached_tokens, replica=self.replica.index,
@@ -241,15 +241,15 @@ class EngineCore:
         )  # fmt: skip
 
 
-def _grant(wish: Wish, piece: Piece, emitted: int) -> None:
-    """Draw the token of `piece`, the one after `emitted` others, as its asker wants it."""
-    piece.top_p = wish.top_p
-    if wish.temperature is not None:
-        piece.temperature = wish.temperature
-    if wish.seed is not None:
-        piece.seed = wish.seed
-    if emitted < wish.min_tokens:
-        piece.forbidden = tuple(wish.ends)
+def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
+    """Draw the token of `piece`, the one after `emitted` others, by the parameters of its request."""
+    piece.top_p = params.top_p
+    if params.temperature is not None:
+        piece.temperature = params.temperature
+    if params.seed is not None:
+        piece.seed = params.seed
+    if emitted < params.min_tokens:
+        piece.forbidden = tuple(params.ends)
 
 
 def looked_up(tokens: np.ndarray, ngram: int, count: int) -> list[int]:
@@ -296,19 +296,19 @@ class Drafting:
         return rows
 
     def kept(self, seq: Sequence, token: int, sampled: ListOf[int | None], ends: frozenset[int]) -> list[int]:
-        """What a sequence says in this step: the drafts that were right, and the model's token after them.
+        """Tokens of a sequence in this step: the drafts that were right, and the model's token after them.
 
-        `token` is what the model says after what it had; nothing follows a token of `ends`.
+        `token` is the model's token after the accepted context; nothing follows a token of `ends`.
         """
-        said = [token]
+        tokens = [token]
         for nth, draft in enumerate(self.drafts.get(seq, ())):
-            if said[-1] != draft or draft in ends:
+            if tokens[-1] != draft or draft in ends:
                 break
             after = sampled[self._first[seq] + nth]
             assert after is not None
-            said.append(after)
-        self._right[seq] = len(said) - 1
-        return said
+            tokens.append(after)
+        self._right[seq] = len(tokens) - 1
+        return tokens
 
     def right(self, seq: Sequence, _: int) -> int:
         """How many of its drafts a sequence keeps."""

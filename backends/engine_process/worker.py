@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from backends.engine_process.core import EngineCore, Wish
+from backends.engine_process.core import EngineCore, GenerationParams
 from backends.simulator.core import FREE, Core
 from harness import termination
 from harness.api import Executor, Prompts, Request
@@ -47,7 +47,7 @@ class Add:
     """A request arrives; without a wish it has the prompt of its content."""
 
     request: Request
-    wish: Wish | None = None
+    params: GenerationParams | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The prefix cache is emptied of what nobody holds."""
+    """Clear unreferenced blocks from the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Worker:
         """Until the client closes the socket."""
         first = next(self._inbox.take(wait=True), None)
         if not isinstance(first, Open):
-            return  # the client left before it asked for anything
+            return  # the client left before the first message
         try:
             core = self._open(first)
         except BenchError as error:
@@ -98,7 +98,7 @@ class Worker:
         try:
             self._turns(core)
         except OSError:
-            return  # the client is gone: nobody to tell
+            return  # the client is gone
         except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
             *_, frame_ = traceback.extract_tb(error.__traceback__)
             where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
@@ -118,8 +118,8 @@ class Worker:
                     core.replica.forget_prefixes(self._now_s())
                 elif isinstance(message, Cancel) and arrived.pop(message.request_id, None) is None:
                     cancelled.append(message.request_id)
-            wishes = {i: add.wish for i, add in arrived.items() if add.wish is not None}
-            turn = core.turn([add.request for add in arrived.values()], cancelled, wishes)
+            params = {i: add.params for i, add in arrived.items() if add.params is not None}
+            turn = core.turn([add.request for add in arrived.values()], cancelled, params)
             idle = turn.step is None
             if turn.step is not None or turn.ended:
                 self._sock.sendall(frame(turn))
@@ -144,7 +144,7 @@ class Worker:
 
 
 def token_bytes(facts: Mapping[str, object]) -> int | None:
-    """Bytes of the keys of one token in one layer, where the executor tells enough of itself."""
+    """Bytes of the keys of one token in one layer, where the executor has the facts."""
     per_token, layers = facts.get("kv_bytes_per_token"), facts.get("layers")
     if not isinstance(per_token, int) or not isinstance(layers, int):
         return None

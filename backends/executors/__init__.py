@@ -1,1 +1,1 @@
-"""What carries out a batch for real."""
+"""Executors: run batches on a real model."""

@@ -112,7 +112,7 @@ class Scratch:
         return f"<Scratch {len(self._buffers)} buffers, {held / 2**20:.1f} MiB>"
 
     def get(self, name: str, *shape: int) -> np.ndarray:
-        """An array of `shape` that is valid until `name` is asked for again."""
+        """An array of `shape` that is valid until `name` is requested again."""
         size = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < size:

@@ -1,6 +1,6 @@
 """The named tensors of a model, as Hugging Face stores them: read, made from a seed, or saved.
 
-The weights as the forward pass wants them: fused, transposed, with norms and scales folded in.
+The weights in the layout of the forward pass: fused, transposed, with norms and scales folded in.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def read(folder: Path, config: Config) -> Tensors:
         if name not in shapes:
             near = get_close_matches(name, shapes, n=1, cutoff=0.8)
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise UsageError(f"'{path}' holds tensor '{name}', which this model has no place for.{hint}")
+            raise UsageError(f"'{path}' holds tensor '{name}', which this model does not use.{hint}")
         if name in found:
             raise UsageError(f"'{path}' holds tensor '{name}' a second time.")
         if tensor.shape != shapes[name]:
             raise UsageError(
-                f"'{path}': tensor '{name}' has shape {tensor.shape}, but config.json asks for {shapes[name]}."
+                f"'{path}': tensor '{name}' has shape {tensor.shape}, but config.json requires {shapes[name]}."
             )
         if not np.isfinite(tensor).all():
             raise UsageError(f"'{path}': tensor '{name}' holds numbers that are not finite; the file is damaged.")
@@ -98,7 +98,7 @@ def read(folder: Path, config: Config) -> Tensors:
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:
-    """(name, tensor, file) of everything stored; with an index, each tensor must be where the index says."""
+    """(name, tensor, file) of everything stored; with an index, each tensor must be in the file of the index."""
     if (folder / _INDEX).exists():
         wanted = _index(folder / _INDEX)
         for file in sorted(set(wanted.values())):
@@ -135,7 +135,7 @@ def _file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     except OSError as error:
         raise UsageError(f"'{path}' cannot be read: {error.strerror}.") from None
     except SafetensorError as error:
-        raise UsageError(f"'{path}' is not a whole safetensors file: {error}.") from None
+        raise UsageError(f"'{path}' is not a complete safetensors file: {error}.") from None
     for name, entry in stored:
         yield name, _array(entry, f"'{path}': tensor '{name}'")
 

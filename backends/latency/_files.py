@@ -15,7 +15,7 @@ def latency_file(path: str) -> Mapping[str, Any]:
     """What the file holds. Raises UsageError if it is not there or neither TOML nor JSON."""
     file = Path(path)
     if not file.is_file():
-        raise UsageError(f"'{path}' is no file; a latency model in a file is what 'bench fit --out' writes.")
+        raise UsageError(f"'{path}' is not a file; a latency model in a file is what 'bench fit --out' writes.")
     try:
         text = file.read_text(encoding="utf-8")
         held = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)

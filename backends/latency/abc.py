@@ -49,7 +49,7 @@ def _of_file(path: str) -> dict[str, list[float]]:
         fit = {}
     if not fit or any(len(constants) != 3 or min(constants) < 0 for constants in fit.values()):
         raise UsageError(
-            f"'{path}' is no set of abc constants: it needs prefill_s, decode_small_s and decode_large_s, each with "
+            f"'{path}' is not a set of abc constants: it needs prefill_s, decode_small_s and decode_large_s, each with "
             "three numbers that are not negative."
         )
     return fit
@@ -109,9 +109,9 @@ class Abc:
         fit = models.get(self.model.lower(), {}).get(f"tp{self.tp}")
         if fit is None or self.hardware.lower() != "a100-80g":
             known = "; ".join(f"{m} with tp {', '.join(tp[2:] for tp in tps)}" for m, tps in models.items())
-            asked = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
+            requested = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
             raise UsageError(
-                f"No abc constants for {asked}. Known: {' and '.join(engines)} on a100-80g, {known}; "
+                f"No abc constants for {requested}. Known: {' and '.join(engines)} on a100-80g, {known}; "
                 "for other models or GPUs use the latency model 'roofline'."
             )
         return fit

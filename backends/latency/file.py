@@ -19,7 +19,7 @@ class File:
     """The latency model that the file `path` describes, for `model` on `tp` x `pp` GPUs; a file of others is refused.
 
     Its methods are those of the model in the file, so that reading it from there costs nothing per step. A model that
-    knows no pipeline stages gives the time of one.
+    has no pipeline stages gives the time of one.
     """
 
     path: str

@@ -1,6 +1,6 @@
 """Linear: a fixed time per step plus a time per token, per decode and per cached token.
 
-Every step takes 10 ms unless told otherwise: the constants that are not given are 0.
+By default every step takes 10 ms: constants that are not given are 0.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Recorded:
         columns = (requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s"))
         self._arrived = {i: (arrived, sent) for i, arrived, sent in zip(*columns, strict=True) if arrived is not None}
         if not self._arrived:
-            raise UsageError(f"'{self.run}' tells no arrived_s: its backend did not see its own scheduler.")
+            raise UsageError(f"'{self.run}' has no arrived_s: its backend did not record arrivals at its scheduler.")
 
     def retimed(
         self,
@@ -66,8 +66,8 @@ class Recorded:
         """Simulate with the arrivals of the run; records keep the schedule and the sending times of the run."""
         due_s: dict[int, float] = {}
 
-        def arriving(asked: Iterable[Request]) -> list[Request]:
-            there = [request for request in asked if request.id in self._arrived]
+        def arriving(incoming: Iterable[Request]) -> list[Request]:
+            there = [request for request in incoming if request.id in self._arrived]
             due_s.update((request.id, request.scheduled_s) for request in there)
             retimed = [replace(request, scheduled_s=self._arrived[request.id][0]) for request in there]
             return sorted(retimed, key=lambda r: (r.scheduled_s, self._arrived[r.id][1], r.id))

@@ -120,7 +120,7 @@ def _points(table: Mapping[str, Any], name: str) -> tuple[_Points, _Points, floa
         prefill = sorted((float(n), float(s) - squared_s * float(n) ** 2) for n, s in table["prefill"])
     except (KeyError, TypeError, ValueError):
         raise UsageError(
-            f"'{name}' is no table of step times: it needs prefill = [[tokens, seconds], ...] and "
+            f"'{name}' is not a table of step times: it needs prefill = [[tokens, seconds], ...] and "
             "decode = [[sequences, cached tokens, seconds], ...], and may have prefill_token_squared_s and "
             "context_token_s."
         ) from None

@@ -22,14 +22,14 @@ from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING
 
 from backends.server import fields
-from backends.server.fields import Api, Ask
+from backends.server.fields import Api, GenerationRequest
 from backends.server.metrics import Metrics
 from backends.server.service import EndReason, Listener, Ticket, Tokenizer
-from backends.server.words import Words
+from backends.server.stop_texts import AnswerText
 
 if TYPE_CHECKING:
     from backends.server.faults import Fault
-    from backends.server.truth import Record
+    from backends.server.truth import AnswerRecord
 
 
 RESET = struct.pack("ii", 1, 0)
@@ -37,18 +37,18 @@ RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(slots=True)
-class Outcome:
-    """How an answer went so far: what metrics and log need in the end."""
+class AnswerLog:
+    """Progress of an answer, for metrics and the log."""
 
-    ask: Ask
-    record: Record
+    ask: GenerationRequest
+    record: AnswerRecord
     metrics: Metrics
     ticket: Ticket | None = None
     first_s: float = 0.0
     last_s: float = 0.0
 
-    def told(self, made: int, due_s: float, left_s: float) -> None:
-        """`made` tokens in all have left."""
+    def record_write(self, made: int, due_s: float, left_s: float) -> None:
+        """Record that `made` tokens in all have been sent."""
         record, metrics = self.record, self.metrics
         if self.first_s:
             metrics.gap.observe(left_s - self.last_s)
@@ -61,7 +61,7 @@ class Outcome:
         record.left_s.append(left_s)
 
     def close(self) -> None:
-        """Count the answer, whatever became of it."""
+        """Count the answer, complete or not."""
         record, metrics, ticket = self.record, self.metrics, self.ticket
         if ticket is not None:
             record.scheduled_s = ticket.scheduled_s
@@ -86,25 +86,25 @@ class Outcome:
             metrics.inference.observe(self.last_s - scheduled_s)
 
 
-class Whole:
-    """An answer in one piece: it is told when it has ended."""
+class CompleteAnswer:
+    """A non-streamed answer: sent when it is complete."""
 
     __slots__ = ("_outcome", "_texts", "_words", "done", "made")
 
-    def __init__(self, outcome: Outcome, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
+    def __init__(self, outcome: AnswerLog, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
         self._outcome = outcome
-        self._words = Words(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
+        self._words = AnswerText(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
         self._texts: list[str] = []
         self.done = done
         self.made = 0
 
     @property
     def text(self) -> str:
-        """What was said."""
+        """The complete text."""
         return "".join(self._texts)
 
     def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
-        """Keep the words; times count as if they had left."""
+        """Keep the text; times count as if it had been sent."""
         if self.done.done():
             return
         outcome = self._outcome
@@ -112,7 +112,7 @@ class Whole:
         self._texts.append(self._words.add(token_ids))
         outcome.metrics.generation_tokens += len(token_ids)
         if token_ids:
-            outcome.told(self.made, due_s, at_s)
+            outcome.record_write(self.made, due_s, at_s)
         stopped = self._words.stopped
         if end is None and not stopped:
             return
@@ -124,14 +124,14 @@ class Whole:
         self.done.set_result(None)
 
 
-class Streamed:
+class StreamedAnswer:
     """An answer as server-sent events, one write a step; the last one holds everything up to the end of the body."""
 
     __slots__ = ("_chunks", "_framed", "_malformed", "_outcome", "_started", "_transport", "_words", "done", "made")
 
     def __init__(
         self,
-        outcome: Outcome,
+        outcome: AnswerLog,
         tokenizer: Tokenizer,
         done: asyncio.Future[None],
         chunks: Chunks,
@@ -140,7 +140,7 @@ class Streamed:
         malformed: int = 0,
     ) -> None:
         self._outcome = outcome
-        self._words = Words(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
+        self._words = AnswerText(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
         self._chunks = chunks
         self._transport = transport
         self._framed = framed
@@ -167,11 +167,11 @@ class Streamed:
         if end is None and not words.stopped:
             if text or outcome.ask.usage_on_every_chunk:
                 self._write(self._event(text).encode())
-                outcome.told(self.made, due_s, time.monotonic())
+                outcome.record_write(self.made, due_s, time.monotonic())
             return
         self._last(text, "stop" if end is None else end, error)
         if token_ids:
-            outcome.told(self.made, due_s, time.monotonic())
+            outcome.record_write(self.made, due_s, time.monotonic())
         self.done.set_result(None)
 
     def _last(self, text: str, end: EndReason, error: str) -> None:
@@ -215,7 +215,7 @@ class Streamed:
         self._transport.write(frame(payload) + last if self._framed else payload)
 
 
-class Troubled:
+class FaultyAnswer:
     """Lets things go wrong with an answer at a token, and passes the rest on, later perhaps."""
 
     __slots__ = ("_answer", "_cut", "_faults", "_later", "_loop", "_made", "_over_s", "_shift_s", "_timer")
@@ -253,7 +253,7 @@ class Troubled:
             self._wait()
 
     def stop(self) -> None:
-        """Nobody listens any more."""
+        """The client has disconnected."""
         self._later.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -320,18 +320,18 @@ class Chunks:
         self._usage_before = f',"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":'
 
     def text(self, text: str, made: int | None = None) -> str:
-        """A piece of the answer, with the usage so far where `made` tokens are told."""
+        """A piece of the answer; with `made` also the usage so far."""
         return f"{self._before}{quote(text)}{self._after}{self._usage(made)}}}\n\n"
 
-    def role(self, told: bool = False) -> str:
-        """The first chunk of a chat, with a usage of no tokens where usage is told; a completion has none."""
+    def role(self, with_usage: bool = False) -> str:
+        """The first chunk of a chat, with zero usage if `with_usage`; a completion has none."""
         if not self._chat:
             return ""
         delta = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-        return f"{self._head}{delta}{self._usage(0 if told else None)}}}\n\n"
+        return f"{self._head}{delta}{self._usage(0 if with_usage else None)}}}\n\n"
 
     def finish(self, reason: str, made: int | None = None) -> str:
-        """Tells why the answer has ended."""
+        """The chunk with the finish reason."""
         what = '{"index":0,"delta":{}' if self._chat else '{"index":0,"text":""'
         return f'{self._head}{what},"logprobs":null,"finish_reason":"{reason}"}}]{self._usage(made)}}}\n\n'
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from backends.engine import Engine
 from backends.engine_process import worker
-from backends.engine_process.core import Turn, Wish
-from backends.engine_process.link import Link
+from backends.engine_process.core import GenerationParams, Turn
+from backends.engine_process.process import EngineProcess
 from backends.engine_process.token_blocks import block_names
 from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
@@ -31,7 +31,7 @@ def make(spec: Spec) -> EngineService:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _EngineAnswer:
     """One answer under way."""
 
     listener: Listener
@@ -51,9 +51,9 @@ class EngineService:
     _ends: frozenset[int] = field(default=frozenset(), init=False)
     _facts: dict[str, object] = field(default_factory=dict, init=False, repr=False)
     _vocab_size: int = field(default=0, init=False)
-    _link: Link = field(init=False, repr=False)
+    _link: EngineProcess = field(init=False, repr=False)
     _judge: Replica | None = field(default=None, init=False, repr=False)
-    _open: dict[int, _Answer] = field(default_factory=dict, init=False, repr=False)
+    _open: dict[int, _EngineAnswer] = field(default_factory=dict, init=False, repr=False)
     _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
     _running: int = field(default=0, init=False)
@@ -64,7 +64,7 @@ class EngineService:
     _failure: BackendError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._link = Link(self._hear, self._fail)
+        self._link = EngineProcess(self._hear, self._fail)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -107,11 +107,13 @@ class EngineService:
         if refusal is not None:
             raise ValueError(refusal)
         ends = frozenset() if sampling.ignore_eos else self._ends
-        wish = Wish(token_ids, ends, sampling.min_tokens, sampling.temperature, sampling.top_p, sampling.seed)
+        params = GenerationParams(
+            token_ids, ends, sampling.min_tokens, sampling.temperature, sampling.top_p, sampling.seed
+        )
         if self._judge.cache is not None:
             size = self._judge.blocks.size
             request = replace(request, prefix_ids=block_names(token_ids, size), prefix_block_tokens=size)
-        self._link.send(worker.Add(request, wish))
+        self._link.send(worker.Add(request, params))
 
         def abort() -> None:
             if self._open.pop(request.id, None) is not None:
@@ -119,7 +121,7 @@ class EngineService:
                     self._link.send(worker.Cancel(request.id))
 
         ticket = Ticket(abort)
-        self._open[request.id] = _Answer(listener, ticket, ends, len(token_ids))
+        self._open[request.id] = _EngineAnswer(listener, ticket, ends, len(token_ids))
         return ticket
 
     def stats(self) -> Stats:
@@ -139,7 +141,7 @@ class EngineService:
         return rows
 
     def clear_cache(self) -> None:
-        """Forget the stored blocks that nobody holds, before the next step."""
+        """Forget the unreferenced stored blocks, before the next step."""
         with contextlib.suppress(BackendError):  # it is gone with all that it stored
             self._link.send(worker.Forget())
 
@@ -183,7 +185,7 @@ class EngineService:
                 answer.ticket.preemptions += 1
 
     @staticmethod
-    def _end(answer: _Answer, token: int) -> EndReason:
+    def _end(answer: _EngineAnswer, token: int) -> EndReason:
         return "stop" if token in answer.ends else "length"
 
     def _fail(self, error: BackendError) -> None:
@@ -195,11 +197,11 @@ class EngineService:
 
 
 def _by_request(turn: Turn) -> dict[int, tuple[int, ...]]:
-    """What each request was told in a turn: one token, or several with drafts."""
-    told: dict[int, tuple[int, ...]] = {}
+    """Tokens of a turn by request: one each, or several with drafts."""
+    by_request: dict[int, tuple[int, ...]] = {}
     for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-        told[request_id] = (*told.get(request_id, ()), token)
-    return told
+        by_request[request_id] = (*by_request.get(request_id, ()), token)
+    return by_request
 
 
 def _whole(fact: object) -> int:

@@ -89,7 +89,7 @@ def _values(kind: Kind, spec: Spec) -> tuple[int, int, float]:
 
 
 class Faults:
-    """Counts requests for tokens and tells what shall go wrong with each."""
+    """Counts requests for tokens and picks the faults of each."""
 
     __slots__ = ("_faults", "_requests")
 

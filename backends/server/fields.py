@@ -1,11 +1,11 @@
-"""What a client may ask for, read from the JSON of its request and checked before anything is computed.
+"""Parses and checks the JSON body of a request before anything is computed.
 
-Unknown fields are ignored, as the servers do that this one stands in for; what would change the answer and cannot be
-given (several answers, log probabilities, images) is refused with a sentence.
+Unknown fields are ignored, as real servers do; what would change the answer and is not supported
+(several answers, log probabilities, images) is refused with an error message.
 
-Errors as OpenAI's API tells them: a status and `{"error": {"message", "type", "param", "code"}}`.
+Errors have the form of OpenAI's API: a status and `{"error": {"message", "type", "param", "code"}}`.
 
-How long a prompt and its answer may be together, as clients are told.
+Reports the maximum length of prompt and answer together.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _CHARACTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One request for tokens, understood. `stops` are texts that end the answer."""
+class GenerationRequest:
+    """One parsed request for tokens. `stops` are texts that end the answer."""
 
     api: Api
     prompt: tuple[int, ...]
@@ -57,14 +57,14 @@ def parse(body: bytes) -> dict[str, object]:
 
 
 def check_model(fields: Mapping[str, object], names: Sequence[str]) -> None:
-    """Raises Refused (404) when another model is asked for. No model at all is taken for ours."""
+    """Raises Refused (404) for a request of another model; a missing model is accepted."""
     model = fields.get("model")
     if model is not None and model not in names:
         message = f"The model '{model}' does not exist here; this server has '{names[0]}'."
         raise Refused(404, message, param="model", code="model_not_found")
 
 
-def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> Ask:
+def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> GenerationRequest:
     """Read a request. Raises Refused (400) naming the field that is wrong."""
     _refuse_what_is_not_here(fields)
     tokens = (chat_prompt if api == "chat" else text_prompt)(fields, tokenizer, max_model_len)
@@ -72,7 +72,7 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
     options = _object(fields, "stream_options")
     stream = _flag(fields, "stream")
     continuous = _flag(options, "continuous_usage_stats")
-    return Ask(
+    return GenerationRequest(
         api,
         tuple(tokens),
         _sampling(api, fields, len(tokens), room, max_model_len),
@@ -264,7 +264,7 @@ TYPES: Mapping[int, str] = {
 
 
 class Refused(Exception):
-    """The request gets this answer instead of tokens; `message` is one sentence for the client."""
+    """The request gets this error response; `message` is one sentence for the client."""
 
     def __init__(
         self,

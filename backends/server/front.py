@@ -21,7 +21,7 @@ from backends.server import answers, fields, metrics
 from backends.server.faults import Fault, Faults
 from backends.server.fields import Refused
 from backends.server.service import Listener, Service
-from backends.server.truth import Record, Truth
+from backends.server.truth import AnswerRecord, TruthLog
 from harness.errors import BackendError
 
 STREAM_HEADERS = {
@@ -42,7 +42,7 @@ class Front:
     """
 
     service: Service
-    truth: Truth
+    truth: TruthLog
     names: Sequence[str]
     version: str
     max_queue: int | None = None
@@ -60,7 +60,7 @@ class Front:
 
     def application(self) -> web.Application:
         """The routes of it all."""
-        app = web.Application(middlewares=[self._told], client_max_size=self.max_body_bytes)
+        app = web.Application(middlewares=[self._with_error_body], client_max_size=self.max_body_bytes)
         app.router.add_post("/v1/chat/completions", partial(self._tokens, api="chat"))
         app.router.add_post("/v1/completions", partial(self._tokens, api="completions"))
         app.router.add_get("/v1/models", self._models)
@@ -83,7 +83,7 @@ class Front:
         self.metrics.steps(self.service.steps())
 
     @web.middleware
-    async def _told(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _with_error_body(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every refusal and every error leaves as OpenAI's error object."""
         try:
             self._authorize(request)
@@ -110,11 +110,11 @@ class Front:
             raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
 
     async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:
-        """One request for tokens; whatever becomes of it stands in the log."""
+        """One request for tokens; its outcome is in the log."""
         received_s = time.monotonic()
         given = _given_id(request)
         prefix = "chatcmpl-" if api == "chat" else "cmpl-"
-        record = Record(prefix + (given or _new_id()), given, api, False, received_s)
+        record = AnswerRecord(prefix + (given or _new_id()), given, api, False, received_s)
         faults = self.faults.of_next()
         record.faults = tuple(fault.text for fault in faults)
         self.open += 1
@@ -135,7 +135,7 @@ class Front:
             self.truth.ended(record)
 
     async def _answer(
-        self, request: web.Request, api: fields.Api, record: Record, faults: Sequence[Fault]
+        self, request: web.Request, api: fields.Api, record: AnswerRecord, faults: Sequence[Fault]
     ) -> web.StreamResponse:
         self._admit()
         await self._fail_first(request, faults)
@@ -143,7 +143,7 @@ class Front:
         fields.check_model(body, self.names)
         ask = fields.ask(api, body, self.service.tokenizer, self.service.max_model_len)
         record.prompt_tokens, record.stream = len(ask.prompt), ask.stream
-        outcome = answers.Outcome(ask, record, self.metrics)
+        outcome = answers.AnswerLog(ask, record, self.metrics)
         if ask.stream:
             return await self._streamed(request, outcome, faults)
         return await self._whole(request, outcome, faults)
@@ -151,7 +151,7 @@ class Front:
     def _admit(self) -> None:
         headers = {"Retry-After": str(math.ceil(RETRY_AFTER_S))}
         if self.draining:
-            raise Refused(503, "The server is about to end.", code="shutting_down", headers=headers)
+            raise Refused(503, "The server is shutting down.", code="shutting_down", headers=headers)
         if self.max_queue is not None and self.service.stats().waiting >= self.max_queue:
             message = f"The queue is full: {self.max_queue} requests wait."
             raise Refused(429, message, code="queue_full", headers=headers)
@@ -169,7 +169,7 @@ class Front:
                 await _forever()
 
     async def _streamed(
-        self, request: web.Request, outcome: answers.Outcome, faults: Sequence[Fault]
+        self, request: web.Request, outcome: answers.AnswerLog, faults: Sequence[Fault]
     ) -> web.StreamResponse:
         record = outcome.record
         response = web.StreamResponse(headers=self._headers(STREAM_HEADERS, record))
@@ -180,17 +180,17 @@ class Front:
         if not framed:
             response.force_close()  # without chunks only the end of the connection tells the end of the answer
         done = asyncio.get_running_loop().create_future()
-        answer = answers.Streamed(outcome, self.service.tokenizer, done, builder, transport, framed, malformed)
+        answer = answers.StreamedAnswer(outcome, self.service.tokenizer, done, builder, transport, framed, malformed)
         await self._run(request, outcome, answer, faults, head=response)
         await response.write_eof()
         return response
 
     async def _whole(
-        self, request: web.Request, outcome: answers.Outcome, faults: Sequence[Fault]
+        self, request: web.Request, outcome: answers.AnswerLog, faults: Sequence[Fault]
     ) -> web.StreamResponse:
         record = outcome.record
         done = asyncio.get_running_loop().create_future()
-        answer = answers.Whole(outcome, self.service.tokenizer, done)
+        answer = answers.CompleteAnswer(outcome, self.service.tokenizer, done)
         await self._run(request, outcome, answer, faults)
         if record.finish_reason == "error":
             raise Refused(500, record.error or "The backend failed.")
@@ -208,17 +208,17 @@ class Front:
     async def _run(
         self,
         request: web.Request,
-        outcome: answers.Outcome,
-        answer: answers.Streamed | answers.Whole,
+        outcome: answers.AnswerLog,
+        answer: answers.StreamedAnswer | answers.CompleteAnswer,
         faults: Sequence[Fault],
         head: web.StreamResponse | None = None,
     ) -> None:
         """Give the request to the service and wait for its last token, or for the client to hang up."""
         listener: Listener = answer
-        trouble: answers.Troubled | None = None
+        trouble: answers.FaultyAnswer | None = None
         if any(fault.token > 0 and fault.kind != "malformed" for fault in faults):
             later = [fault for fault in faults if fault.token > 0 and fault.kind != "malformed"]
-            trouble = answers.Troubled(answer, later, lambda fault: answers.cut(_transport(request), fault))
+            trouble = answers.FaultyAnswer(answer, later, lambda fault: answers.cut(_transport(request), fault))
             listener = trouble
         ask = outcome.ask
         try:
@@ -242,7 +242,7 @@ class Front:
             outcome.record.output_tokens = answer.made
             outcome.close()
 
-    def _headers(self, own: dict[str, str], record: Record) -> dict[str, str]:
+    def _headers(self, own: dict[str, str], record: AnswerRecord) -> dict[str, str]:
         plain_id = record.x_request_id or record.id.split("-", 1)[1]
         return own | {"X-Request-Id": plain_id, "Server": f"bench/{self.version}"}
 
@@ -291,7 +291,7 @@ class Front:
         return web.Response()
 
 
-async def _fields(request: web.Request, record: Record | None = None) -> dict[str, object]:
+async def _fields(request: web.Request, record: AnswerRecord | None = None) -> dict[str, object]:
     """The JSON of the body; `record` learns when all of it had come."""
     try:
         body = await request.read()
@@ -309,7 +309,7 @@ def _transport(request: web.Request) -> asyncio.Transport:
 
 
 async def _forever() -> NoReturn:
-    """Until the client hangs up, which cancels us, or the server ends."""
+    """Wait until the client disconnects, which cancels this task, or the server ends."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError
 

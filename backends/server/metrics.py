@@ -1,4 +1,4 @@
-"""What `GET /metrics` tells, under the names and with the buckets of vLLM, in Prometheus' text format 0.0.4.
+"""The metrics of `GET /metrics`, under the names and with the buckets of vLLM, in Prometheus' text format 0.0.4.
 
 Source of names, labels and buckets: vllm-project/vllm `vllm/v1/metrics/loggers.py`.
 """

@@ -23,7 +23,7 @@ VOCAB_SIZE = 1024
 MAX_MODEL_LEN = 131_072
 """Any prompt of a published trace fits."""
 BURST = 4096
-"""Tokens told before the loop reads its sockets again: without a gap all of an answer is due at once."""
+"""Tokens sent before the loop reads its sockets again: with a gap of 0 all of an answer is due at once."""
 
 
 def make(spec: Spec) -> NullService:
@@ -35,8 +35,8 @@ def make(spec: Spec) -> NullService:
 
 
 @dataclass(slots=True)
-class _Answer:
-    """One answer under way: `made` of `tokens` have been told, the first was due at `first_s`."""
+class _NullAnswer:
+    """One answer in flight: `made` of `tokens` have been sent, the first was due at `first_s`."""
 
     listener: Listener | None
     first_s: float
@@ -54,7 +54,7 @@ class NullService:
     max_model_len: int = MAX_MODEL_LEN
     tokenizer: Tokenizer = field(default_factory=lambda: builtin(VOCAB_SIZE), repr=False)
     _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
-    _due: list[tuple[float, int, _Answer]] = field(default_factory=list, init=False, repr=False)
+    _due: list[tuple[float, int, _NullAnswer]] = field(default_factory=list, init=False, repr=False)
     _order: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _running: int = field(default=0, init=False)
 
@@ -76,7 +76,7 @@ class NullService:
         if self.null.tokens is not None and not sampling.ignore_eos:
             tokens = min(max(self.null.tokens, sampling.min_tokens), tokens)
         reason: EndReason = "length" if tokens == sampling.max_tokens else "stop"
-        answer = _Answer(listener, first_s, tokens, reason)
+        answer = _NullAnswer(listener, first_s, tokens, reason)
         self._running += 1
         heapq.heappush(self._due, (answer.first_s, next(self._order), answer))
         if self._due[0][2] is answer:
@@ -105,13 +105,13 @@ class NullService:
             self._alarm = None
         self._due.clear()
 
-    def _abort(self, answer: _Answer) -> None:
+    def _abort(self, answer: _NullAnswer) -> None:
         if answer.listener is not None:
             answer.listener = None
             self._running -= 1
 
     def _ring(self) -> None:
-        """Tell the tokens that are due now; what becomes due meanwhile waits until the loop has read its sockets."""
+        """Send the tokens that are due now; what becomes due meanwhile waits until the loop has read its sockets."""
         now_s = time.monotonic()
         due = self._due
         for _ in range(BURST):
@@ -124,7 +124,7 @@ class NullService:
                 heapq.heappop(due)
         self._set_alarm()
 
-    def _tell(self, answer: _Answer, due_s: float) -> bool:
+    def _tell(self, answer: _NullAnswer, due_s: float) -> bool:
         """One token; whether there are more to come."""
         listener = answer.listener
         if listener is None:

@@ -1,4 +1,4 @@
-"""Runs a server until it is told to end: start, ready line, drain, and how late its tokens were."""
+"""Runs a server until a signal ends it: start, ready line, drain, lateness of its tokens."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
 from backends.server.service import Service
-from backends.server.truth import Truth
+from backends.server.truth import TruthLog
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
 
@@ -29,13 +29,13 @@ GARBAGE_S = 600.0
 NOT_HTTP = (HttpProcessingError, web.RequestPayloadError)
 _HOUSEKEEPING_S = 1.0
 _LOGGER = logging.getLogger(__name__)
-# for faults of ours: what is no HTTP has got its 400, and nobody at the server needs to read of it
+# only for internal errors: input that is not HTTP got its 400, and is not logged
 _LOGGER.addFilter(lambda row: not (row.exc_info and isinstance(row.exc_info[1], NOT_HTTP)))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that `bench serve` can be told. `port` 0 takes a free one; `log` is the file of the truth."""
+    """Options of `bench serve`. `port` 0 takes a free one; `log` is the file of true send times."""
 
     backend: str = "engine"
     host: str = "127.0.0.1"
@@ -81,7 +81,7 @@ async def serving(options: Options, service: Service | None = None) -> AsyncIter
     try:
         await service.start()
         names = list(dict.fromkeys([options.name or service.model, service.model]))
-        truth = Truth(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
+        truth = TruthLog(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
         front = Front(service, truth, names, version("bench"), options.max_queue, options.max_body_bytes,
                       options.api_key, faults)  # fmt: skip
         async with _listening(front, options) as running:
@@ -125,7 +125,7 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
 
 
 async def _count_steps(front: Front) -> None:
-    """Steps must not pile up where nobody asks for the metrics."""
+    """Count steps regularly: they would pile up if /metrics is not scraped."""
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         front.count_steps()
@@ -145,13 +145,13 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
-    asked = 0
+    signals = 0
 
     def end() -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal signals
+        signals += 1
         ended.set()
-        if asked > 1:
+        if signals > 1:
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -168,7 +168,7 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
             if left:
                 say(f"Ending: {left} answers may finish within {options.grace_s:g} s; Ctrl-C again ends them now.")
     except asyncio.CancelledError:
-        if asked < 2:
+        if signals < 2:
             raise
     if running is not None:
         say(running.front.truth.lateness.line())
@@ -185,7 +185,7 @@ async def _watch(front: Front, ended: asyncio.Event) -> None:
 
 
 async def _tidy(front: Front) -> None:
-    """Collect garbage when nobody waits for tokens, and at least every ten minutes.
+    """Collect garbage when no answer is in flight, and at least every ten minutes.
 
     All streams stand still meanwhile (40 ms with 1,000 of them); only closed connections leave cycles, some 3 kB each.
     """

@@ -13,18 +13,18 @@ from typing import Literal, Protocol
 from harness.api import Step
 
 STEPS_KEPT = 100_000
-"""Steps that nobody has asked for are forgotten beyond this many."""
+"""The most steps kept until they are taken; older ones are dropped."""
 
 EndReason = Literal["stop", "length", "error"]
-"""Why tokens end: the model said so (end of sequence), `max_tokens` were made, or the backend failed."""
+"""Why tokens end: end of sequence, `max_tokens` reached, or the backend failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an answer is drawn. `temperature` or `seed` None: as the backend was told when it started.
+    """How an answer is sampled. `temperature` or `seed` None: the default of the backend.
 
-    `max_tokens` is at least 1, and prompt and answer fit `max_model_len`: the front sees to that. An end-of-sequence
-    token before `min_tokens`, or with `ignore_eos`, does not end the answer. Stop texts are the front's business: it
+    `max_tokens` is at least 1, and prompt and answer fit `max_model_len`: the front checks both. An end-of-sequence
+    token before `min_tokens`, or with `ignore_eos`, does not end the answer. Stop texts are handled by the front: it
     aborts when it has seen one.
     """
 
@@ -37,7 +37,7 @@ class Sampling:
 
 
 class Listener(Protocol):
-    """Who hears the tokens of one request."""
+    """Receives the tokens of one request."""
 
     def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
         """One call per step that gave this request tokens; `end` is not None in the last call, and only there.
@@ -51,11 +51,11 @@ class Listener(Protocol):
 
 @dataclass(slots=True)
 class Ticket:
-    """A request under way, with what the service knows about it so far.
+    """A request in flight and its state so far.
 
     `scheduled_s` is when it first left the queue, `cached_tokens` how much of its prompt came out of the prefix
-    cache; both are set before its first token is told. `abort` may be called at any time, twice, and after the end;
-    afterwards the listener hears nothing more, and the sequence is gone before the next step.
+    cache; both are set before its first token is sent. `abort` may be called at any time, twice, and after the end;
+    afterwards the listener gets no more calls, and the sequence is gone before the next step.
     """
 
     abort: Callable[[], None]
@@ -68,7 +68,7 @@ class Ticket:
 class Stats:
     """What `/metrics` and `/health` show now. `kv_usage` is a share (0..1).
 
-    Preemptions and prefix tokens are totals since the start; `failure` tells why nothing is served any more.
+    Preemptions and prefix tokens are totals since the start; `failure` is why the service has stopped.
     """
 
     running: int = 0
@@ -101,7 +101,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a text; `special` adds what the model wants around it (a token of beginning)."""
+        """Token ids of a text; `special` adds the special tokens of the model (such as a begin token)."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -145,7 +145,7 @@ class Service(Protocol):
     ) -> Ticket:
         """Take a request in now. Raises ValueError (one sentence, for the client) when it can never be served.
 
-        `received_s` is when its last byte had been read, None for now: who promises times counts them from there.
+        `received_s` is when its last byte had been read, None for now: promised times count from there.
         """
         ...
 

@@ -31,7 +31,7 @@ def make(spec: Spec) -> SimService:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _SimAnswer:
     """One answer under way: `made` tokens of words that follow from `seed`."""
 
     listener: Listener
@@ -51,9 +51,9 @@ class _Answer:
 
 @dataclass(slots=True)
 class SimService:
-    """Each token is due when the simulator says; the clock of the simulation is `clock`, without any drift.
+    """Each token is due at its simulated time; the clock of the simulation is `clock`, without any drift.
 
-    A simulated model never says that it has finished: answers have `max_tokens` tokens.
+    A simulated model emits no end of sequence: answers have `max_tokens` tokens.
     """
 
     sim: Sim
@@ -63,7 +63,7 @@ class SimService:
     tokenizer: Builtin = field(init=False, repr=False)
     _live: RealTime = field(init=False, repr=False)
     _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
-    _open: dict[int, _Answer] = field(default_factory=dict, init=False, repr=False)
+    _open: dict[int, _SimAnswer] = field(default_factory=dict, init=False, repr=False)
     _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
     _preemptions: int = field(default=0, init=False)
@@ -101,12 +101,12 @@ class SimService:
         # equal for equal prompts; where the client asks for chance, for equal seeds
         start = sampling.seed if sampling.temperature and sampling.seed is not None else 0
         seed = zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF)
-        self._open[request.id] = answer = _Answer(listener, ticket, seed)
+        self._open[request.id] = answer = _SimAnswer(listener, ticket, seed)
         replica = self.sim.cluster.replicas[0]
         if replica.cache is not None:  # names for its blocks and for those that its answer, known beforehand, will fill
             words, size = self.tokenizer.words, replica.blocks.size
-            said = [answer.token(nth, words) for nth in range(1, request.output_tokens + 1)]
-            names = block_names([*token_ids, *said], size)
+            output_ids = [answer.token(nth, words) for nth in range(1, request.output_tokens + 1)]
+            names = block_names([*token_ids, *output_ids], size)
             request = replace(request, prefix_ids=names, prefix_block_tokens=size)
         self._live.arrive(request, now_s)
         self._set_alarm()
@@ -129,7 +129,7 @@ class SimService:
         return rows
 
     def clear_cache(self) -> None:
-        """Forget the stored blocks that nobody holds."""
+        """Forget the unreferenced stored blocks."""
         for replica in self.sim.cluster.replicas:
             replica.forget_prefixes(self.clock())
 
@@ -145,7 +145,7 @@ class SimService:
         self._open.clear()
 
     def _ring(self) -> None:
-        """Tell what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
+        """Send what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
         for ran in self._live.advance(self.clock()):
             self._tell(ran)
         self._set_alarm()

@@ -22,7 +22,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from backends.server.service import TextStream, Tokenizer
-from backends.server.words import COMMON
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +53,9 @@ def word(index: int) -> str:
 
 def _parts() -> Iterator[str]:
     """Letters that stand together, with or without the space before them; the most useful ones first."""
-    common = [space + text for space in (" ", "") for text in COMMON if len(text) > 3]
+    # frequent English words, chosen for this tokenizer: one token for each, as in the vocabularies of real models
+    frequent = Path(__file__).with_name("common_words.txt").read_text(encoding="ascii").split()
+    common = [space + text for space in (" ", "") for text in frequent if len(text) > 3]
     yield from (text for text in dict.fromkeys(common) if not _WORD.fullmatch(text))
     for space, length in ((" ", 1), ("", 2), (" ", 2), (" ", 3), ("", 3)):
         found = (space + "".join(letters) for letters in product(_LETTERS, repeat=length))
@@ -64,7 +65,7 @@ def _parts() -> Iterator[str]:
 def builtin(vocab_size: int) -> Builtin:
     """A tokenizer for models without one: bytes, words of made-up syllables, and parts of other words.
 
-    Ids 0..255 are bytes, those in `words` are words: told apart by the space before them, so that the text of words
+    Ids 0..255 are bytes, those in `words` are words: separated by the space before them, so that the text of words
     alone is encoded as the same ids again. In a large vocabulary two thirds of the room, at most, are frequent English
     words and groups of one to three letters: a token of English has some 3.5 characters, nearly as with real models.
     """
@@ -222,18 +223,18 @@ class _Window:
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
         self._library = library
-        self._told: list[int] = []  # tokens whose text is out, kept for what they do to their neighbours
+        self._emitted: list[int] = []  # tokens whose text was emitted, kept for their effect on neighbours
         self._held: list[int] = []
 
     def add(self, token_ids: Sequence[int]) -> str:
         return "".join([self._one(token) for token in token_ids])
 
     def rest(self) -> str:
-        return self._take(self._text(self._told), self._text(self._told + self._held))
+        return self._take(self._text(self._emitted), self._text(self._emitted + self._held))
 
     def _one(self, token: int) -> str:
         self._held.append(token)
-        before, after = self._text(self._told), self._text(self._told + self._held)
+        before, after = self._text(self._emitted), self._text(self._emitted + self._held)
         if after.endswith("\ufffd") and len(self._held) <= _HELD_TOKENS:
             return ""
         if len(after) <= len(before) and len(self._held) <= _HELD_TOKENS:
@@ -241,7 +242,7 @@ class _Window:
         return self._take(before, after)
 
     def _take(self, before: str, after: str) -> str:
-        self._told, self._held = self._held, []
+        self._emitted, self._held = self._held, []
         return after[len(before) :]
 
     def _text(self, token_ids: list[int]) -> str:
@@ -344,9 +345,9 @@ def _text(token: object) -> str | None:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the model said, for training; here its inside is rendered like the rest."""
+    """`{% generation %}` marks the model's output, for training; here its inside is rendered like the rest."""
 
-    tags = frozenset({"generation"})  # type: ignore[assignment]  # a set that nobody changes
+    tags = frozenset({"generation"})  # type: ignore[assignment]  # never modified
 
     def parse(self, parser: Parser) -> list[Node]:
         next(parser.stream)

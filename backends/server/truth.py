@@ -23,10 +23,10 @@ def _floats() -> array[float]:
 
 
 @dataclass(slots=True)
-class Record:
+class AnswerRecord:
     """One request for tokens. Times in seconds of `time.monotonic`; None, of the status too: it never came to that.
 
-    Row i of the arrays is one write: by then `tokens[i]` tokens were told; the newest of them was due at `due_s[i]`,
+    Row i of the arrays is one write: by then `tokens[i]` tokens were sent; the newest of them was due at `due_s[i]`,
     and `left_s[i]` is when the kernel had the bytes (for an answer in one piece: when the token was ready).
     `received_s` is when the head of the request had been read, `read_s` all of it, `submitted_s` when the backend had
     its tokens. What a null backend promises counts from `read_s`.
@@ -103,7 +103,7 @@ class Lateness:
         )
 
 
-class Truth:
+class TruthLog:
     """Writes the records of answers that have ended, one JSON object a line, and keeps the lateness of all."""
 
     def __init__(self, file: IO[str] | None, facts: Mapping[str, object]) -> None:
@@ -112,14 +112,14 @@ class Truth:
         clock = {"monotonic_s": time.monotonic(), "unix_s": time.time()}
         self._write(lambda: json.dumps({"server": dict(facts), "clock": clock}, default=str))
 
-    def ended(self, record: Record) -> None:
+    def ended(self, record: AnswerRecord) -> None:
         """An answer is over; those with faults do not count as late."""
         if not record.faults:
             self.lateness.add(record.due_s, record.left_s)
         self._write(record.line)
 
     def close(self) -> None:
-        """The last line says how late tokens were."""
+        """The last line has the lateness of tokens."""
         late = self.lateness
         quantiles = {"p50_s": _number(late.quantile_s(0.5)), "p99_s": _number(late.quantile_s(0.99))}
         self._write(lambda: json.dumps({"lateness": {"tokens": late.count, **quantiles, "max_s": late.worst_s}}))

@@ -1,4 +1,4 @@
-"""A batch: what one executor call carries out.
+"""A batch: what one executor call runs.
 
 A sequence: the mutable serving state of one request on a replica.
 """
@@ -110,7 +110,7 @@ class Sequence:
         self.joined_tick = 0
         self.end_tick = 0  # tick of its last token, while it decodes
         self.blocks = 0  # blocks held; while it decodes, blocks held when it joined
-        self.table: list[int] = []  # their ids, as far as somebody asked
+        self.table: list[int] = []  # their ids, as far as they were drawn
         self.cached_tokens: int | None = None  # found in the prefix cache at first admission; None without one
         self.preemptions = 0
         self.prefill_start_s: float | None = None
@@ -149,7 +149,7 @@ class Sequence:
 
 
 class Oracle:
-    """The only way to what a sequence will produce, so that no report mixes oracle and online policies silently."""
+    """The only access to true output lengths, so that oracle and online policies are never mixed silently."""
 
     @staticmethod
     def output_tokens(sequence: Sequence) -> int:

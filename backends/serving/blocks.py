@@ -1,7 +1,7 @@
 """Blocks: the KV memory of a replica in units of a fixed number of tokens, with reference counts.
 
 Counting comes first, identity later: `take` and `give` move counts, and ids are drawn from the free list only
-when somebody asks for a table (an executor, a fork). So a step of the simulator costs no work per block, and the
+for a block table (an executor, a fork). So a step of the simulator costs no work per block, and the
 engine sees the same counts with real ids. Invariant: free + held == total, and every id is in the pool or held. The
 core's hot path moves `free` itself.
 Source: Kwon et al., vLLM, SOSP 2023 (block tables, reference counts, copy-on-write).
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class Blocks:
-    """`total` blocks of `size` tokens; `free` of them belong to nobody."""
+    """`total` blocks of `size` tokens; `free` of them are unowned."""
 
     __slots__ = ("_ids", "_order", "_refs", "free", "size", "total")
 

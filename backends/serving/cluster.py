@@ -40,7 +40,7 @@ class Cluster:
         return handoffs.offer(arrived_prefilled(request, now_s), None).index, None
 
     def refusal(self, request: Request) -> str | None:
-        """Why this request can never be served here, or None. It may be asked at any time."""
+        """Why this request can never be served here, or None. Callable at any time."""
         sides = self._entries[:1] if self.handoffs is None else [*self._entries[:1], self.handoffs.decode[0]]
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)
 

@@ -27,9 +27,9 @@ class Decodes:
         "_size",
         "context",
         "fresh",
-        "ghost_context",
-        "ghosts",
         "members",
+        "padded_context",
+        "padded_rows",
         "phases",
         "tick",
     )
@@ -46,8 +46,8 @@ class Decodes:
         self.fresh: list[Sequence] = []  # joined since the last tick began
         self.tick = 0
         self.context = 0  # KV entries that the next step reads: sum of `computed` of the members
-        self.ghosts = 0  # finished rows that a padded batch still carries
-        self.ghost_context = 0
+        self.padded_rows = 0  # finished rows that are still in a padded batch
+        self.padded_context = 0
 
     def __len__(self) -> int:
         return len(self.members)
@@ -111,8 +111,8 @@ class Decodes:
         self._end_s.extend(end_s)
         self.tick += count
         self.context += count * len(self.members)
-        if self.ghosts:
-            self.ghost_context += count * self.ghosts
+        if self.padded_rows:
+            self.padded_context += count * self.padded_rows
         return taken
 
     def blocks_after_first(self, count: int) -> int:

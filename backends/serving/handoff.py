@@ -28,7 +28,7 @@ class Link:
     latency_s: float = 0.0
 
     def seconds(self, tokens: int) -> float:
-        """Seconds to move the KV of `tokens` tokens over a link that nobody else uses."""
+        """Seconds to move the KV of `tokens` tokens over an idle link."""
         return self.latency_s + self.token_s * tokens
 
 
@@ -39,7 +39,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.leaving: dict[Sequence, tuple[int, list[int]]] = {}  # blocks held here, and their ids
-        self.fresh: list[Sequence] = []  # prefilled since somebody looked
+        self.fresh: list[Sequence] = []  # prefilled since the last collection
 
     def put(self, seq: Sequence) -> None:
         """A prompt is computed and its first token out."""
@@ -90,7 +90,7 @@ class HandOffs:
         self._route = router.route if len(decode) > 1 else None
         self.link = link
         self.pull = pull
-        self._free_s: dict[int, float] = {}  # replica: when its end of the link has sent or got what it was told to
+        self._free_s: dict[int, float] = {}  # replica: when its end of the link is free
 
     def offer(self, seq: Sequence, source: Replica | None) -> Replica:
         """The decode replica that will have this sequence; it queues there until it is pulled or pushed."""
@@ -129,7 +129,7 @@ class HandOffs:
         """The KV has arrived: the prefill replica forgets the sequence, the decode replica may run it."""
         seq = transfer.seq
         if transfer.source is not None:
-            transfer.source.let_go(seq, transfer.end_s)
+            transfer.source.release(seq, transfer.end_s)
         seq.handoff_end_s = transfer.end_s
         transfer.target.land(seq, transfer.end_s)
 
@@ -140,7 +140,7 @@ class HandOffs:
 
 
 def _room(target: Replica, seq: Sequence) -> bool:
-    """The pull gate: little waits at the target already, nobody there waits for memory it lost, and this one fits."""
+    """The pull gate: few transfers wait at the target, none there waits for memory it lost, and this one fits."""
     inbox, blocks = target.inbox, target.blocks
     assert inbox is not None
     calm = inbox.held < GATE * blocks.total and not target.waiting and not target.swap
@@ -148,7 +148,7 @@ def _room(target: Replica, seq: Sequence) -> bool:
 
 
 def arrived_prefilled(request: Request, now_s: float) -> Sequence:
-    """A sequence whose prompt was computed elsewhere and whose first token came out as it arrived."""
+    """A sequence whose prompt was computed elsewhere and whose first token was emitted on arrival."""
     seq = Sequence(request, 0, now_s)
     seq._computed = seq.prompt
     seq._emitted = 1

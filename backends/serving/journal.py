@@ -15,11 +15,11 @@ from backends.serving.replica import Replica
 from backends.serving.speculation import Drafts
 from harness.api import Request
 
-Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "let_go"]
+Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "release"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class JournalCall:
     """One call of a driver: `at_s` seconds; `request_id` of what is added or withdrawn; the step ends of a commit."""
 
     kind: Kind
@@ -42,44 +42,44 @@ class Decision:
 class Journal:
     """Calls in order, and one decision per batch."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[JournalCall] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
     def add(self, request_id: int, now_s: float) -> None:
         """A request arrived at the replica."""
-        self.calls.append(Call("add", now_s, request_id))
+        self.calls.append(JournalCall("add", now_s, request_id))
 
     def schedule(self, now_s: float) -> None:
-        """The driver asked for a batch."""
-        self.calls.append(Call("schedule", now_s))
+        """The driver requested a batch."""
+        self.calls.append(JournalCall("schedule", now_s))
 
     def commit(self, end_s: ListOf[float]) -> None:
         """A batch ended (`end_s`: one stamp per step of a leap)."""
-        self.calls.append(Call("commit", end_s[-1], None, tuple(end_s)))
+        self.calls.append(JournalCall("commit", end_s[-1], None, tuple(end_s)))
 
     def cancel(self, request_id: int, now_s: float) -> None:
         """A request was withdrawn."""
-        self.calls.append(Call("cancel", now_s, request_id))
+        self.calls.append(JournalCall("cancel", now_s, request_id))
 
     def stop(self, request_id: int, now_s: float) -> None:
         """A sequence ended before its last token."""
-        self.calls.append(Call("stop", now_s, request_id))
+        self.calls.append(JournalCall("stop", now_s, request_id))
 
     def forget(self, now_s: float) -> None:
         """The prefix cache was emptied."""
-        self.calls.append(Call("forget", now_s))
+        self.calls.append(JournalCall("forget", now_s))
 
     def accept(self, request_id: int, now_s: float) -> None:
         """A prefilled sequence was given memory on a decode replica."""
-        self.calls.append(Call("accept", now_s, request_id))
+        self.calls.append(JournalCall("accept", now_s, request_id))
 
     def land(self, request_id: int, now_s: float) -> None:
         """Its KV arrived there."""
-        self.calls.append(Call("land", now_s, request_id))
+        self.calls.append(JournalCall("land", now_s, request_id))
 
-    def let_go(self, request_id: int, now_s: float) -> None:
+    def release(self, request_id: int, now_s: float) -> None:
         """The prefill replica freed its memory."""
-        self.calls.append(Call("let_go", now_s, request_id))
+        self.calls.append(JournalCall("release", now_s, request_id))
 
     def batch(self, batch: Batch, decoding: Decodes | Drafts) -> None:
         """The replica formed a batch."""
@@ -93,7 +93,7 @@ class Journal:
         )
 
 
-def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replica) -> list[Sequence]:
+def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica: Replica) -> list[Sequence]:
     """Make the same calls on a fresh replica; returns the sequences that ended, in order.
 
     Raises ValueError when the calls do not fit (a commit without a batch).
@@ -125,12 +125,12 @@ def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replic
                     replica.accept(seq, at_s)
                 else:
                     assert replica.inbox is not None
-                    replica.inbox.incoming.setdefault(seq)  # pushed: nobody accepted it
+                    replica.inbox.incoming.setdefault(seq)  # pushed, not accepted by the pull gate
                     replica.land(seq, at_s)
-            case "let_go", int(request_id):
+            case "release", int(request_id):
                 assert replica.outbox is not None
                 seq = next(seq for seq in replica.outbox.leaving if seq.request.id == request_id)
-                replica.let_go(seq, at_s)
+                replica.release(seq, at_s)
             case _:
                 raise AssertionError(call)
     return done

@@ -36,7 +36,7 @@ class Policy(Protocol):
         """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
 
         Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
-        arrives or blocks run short. Knows no clock and no randomness.
+        arrives or blocks run short. Without clock and randomness.
         """
         ...
 
@@ -69,7 +69,7 @@ class Memory(Protocol):
         ...
 
     def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Tokens reserved at admission (only asked if `reserves`)."""
+        """Tokens reserved at admission (only called if `reserves`)."""
         ...
 
     def refusal(self, prompt: int, output: int) -> str | None:
@@ -88,11 +88,11 @@ class MapTime(Protocol):
 
 
 class Admission(Protocol):
-    """Whom memory admits, beyond what the memory mode says. An object of its own for every replica."""
+    """Admission rule, applied after the check of the memory mode. One instance per replica."""
 
     @property
-    def steadfast(self) -> bool:
-        """Whether a no stays a no until a sequence ends, arrives or leaves; else it is asked before every step."""
+    def decision_is_stable(self) -> bool:
+        """Whether a rejection holds until a sequence ends, arrives or leaves; else `admits` is called every step."""
         ...
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:

@@ -1,6 +1,6 @@
 """The prefix cache of one replica: full blocks are kept by the chain of what they hold, and found again.
 
-Blocks that nobody holds stay in one list, least recently used first, the stored ones among the others; whoever takes
+Unreferenced blocks stay in one list, least recently used first, the stored ones among the others; whatever takes
 blocks takes from its head, and what was stored there is forgotten. Like `Blocks` it counts first: the hot path only
 moves `blocks.free`, and `_settle` later draws as many blocks from the head as were taken meanwhile.
 Source: vLLM's automatic prefix caching (Kwon et al., vLLM, SOSP 2023, section 4.4, and its block pool): chained keys,
@@ -35,11 +35,11 @@ class Shelf:
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.refs: list[int] = []
-        self.ids: list[int | None] = []  # None where nobody asks for ids
+        self.ids: list[int | None] = []  # None where ids are not used
         self.spare: list[int] = []  # numbers that no block has
 
     def put(self, keys: list[int], ids: list[int]) -> list[int]:
-        """Numbers of new blocks with these keys, each held once; `ids` is empty where nobody asks for them."""
+        """Numbers of new blocks with these keys, each held once; `ids` is empty where they are not used."""
         at = max(0, len(self.spare) - len(keys))
         numbers, new = self.spare[at:], len(keys) - (len(self.spare) - at)
         del self.spare[at:]
@@ -57,8 +57,8 @@ class Shelf:
         return numbers
 
 
-class Plain:
-    """`count` blocks whose content nobody asks for; `ids` are those that were ever drawn, the first to go last."""
+class UnnamedBlocks:
+    """`count` blocks without named content; `ids` are those that were ever drawn, the first to go last."""
 
     __slots__ = ("count", "ids")
 
@@ -68,7 +68,7 @@ class Plain:
 
 
 class Hold:
-    """What the cache knows of one sequence: the keys of its full blocks, and the stored blocks it holds."""
+    """State of one sequence in the cache: the keys of its full blocks, and the stored blocks it holds."""
 
     __slots__ = ("blocks", "keys", "link")
 
@@ -82,8 +82,8 @@ def chain(request: Request, size: int) -> tuple[list[int], int]:
     """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain."""
     each, ids = request.prefix_block_tokens, request.prefix_ids
     named = each * len(ids)
-    told = request.prompt_tokens + (request.output_tokens if named - request.prompt_tokens >= each else 0)
-    return linked(ids, each, min(told, named) // size, size)
+    named_tokens = request.prompt_tokens + (request.output_tokens if named - request.prompt_tokens >= each else 0)
+    return linked(ids, each, min(named_tokens, named) // size, size)
 
 
 def linked(ids: ListOf[int], each: int, full: int, size: int) -> tuple[list[int], int]:
@@ -114,9 +114,9 @@ class PrefixCache:
         self._shelf = Shelf()
         self._index: dict[int, int] = {}  # key: number of the block to be found
         self._copies: dict[int, list[int]] = {}  # key: further blocks with the same content, in order
-        self._list: OrderedDict[int | Plain, None] = OrderedDict({Plain(blocks.total, []): None})
+        self._list: OrderedDict[int | UnnamedBlocks, None] = OrderedDict({UnnamedBlocks(blocks.total, []): None})
         self._listed = blocks.total  # blocks in the list; more than `blocks.free` by those taken and not yet drawn
-        self._drawn = Plain(0, [])  # drawn from the list, and not yet named by their owners
+        self._drawn = UnnamedBlocks(0, [])  # drawn from the list, and not yet named by their owners
         self._fresh = 0  # ids given out so far
         self._holds: dict[Sequence, Hold] = {}
         self._found: tuple[Sequence, list[int]] | None = None
@@ -134,7 +134,7 @@ class PrefixCache:
     def look(self, seq: Sequence) -> int:
         """Find what is stored of the sequence at the head of the queue, at least one token left to compute.
 
-        Sets `computed` of the sequence. Returns how many of the blocks found somebody holds already.
+        Sets `computed` of the sequence. Returns how many of the blocks found are referenced already.
         """
         self._settle()
         index, size = self._index, self._blocks.size
@@ -237,7 +237,7 @@ class PrefixCache:
 
     @staticmethod
     def _name_own(seq: Sequence, hold: Hold, full: int) -> None:
-        """Name the full blocks of what is the sequence's own, too: nobody else will ask for them, but it will."""
+        """Name the full blocks of the sequence's own content, too: only the sequence itself finds them again."""
         if full > len(hold.keys):
             own = hash((hold.link, 2 * seq.request.id))
             hold.keys.extend(range(own + len(hold.keys), own + full))
@@ -254,7 +254,7 @@ class PrefixCache:
         hold.blocks += blocks
 
     def _give(self, count: int, ids: list[int]) -> None:
-        """`count` blocks with nothing worth finding go to the end of the list; those without ids were never drawn."""
+        """`count` blocks without reusable content go to the end of the list; those without ids were never drawn."""
         unnamed = count - len(ids)
         if unnamed:
             drawn = self._drawn
@@ -262,7 +262,7 @@ class PrefixCache:
             split = max(0, len(drawn.ids) - unnamed)
             ids += drawn.ids[split:]
             del drawn.ids[split:]
-        self._list[Plain(count, ids)] = None
+        self._list[UnnamedBlocks(count, ids)] = None
         self._listed += count
         self._blocks.free += count
 
@@ -276,7 +276,7 @@ class PrefixCache:
         drawn.count += owed
         while owed:
             head, _ = free.popitem(last=False)
-            if not isinstance(head, Plain):
+            if not isinstance(head, UnnamedBlocks):
                 owed -= 1
                 id_ = self._drop(head)
                 if id_ is not None:
@@ -293,7 +293,7 @@ class PrefixCache:
                 free.move_to_end(head, last=False)
 
     def _drop(self, block: int) -> int | None:
-        """Nobody finds this block any more; another one of the same content may take its place. Returns its id."""
+        """Remove this block from the index; another one of the same content may take its place. Returns its id."""
         key, copies = self._shelf.keys[block], None
         if self._copies:
             copies = self._copies.get(key)
@@ -309,11 +309,11 @@ class PrefixCache:
         self._shelf.spare.append(block)
         return self._shelf.ids[block]
 
-    def _forgotten(self, one: int | Plain) -> Plain:
-        if isinstance(one, Plain):
+    def _forgotten(self, one: int | UnnamedBlocks) -> UnnamedBlocks:
+        if isinstance(one, UnnamedBlocks):
             return one
         id_ = self._drop(one)
-        return Plain(1, [] if id_ is None else [id_])
+        return UnnamedBlocks(1, [] if id_ is None else [id_])
 
     # ---- checks ---------------------------------------------------------------------------------------------
 
@@ -325,8 +325,8 @@ class PrefixCache:
     def check(self) -> None:
         """Integrity: the list and what is held make up all blocks, references are right, no id is doubled."""
         self._settle()
-        shelf, plain = self._shelf, [one for one in self._list if isinstance(one, Plain)]
-        stored = [one for one in self._list if not isinstance(one, Plain)]
+        shelf, plain = self._shelf, [one for one in self._list if isinstance(one, UnnamedBlocks)]
+        stored = [one for one in self._list if not isinstance(one, UnnamedBlocks)]
         assert len(stored) + sum(one.count for one in plain) == self._listed == self._blocks.free
         held = Counter(block for hold in self._holds.values() for block in hold.blocks)
         assert all(shelf.refs[block] == count for block, count in held.items())

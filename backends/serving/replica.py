@@ -67,7 +67,7 @@ class Replica:
         self.drafts = None if speculation is None else Drafts(speculation, size, speculation.guess(chance))
         self.decoding: Decodes | Drafts = Decodes(size) if self.drafts is None else self.drafts
         self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
-        self.swap = swap  # None: who gives way is computed again
+        self.swap = swap  # None: preempted sequences are computed again
         self.in_flight: Batch | None = None
         self.outbox: Outbox | None = None  # of a prefill replica: what it has prefilled and not yet handed on
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
@@ -125,12 +125,12 @@ class Replica:
         elif (
             batch.repeats
             # what the rule of admission says of the head of the queue holds until something ends or arrives
-            and (self._admission is None or not self.waiting or self._admission.steadfast)
+            and (self._admission is None or not self.waiting or self._admission.decision_is_stable)
             and not (batch.swaps or self._map_s)
         ):
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
-            batch.context_tokens = decoding.context + decoding.ghost_context
+            batch.context_tokens = decoding.context + decoding.padded_context
             if decoding.fresh:
                 decoding.begin(now_s)
         batch.replica = self.index
@@ -166,7 +166,7 @@ class Replica:
             if self._admission is not None:
                 self._learn(done)
             if self._pads:
-                self._haunt(done)
+                self._keep_padded(done)
             if len(done) > 1:
                 done.sort(key=_order)
         return done
@@ -177,32 +177,32 @@ class Replica:
             self.journal.cancel(request_id, now_s)
         seq = self._withdraw(request_id)
         if not self.decoding.members and not self.prefilling:
-            self.decoding.ghosts = self.decoding.ghost_context = 0  # a padded batch of nobody is over
+            self.decoding.padded_rows = self.decoding.padded_context = 0  # an empty padded batch is over
         return seq
 
     def stop(self, request_id: int, now_s: float) -> Sequence | None:
-        """End a sequence that has said all it has to say before its last token, as `commit` ends the others."""
+        """End a sequence before its last planned token, as `commit` ends the others."""
         if self.journal is not None:
             self.journal.stop(request_id, now_s)
         seq = self._withdraw(request_id)
         if seq is not None and self._admission is not None:
             self._learn([seq])
         if seq is not None and self._pads:
-            self._haunt([seq])
+            self._keep_padded([seq])
         return seq
 
     def forget_prefixes(self, now_s: float) -> None:
-        """Forget the stored blocks that nobody holds, if there is a prefix cache."""
+        """Forget the unreferenced stored blocks, if there is a prefix cache."""
         if self.journal is not None:
             self.journal.forget(now_s)
         if self.cache is not None:
             self.cache.forget()
 
     def refusal(self, request: Request) -> str | None:
-        """Why this request can never be served here, or None. It may be asked at any time."""
+        """Why this request can never be served here, or None. Callable at any time."""
         prompt, output = request.prompt_tokens, request.output_tokens
         if prompt < 1 or output < 1:
-            return f"prompt and output must be at least 1 token, asked {prompt} and {output}"
+            return f"prompt and output must be at least 1 token, got {prompt} and {output}"
         reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
         if reason is not None:
             return reason
@@ -249,10 +249,10 @@ class Replica:
             self._take_in(seq, inbox)
         inbox.landed.append(seq)
 
-    def let_go(self, seq: Sequence, now_s: float) -> None:
+    def release(self, seq: Sequence, now_s: float) -> None:
         """The KV of a prefilled sequence is elsewhere now: free its memory on this prefill replica."""
         if self.journal is not None:
-            self.journal.let_go(seq.request.id, now_s)
+            self.journal.release(seq.request.id, now_s)
         assert self.outbox is not None
         self.prompt_tokens -= seq.prompt
         if self.cache is not None:
@@ -292,7 +292,7 @@ class Replica:
         """Whether memory admits the head of the queue.
 
         By default its whole prompt (or reservation) above the watermark; with `tokens` its next so many tokens (at
-        most its prompt), on demand, and no watermark. Then the rule of admission is asked, if there is one. Only then
+        most its prompt), on demand, and no watermark. Then the admission rule decides, if there is one. Only then
         does `need` of the head of the queue know what the prefix cache holds of it.
         """
         if self.swap is not None and self.swap.closed:
@@ -317,7 +317,7 @@ class Replica:
         return self.holders() if self.pipeline is None else self.pipeline.holders()
 
     def admit(self, batch: Batch, tokens: int, *, on_demand: bool = False) -> Sequence:
-        """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes.
+        """Move the head of the queue to prefill and run its first `tokens` tokens. Call it only if `admissible()`.
 
         With `on_demand` it gets memory for these tokens only, and `grow` gets more.
         """
@@ -357,7 +357,7 @@ class Replica:
 
         Drafts leave `keep` blocks free for those that follow.
 
-        Where memory is short the youngest running sequences give way (recompute) until the others fit.
+        Where memory is short the youngest running sequences are preempted (recompute) until the others fit.
         """
         decoding, blocks = self.decoding, self.blocks
         if self.drafts is not None:
@@ -367,7 +367,7 @@ class Replica:
         if decoding.members:
             if needed:
                 blocks.free -= needed
-            batch.decode_seqs = len(decoding.members) + decoding.ghosts
+            batch.decode_seqs = len(decoding.members) + decoding.padded_rows
             if self.drafts is not None:
                 self._draft(self.drafts, batch)
 
@@ -444,7 +444,7 @@ class Replica:
         return 0 if self.cache is None else self.cache.held(chain(self.all_holders(), leaving))
 
     def check(self) -> None:
-        """Integrity: every block belongs to somebody or is free, and nobody is in two places."""
+        """Integrity: every block is owned or free, and every sequence is in one place."""
         self.blocks.check()
         self.decoding.check()
         if self.pipeline is not None:
@@ -585,14 +585,14 @@ class Replica:
             self.blocks.free += seq.blocks
         seq.blocks = 0
 
-    def _haunt(self, done: list[Sequence]) -> None:
+    def _keep_padded(self, done: list[Sequence]) -> None:
         """Finished rows stay in a padded batch, at its cost, until its last row ends."""
         decoding = self.decoding
         if not decoding.members and not self.prefilling:
-            decoding.ghosts = decoding.ghost_context = 0
+            decoding.padded_rows = decoding.padded_context = 0
         else:
-            decoding.ghosts += len(done)
-            decoding.ghost_context += sum(seq._computed for seq in done)
+            decoding.padded_rows += len(done)
+            decoding.padded_context += sum(seq._computed for seq in done)
 
 
 def _order(seq: Sequence) -> int:

@@ -1,7 +1,7 @@
 """Speculative decoding: a draft proposes tokens, one step of the model verifies them and adds one of its own.
 
 Source: Leviathan et al., Fast Inference from Transformers via Speculative Decoding, ICML 2023. While a sequence decodes
-it runs 1 + drafts tokens a step and keeps those up to the first that the model would not have said.
+it runs 1 + drafts tokens a step and keeps those up to the first that the model would not have produced.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Speculation:
     """`k` drafts a step and sequence, each as likely as `alpha` to be right if those before it were.
 
     A draft takes the share `cost` of a decode step. With `max_rows` nothing is drafted in a step that would verify more
-    tokens than that, where computing binds. The engine looks its drafts up instead: what followed the last `ngram`
-    tokens when they last occurred; there `alpha` and `cost` are whatever they turn out to be.
+    tokens than that, where computing binds. The engine drafts by n-gram lookup instead: what followed the last `ngram`
+    tokens when they last occurred; there `alpha` and `cost` are measured.
     """
 
     k: int = 4
@@ -57,10 +57,10 @@ class Speculation:
 
 
 class Drafts:
-    """The decoding sequences of one replica, in the order in which they joined, where each may say several tokens.
+    """The decoding sequences of one replica, in the order in which they joined, where each may emit several tokens.
 
     It stands in the place of `Decodes`; a step costs something for each of its members. `kept` says how many of the
-    drafts of a sequence were right; nobody drafts beyond the last token that was asked for.
+    drafts of a sequence were right; no draft goes beyond the last requested token.
     """
 
     __slots__ = (
@@ -68,10 +68,10 @@ class Drafts:
         "_speculation",
         "context",
         "fresh",
-        "ghost_context",
-        "ghosts",
         "kept",
         "members",
+        "padded_context",
+        "padded_rows",
         "phases",
         "tick",
     )  # fmt: skip
@@ -86,12 +86,12 @@ class Drafts:
         self.members: dict[Sequence, int] = {}  # with the drafts of the step in flight
         self.fresh: list[Sequence] = []
         self.context = 0
-        self.ghosts = 0
-        self.ghost_context = 0
+        self.padded_rows = 0
+        self.padded_context = 0
 
     @property
     def ngram(self) -> int:
-        """How many tokens a driver that looks its drafts up must find again."""
+        """How many tokens a driver that drafts by n-gram lookup must match."""
         return self._speculation.ngram
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class Drafts:
         self.fresh.clear()
 
     def plan(self, rows: int | None, free: int) -> None:
-        """Say how much each drafts: at most `rows` tokens run, and drafts do not drive anybody out of `free` blocks."""
+        """Set how much each drafts: at most `rows` tokens run, and drafts use only `free` blocks."""
         speculation, members = self._speculation, self.members
         most = speculation.k
         if speculation.max_rows is not None and len(members) * (most + 1) > speculation.max_rows:
@@ -173,8 +173,8 @@ class Drafts:
             seq.token_n.append(count)
             self.context += count
             self.members[seq] = 0
-        if self.ghosts:
-            self.ghost_context += self.ghosts
+        if self.padded_rows:
+            self.padded_context += self.padded_rows
         return 0
 
     def steps_until_end(self) -> int:
@@ -187,7 +187,7 @@ class Drafts:
         return 1
 
     def ended(self) -> list[Sequence]:
-        """Members that have said their last token; they have left the group."""
+        """Members that have emitted their last token; they have left the group."""
         done = [seq for seq in self.members if seq._emitted == seq._output]
         for seq in done:
             self.leave(seq)

@@ -1,9 +1,9 @@
 """Host memory of a replica: where preempted sequences keep their KV until there is room for it again.
 
-While any sequence is swapped out nobody is admitted; they come back in the order in which they left. Only sequences
+While any sequence is swapped out no request is admitted; they come back in the order in which they left. Only sequences
 that decode are swapped: what a half-computed prompt has stored is computed again, as is everything once host memory
-is full. The driver carries the copies out and charges for them.
-Source: Kwon et al., vLLM, SOSP 2023, section 4.5 (swapping; a scheduler that admits nobody meanwhile).
+is full. The driver makes the copies and charges for them.
+Source: Kwon et al., vLLM, SOSP 2023, section 4.5 (swapping; no admission meanwhile).
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from backends.serving.replica import Replica
 
 
 class Swap:
-    """Room for `total` blocks; `closed` says that nobody may be admitted in the step being formed.
+    """Room for `total` blocks; `closed`: no request may be admitted in the step being formed.
 
     `block_s` is what a driver charges for copying one block, `moved` the blocks copied before the step being formed.
     """
@@ -40,7 +40,7 @@ class Swap:
         return iter(self._queue)
 
     def keep(self, seq: Sequence, batch: Batch) -> bool:
-        """Take the stored KV of a sequence that gives way; False where host memory has no room for it."""
+        """Take the stored KV of a preempted sequence; False where host memory has no room for it."""
         stays = [(moved, table) for moved, table in batch.swaps if moved is not seq]
         if len(stays) < len(batch.swaps):  # it came back in this very step: it never left
             batch.swaps = stays
@@ -59,7 +59,7 @@ class Swap:
         return True
 
     def back(self, replica: Replica, batch: Batch) -> None:
-        """Bring back who fits, first out first in, as long as the others keep what their next step needs."""
+        """Bring back sequences that fit, first out first in, as long as the others keep what their next step needs."""
         queue = self._queue
         self.closed = bool(queue)
         self.copied += self.moved

@@ -1,4 +1,4 @@
-"""Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs.
+"""The preemption option: `recompute`, or `swap` with its host memory and link.
 
 The serving core: the plug-ins and switches that decide inside a replica, under either clock.
 """
@@ -86,15 +86,15 @@ def swapping(text: str) -> Swapping | None:
     return build(Swapping, spec)
 
 
-def gave_way(replicas: Iterable[Replica]) -> dict[str, object]:
+def preemption_costs(replicas: Iterable[Replica]) -> dict[str, object]:
     """What preemption cost so far, for run.json; nothing where it cost nothing."""
     lanes = [lane for r in replicas for lane in ([r] if r.pipeline is None else r.pipeline.lanes)]
     swaps = {id(lane.swap): lane.swap for lane in lanes if lane.swap is not None}
-    told = {
+    costs = {
         "recomputed_tokens": sum(lane.recomputed_tokens for lane in lanes),
         "swapped_blocks": sum(swap.total_copied() for swap in swaps.values()),
     }
-    return {name: count for name, count in told.items() if count}
+    return {name: count for name, count in costs.items() if count}
 
 
 SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
@@ -129,21 +129,21 @@ class Core:
         preempt: str = "recompute",
     ) -> Self:
         """The core that these options of the simulator and the engine ask for. Raises UsageError for a wrong one."""
-        asked = {"policies": parse(policy), "kv": parse(kv), "admission": parse(admission)}
+        specs = {"policies": parse(policy), "kv": parse(kv), "admission": parse(admission)}
         for kind in ("policies", "kv"):
-            make(kind, asked[kind])
+            make(kind, specs[kind])
         drafts = speculate is not None and speculate != "off"
         speculation = build(Speculation, parse(f"speculate:{speculate}")) if drafts else None
         swap = swapping(preempt)
-        make("admission", asked["admission"])
+        make("admission", specs["admission"])
         if seed < 0:
             raise UsageError(f"seed must be at least 0, got {seed}.")
         if prefix_cache not in SWITCH:
             raise UsageError(f"prefix_cache must be on or off, got '{prefix_cache}'.")
-        return cls(asked["policies"], asked["kv"], asked["admission"], seed, SWITCH[prefix_cache], speculation, swap)
+        return cls(specs["policies"], specs["kv"], specs["admission"], seed, SWITCH[prefix_cache], speculation, swap)
 
     def memory(self, token_bytes: int | None = None) -> Any:
-        """The KV memory mode; `blocks` of it is None where its spec does not say how many there are.
+        """The KV memory mode; `blocks` of it is None where its spec does not set it.
 
         `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
         """

@@ -18,7 +18,7 @@ from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import HandOffs, Transfer, arrived_prefilled
 from backends.serving.replica import Replica
-from backends.simulator.layout import Part
+from backends.simulator.layout import ReplicaGroup
 from backends.simulator.loop import Arrivals, record_of, rejected, step_ends
 from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
@@ -75,11 +75,11 @@ class Flow:
             while events and events[0][0] == now_s:
                 _, what, index, _, payload = heappop(events)
                 if what == COMMIT:
-                    for record in self._commit(index, payload):  # type: ignore[arg-type]  # COMMIT carries step ends
+                    for record in self._commit(index, payload):  # type: ignore[arg-type]  # the payload of COMMIT: step ends
                         yield record
                         self._follow(record, now_s)
                 elif what == LAND:
-                    self._land(payload)  # type: ignore[arg-type]  # LAND carries a transfer
+                    self._land(payload)  # type: ignore[arg-type]  # the payload of LAND: a transfer
                 else:
                     self._free.add(index)
             while arrivals.next_s == now_s:
@@ -141,7 +141,7 @@ class Flow:
         free = []
         for index in sorted(self._free):
             replica = replicas[index]
-            # a pipeline is asked again when its first stage is free
+            # a pipeline schedules again when its first stage is free
             idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
             if idle:
                 free.append(index)
@@ -201,7 +201,7 @@ class Flow:
 
 def flow(
     cluster: Cluster,
-    parts: tuple[Part, ...],
+    parts: tuple[ReplicaGroup, ...],
     steps: StepLog | None,
     requests: Iterable[Request],
     follow_ups: FollowUps | None,
@@ -234,7 +234,7 @@ class Stages:
     def enter(self, stage_s: float, now_s: float) -> float:
         """A batch that takes `stage_s` on each stage enters the first one now; when it leaves the last one."""
         pipeline = self._replica.pipeline
-        alone = pipeline is None or pipeline.in_flight == 1  # nobody is before it: what stood idle stood empty
+        alone = pipeline is None or pipeline.in_flight == 1  # no batch is before it: idle stages were empty
         for i, free_s in enumerate(self.free_s):
             start_s = max(now_s, free_s)
             if not alone:

@@ -18,8 +18,8 @@ def behind_front_end(
     """Simulate with each request at its scheduler `front_s` seconds after it is due; records keep when it was due."""
     due_s: dict[int, float] = {}
 
-    def delayed(asked: Iterable[Request]) -> Iterator[Request]:
-        for request in asked:
+    def delayed(incoming: Iterable[Request]) -> Iterator[Request]:
+        for request in incoming:
             at_s = due_s[request.id] = request.scheduled_s
             yield Request(request.id, at_s + front_s, *_rest(request))  # replace() takes three times as long
 

@@ -1,4 +1,4 @@
-"""The two sides of a disaggregated cluster as they are asked for, `2:tp=2,pp=1`, and the link between them.
+"""The two sides of a disaggregated cluster, specified as `2:tp=2,pp=1`, and the link between them.
 
 Which replicas a simulated cluster has: alike, or some for prefill and some for decode.
 """
@@ -61,7 +61,7 @@ def side(text: str, role: str) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a link carries: bytes per second, and the seconds before the first one."""
+    """Bandwidth of a link in bytes per second, and its latency in seconds."""
 
     bytes_per_s: float
     latency_s: float
@@ -110,7 +110,7 @@ _OF_ROLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplicaGroup:
     """`count` equal replicas of one role, each on `tp` x `pp` GPUs.
 
     `core` decides inside each of them, `model` says how long their steps take; `front_s` and
@@ -136,10 +136,10 @@ class Part:
         return self.count * self.tp * self.pp
 
 
-def parts_of(sim: Sim) -> tuple[Part, ...]:
+def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
     if sim.prefill is None and sim.decode is None:
-        return (_part(sim, "mixed", sim.replicas, sim.tp, sim.pp, sim.policy, sim.router, sim.latency),)
+        return (_group(sim, "mixed", sim.replicas, sim.tp, sim.pp, sim.policy, sim.router, sim.latency),)
     for name, value in (("replicas", sim.replicas), ("tp", sim.tp), ("pp", sim.pp)):
         if value != 1:
             raise UsageError(f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead.")
@@ -147,24 +147,24 @@ def parts_of(sim: Sim) -> tuple[Part, ...]:
     return tuple(_one_side(sim, role, text) for role, text in roles if text is not None)
 
 
-def _one_side(sim: Sim, role: Role, text: str) -> Part:
+def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
     given = side(text, role)
     policy, router = _OF_ROLE[role]
     if sim.policy != POLICY:
         policy = sim.policy
     if sim.router != ROUTER and role == "prefill":
         router = sim.router
-    return _part(
+    return _group(
         sim, role, given.count, given.tp, given.pp, given.policy or policy, given.router or router,
         given.latency or sim.latency,
     )  # fmt: skip
 
 
-def _part(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, router: str, latency: str) -> Part:
+def _group(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, router: str, latency: str) -> ReplicaGroup:
     kv = sim.kv
     if sim.compat is not None:
-        asked = None if latency == "roofline" else latency
-        way = mode(sim.compat, asked, sim.model, sim.hardware, tp, pp)
+        named = None if latency == "roofline" else latency
+        way = mode(sim.compat, named, sim.model, sim.hardware, tp, pp)
         latency, policy, kv = way.latency, way.policy, way.kv
     built = make("latency", latency, model=sim.model, hardware=sim.hardware, tp=tp, pp=pp)
     if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
@@ -173,11 +173,11 @@ def _part(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, route
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
     front_s = built.front_s if isinstance(built, FrontTime) else 0.0
     stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
-    return Part(role, count, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
+    return ReplicaGroup(role, count, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
 
 
-def blocks_of(part: Part, memory: Any, sim: Sim) -> int:
-    """KV blocks of one replica: what its memory mode or `kv_blocks` says, else what its GPUs have room for."""
+def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
+    """KV blocks of one replica: by its memory mode or `kv_blocks`, else as many as fit on its GPUs."""
     given: int | None = memory.blocks or sim.kv_blocks
     if given is not None:
         return given
@@ -188,7 +188,7 @@ def blocks_of(part: Part, memory: Any, sim: Sim) -> int:
     )  # fmt: skip
 
 
-def token_bytes(part: Part, sim: Sim) -> int:
+def token_bytes(part: ReplicaGroup, sim: Sim) -> int:
     """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
     m = model(sim.model)
     _, kv_bits = part.stored_bits
@@ -196,15 +196,17 @@ def token_bytes(part: Part, sim: Sim) -> int:
     return max(1, int(elements * (kv_bits or 16) // 8))
 
 
-def block_cost(part: Part, memory: Any, sim: Sim) -> BlockCost:
-    """What it is to move a block of one of its GPUs to the host."""
+def block_cost(part: ReplicaGroup, memory: Any, sim: Sim) -> BlockCost:
+    """Cost of moving a block of one of its GPUs to the host."""
     m, gpu = model(sim.model), hardware(sim.hardware)
     _, kv_bits = part.stored_bits
     size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
     return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
 
 
-def cluster(parts: tuple[Part, ...], build: Callable[[Part, int], Replica], link: Link, *, pull: bool) -> Cluster:
+def cluster(
+    parts: tuple[ReplicaGroup, ...], build: Callable[[ReplicaGroup, int], Replica], link: Link, *, pull: bool
+) -> Cluster:
     """The cluster of these parts; `build(part, index)` makes a replica."""
     replicas: list[Replica] = []
     apart = {part.role for part in parts} == {"prefill", "decode"}
@@ -229,7 +231,7 @@ def link_of(text: str, model_name: str, hardware_name: str) -> tuple[Link, Rate]
     return Link(kv_bytes_per_token(model(model_name)) / given.bytes_per_s, given.latency_s), given
 
 
-def told(parts: tuple[Part, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
+def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
     """Facts for run.json of a cluster with prefill and decode apart; nothing for replicas alike."""
     if of.handoffs is None and parts[0].role == "mixed":
         return {}

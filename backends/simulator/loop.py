@@ -85,7 +85,7 @@ def simulate(
                     horizon_s = min(arrival_s, ending[0][0])
                 ends = step_ends(model, batch, now_s, horizon_s)
                 if watched and len(ends) > 1 and ends[-1] >= horizon_s:
-                    ends.pop()  # a router that looks then must find all steps before this one done
+                    ends.pop()  # a router that reads the state then must see all earlier steps committed
             if log is not None:
                 log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))

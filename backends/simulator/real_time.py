@@ -1,6 +1,6 @@
 """The simulator's loop one step at a time, for a driver whose clock runs by itself.
 
-Ends of steps are absolute times that follow from one another, never from when somebody looked: a driver that looks late
+Ends of steps are absolute times that follow from one another, never from when they are polled: a driver that polls late
 sees them late and nothing moves. At one instant batches are committed first, then requests arrive, then replicas form
 new batches, as in `backends.sim`; equal arrivals give equal token times, bit for bit.
 """
@@ -29,7 +29,7 @@ class Ran:
     """A step that has ended: a request for each token at `step.end_s`, and those of them that are done.
 
     `started` are (request, seconds) of prompts that ran for the first time, `cached` how many tokens of each were found
-    in the prefix cache, `preempted` who lost their memory.
+    in the prefix cache, `preempted` those that lost their memory.
     """
 
     step: Step

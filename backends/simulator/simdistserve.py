@@ -1,7 +1,7 @@
 """DistServe's simulator where a replica has several pipeline stages: every stage is a worker with queues of its own.
 
 Source: LLMServe/DistServe @82831f1, simdistserve/base/worker.py and scheduler.py. There batches merge at every stage,
-and any number of them is in flight, which no pipeline of ours does: so the compatibility mode has a loop of its own
+and any number of them is in flight, unlike in `serving/pipeline.py`: so the compatibility mode has a loop of its own
 here, without a `steps` table. With one stage the shared serving core does the same, and is used.
 """
 
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from backends.latency.abc import Abc
-from backends.simulator.layout import Part
+from backends.simulator.layout import ReplicaGroup
 from backends.simulator.loop import Arrivals, rejected
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.registry import make
@@ -55,7 +55,7 @@ class Worker:
     __slots__ = ("batch", "decodes", "following", "index", "is_first", "is_last", "limits", "model", "prefilling",
                  "prompts")  # fmt: skip
 
-    def __init__(self, index: int, rank: int, part: Part, model: LatencyModel, limits: tuple[int, int]) -> None:
+    def __init__(self, index: int, rank: int, part: ReplicaGroup, model: LatencyModel, limits: tuple[int, int]) -> None:
         self.index = index
         self.is_first, self.is_last = rank == 0, rank == part.pp - 1
         self.model = model
@@ -108,13 +108,15 @@ class Worker:
 class Rings:
     """All workers of the parts; an item goes from stage to stage, and round again for each token."""
 
-    def __init__(self, parts: tuple[Part, ...], requests: Iterator[Request], follow_ups: FollowUps | None) -> None:
+    def __init__(
+        self, parts: tuple[ReplicaGroup, ...], requests: Iterator[Request], follow_ups: FollowUps | None
+    ) -> None:
         self._arrivals = Arrivals(requests)
         self._follow_ups = follow_ups
         self._policy = make("policies", parts[0].policy)
         self._events: list[tuple[float, int, bool, Worker]] = []  # heap of (time, number, batch done?, worker)
         self._number = 0
-        self._heads: list[tuple[Part, list[Worker]]] = []
+        self._heads: list[tuple[ReplicaGroup, list[Worker]]] = []
         index = 0
         for part in parts:
             heads = []
@@ -197,7 +199,7 @@ class Rings:
         return ended
 
     def _count(self, batch: list[Item], ended: list[RequestRecord], now_s: float) -> list[Item]:
-        """All items of a batch have said a token; those that have more to say."""
+        """All items of a batch have emitted a token; returns those with more to come."""
         further = []
         for item in batch:
             item.context += 1
@@ -217,7 +219,7 @@ class Rings:
         heappush(self._events, (at_s, self._number, done, worker))
 
 
-def _ring(part: Part, index: int) -> Worker:
+def _ring(part: ReplicaGroup, index: int) -> Worker:
     """The first worker of a replica; its stages follow one another in a ring. Only the first pays for calls."""
     policy = make("policies", part.policy)
     limits = (policy.max_prefill_tokens, policy.max_decode_tokens)

@@ -19,7 +19,7 @@ SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a ta
 
 
 class StepLog:
-    """Batches that were carried out, in order."""
+    """Executed batches, in order."""
 
     __slots__ = ("_count", "_end_s", "_leaps", "_numbers", "_phases", "_size", "_start_s", "_tables")
 

@@ -514,7 +514,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("info plain.csv --start 60s --stop 10s", 2, "stop"),
     ("info plain.csv --limit 0", 2, "--limit must be a whole number from 1 on"),
     ("info plain.csv --limit many", 2, "--limit must be a whole number from 1 on"),
-    ("info plain.csv --where prompt", 2, "is no condition"),
+    ("info plain.csv --where prompt", 2, "is not a condition"),
     ("info plain.csv --where turn>1", 2, "has no column turn"),
     ("info plain.csv --columns at=when", 2, "when"),
     ("info moon.jsonl --cache lfu:3M", 2, "No cache named 'lfu'"),

@@ -122,9 +122,9 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> trace_tools_download.Source:
+def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> trace_tools_download.KnownTrace:
     """The file of the server as a known trace with a known hash."""
-    entry = trace_tools_download.Source(
+    entry = trace_tools_download.KnownTrace(
         "mine", site.url, about="my trace", sha256=DIGEST, hash_from="computed", licence="CC-BY-4.0"
     )
     monkeypatch.setattr(trace_tools_download, "sources", lambda: {"mine": entry})
@@ -136,7 +136,7 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_whole_file(site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path) -> None:
+def test_a_whole_file(site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
     """The file on disk would not be the one of the server."""
     done = download("mine", tmp_path / "new" / "folder", watch=heard.watch)
 
@@ -148,7 +148,7 @@ def test_a_whole_file(site: Site, heard: Heard, official: trace_tools_download.S
 
 
 def test_a_cut_in_the_middle_goes_on_there(
-    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """Every break of a slow line would cost the whole download."""
     site.cuts = [100_000, 50_000]
@@ -160,7 +160,7 @@ def test_a_cut_in_the_middle_goes_on_there(
     assert any("going on after 100,000 bytes" in note for note in heard.notes)
 
 
-def test_an_interrupted_command_resumes(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
+def test_an_interrupted_command_resumes(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
     """Ctrl-C would throw away an hour of downloading."""
 
     def interrupt(done: int, _: int | None) -> None:
@@ -180,7 +180,7 @@ def test_an_interrupted_command_resumes(site: Site, official: trace_tools_downlo
 
 
 def test_a_server_that_cannot_go_on_starts_again(
-    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """The whole file would be appended to its first half."""
     site.ranges, site.cuts = False, [100_000]
@@ -236,7 +236,9 @@ def test_a_part_of_unknown_origin_is_not_continued(site: Site, heard: Heard, tmp
     assert [None] == site.seen
 
 
-def test_a_complete_part_only_needs_its_name(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
+def test_a_complete_part_only_needs_its_name(
+    site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path
+) -> None:
     """A download interrupted in its last moment would be fetched again."""
     (tmp_path / "trace.csv.part").write_bytes(DATA)
     (tmp_path / "trace.csv.part.json").write_text(json.dumps({"url": site.url, "etag": '"one"', "size": len(DATA)}))
@@ -256,7 +258,7 @@ def test_a_part_longer_than_the_file_is_given_up(site: Site, heard: Heard, tmp_p
     assert ["bytes=301000-", None] == site.seen
 
 
-def test_a_wrong_hash_is_kept_aside(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
+def test_a_wrong_hash_is_kept_aside(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
     """Invented rows would pass under the name of an official trace."""
     site.data = DATA[:-1] + b"!"
     with pytest.raises(NotValid, match=r"official file .*kept as .*trace\.csv\.bad"):
@@ -301,7 +303,7 @@ def test_what_will_not_get_better_is_told_at_once(
 
 
 def test_a_busy_server_is_asked_again(
-    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """A passing overload of the server would end the command."""
     site.statuses = [503, 429, 500]
@@ -321,7 +323,7 @@ def test_it_gives_up_when_nothing_moves(site: Site, heard: Heard, tmp_path: Path
 
 
 def test_a_server_that_says_nothing_is_given_up(
-    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """The command would hang on a dead connection."""
     site.stalls = [True]
@@ -351,7 +353,7 @@ def test_a_redirect_cannot_read_local_files(site: Site, tmp_path: Path) -> None:
 
 
 def test_an_answer_of_unknown_length(
-    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """Servers that do not tell the length in advance could not be used."""
     site.length = False
@@ -361,7 +363,7 @@ def test_an_answer_of_unknown_length(
     assert (len(DATA), None) == heard.steps[-1]
 
 
-def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
     """A download would overwrite what the user has, or fetch again what is already right."""
     (tmp_path / "trace.csv").write_bytes(b"mine")
     with pytest.raises(UsageError, match=r"another hash .*--force"):

@@ -61,7 +61,7 @@ WRONG: list[tuple[str, int, str, str]] = [
         "--backend openai:url=http://HOST:PORT/v1.",
     ),
     ("run --backend null --header X-A=b", 2, "--header does not apply to the backend 'null'", "ttft_s"),
-    ("run --backend openai:url=http://127.0.0.1:1/v1 --header X-A", 2, "'X-A' is no header", "'Name: value'"),
+    ("run --backend openai:url=http://127.0.0.1:1/v1 --header X-A", 2, "'X-A' is not a header", "'Name: value'"),
     (
         "run --backend openai:url=http://127.0.0.1:1/v1 --extra-body [1]",
         2,

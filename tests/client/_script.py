@@ -12,7 +12,7 @@ from itertools import accumulate
 
 WORDS = tuple(f"tok{i} " for i in range(7))
 ODD = ("é", "漢字", "😀", "\u2028", "x\u2029y", "\u0085", "data: [DONE]", 'a "quoted\\" word\r\n\r\n', "\ufeff", "़ि")
-"""Texts that break whoever splits lines at the wrong bytes or decodes before an event is complete."""
+"""Texts that break clients which split lines at the wrong bytes or decode before an event is complete."""
 REJECTED = (429, 503, 529)
 
 
@@ -20,7 +20,7 @@ REJECTED = (429, 503, 529)
 class Script:
     """How a server answers. The defaults are a well-behaved server; every field is one quirk or one fault.
 
-    `tokens` None answers as many as were asked. Events are counted from 0; `fault` ("reset", "close", "silence",
+    `tokens` None answers as many as were requested. Events are counted from 0; `fault` ("reset", "close", "silence",
     "stall", "garbage": bytes that are no HTTP) happens before event `fault_at`, or before the head when that is None;
     a count of events means the end of the answer, before its finish. Times are in seconds after the request.
     """
@@ -175,7 +175,7 @@ class Expected:
     error: str | None = None
 
 
-def asked(body: dict) -> int:
+def requested_tokens(body: dict) -> int:
     """How many tokens a request asks for."""
     limit = body.get("max_completion_tokens")
     return limit if limit is not None else body.get("max_tokens", 16)
@@ -276,7 +276,7 @@ def _delta(script: Script, n: int, text: str, api: str) -> dict:
 
 def _body(script: Script, api: str, body: dict) -> list[Frame]:
     """The frames of the stream without HTTP framing, one per event or more where the script joins them."""
-    n = script.tokens if script.tokens is not None else asked(body)
+    n = script.tokens if script.tokens is not None else requested_tokens(body)
     w = _Writer(script, api, prompt_tokens(script, body))
     texts = ODD if script.odd else script.words
     role = b""
@@ -459,11 +459,11 @@ def _hints(script: Script) -> bytes:
 
 def plain(script: Script, api: str, body: dict) -> dict:
     """The answer to a request that does not stream."""
-    n = script.tokens if script.tokens is not None else asked(body)
+    n = script.tokens if script.tokens is not None else requested_tokens(body)
     w = _Writer(script, api, prompt_tokens(script, body), total=n)
     text = "".join(WORDS[i % len(WORDS)] for i in range(n))
-    said = {"message": {"role": "assistant", "content": text}} if api == "chat" else {"text": text}
-    choice = {"index": 0, **said, "finish_reason": script.finish}
+    content = {"message": {"role": "assistant", "content": text}} if api == "chat" else {"text": text}
+    choice = {"index": 0, **content, "finish_reason": script.finish}
     out = {"id": "1", "object": "chat.completion", "created": 1, "model": script.model, "choices": [choice]}
     return out | ({"usage": w.usage()} if script.usage else {})
 
@@ -530,6 +530,6 @@ def _status(
         return "error", None
     if not finishes or finishes[-1] == "content_filter":
         return "truncated", None
-    if not seen and asked(body) > 0:
+    if not seen and requested_tokens(body) > 0:
         return "error", "no text"
     return "ok", None

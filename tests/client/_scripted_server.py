@@ -383,8 +383,8 @@ def _refused(script: object, seen: Seen) -> bytes | None:
             seen.headers.get("x-api-key"),
             body.get("api_key"),
         ]
-        said = json.dumps({"headers": seen.headers, "body": body})
-        return _script.whole(500, _script.error_body(f"it fell over {words} ({seen.query}) at {said}"))
+        details = json.dumps({"headers": seen.headers, "body": body})
+        return _script.whole(500, _script.error_body(f"it fell over {words} ({seen.query}) at {details}"))
     for name in script.refuse:
         value = body
         for part in name.split("."):

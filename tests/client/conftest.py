@@ -1,4 +1,4 @@
-"""A server that answers byte for byte as scripts say, and a client asked to make sense of it."""
+"""A server that answers byte for byte as scripted, and a client that reads its answers."""
 
 import asyncio
 import importlib.util
@@ -123,17 +123,19 @@ def opened() -> Callable:
 
 @pytest.fixture
 def ask(opened: Callable) -> Callable:
-    """`await ask(server, name, requests=1, asked=8, **options)`: the outcomes of requests sent one after another.
+    """`await ask(server, name, requests=1, output_tokens=8, **options)`: outcomes of requests sent one by one.
 
     Whatever hangs fails: nothing here takes longer than a few seconds.
     """
 
-    async def run(server, name: str, requests: int = 1, asked: int = 8, at_once: bool = False, **options: object):
+    async def run(
+        server, name: str, requests: int = 1, output_tokens: int = 8, at_once: bool = False, **options: object
+    ):
         async with asyncio.timeout(20), opened(server.url(name), **options) as backend:
             epoch_s = time.monotonic()
             backend.start_clock(epoch_s)
             server.arm(name)
-            wanted = [Request(i, 0.0, 5, asked) for i in range(requests)]
+            wanted = [Request(i, 0.0, 5, output_tokens) for i in range(requests)]
             if at_once:
                 ends = await asyncio.gather(*(_one(backend, r) for r in wanted))
             else:

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from backends.client.body import Ask, Builder, base_url, sound_headers
+from backends.client.body import Builder, RequestFormat, base_url, sound_headers
 from harness.api import Request
 from harness.errors import UsageError
 
@@ -27,7 +27,7 @@ class Plain:
         return " ".join(f"w{i}" for i in self.token_ids(request, 100))
 
 
-def sent(ask: Ask, request: Request = SHARING[0], key: str | None = None) -> tuple[dict[str, str], dict]:
+def sent(ask: RequestFormat, request: Request = SHARING[0], key: str | None = None) -> tuple[dict[str, str], dict]:
     head, _, body = Builder(ask, Plain(), key).rest(request).partition(b"\r\n\r\n")
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
     assert str(len(body)) == headers["Content-Length"]
@@ -36,7 +36,7 @@ def sent(ask: Ask, request: Request = SHARING[0], key: str | None = None) -> tup
 
 def test_a_chat_asks_for_one_message_with_the_fields_of_a_chat() -> None:
     """Servers would answer something else than was planned."""
-    headers, body = sent(Ask(model="m"), key="k123")
+    headers, body = sent(RequestFormat(model="m"), key="k123")
 
     assert {
         "model": "m", "messages": [{"role": "user", "content": Plain().text(SHARING[0])}], "stream": True,
@@ -50,16 +50,16 @@ def test_a_chat_asks_for_one_message_with_the_fields_of_a_chat() -> None:
 
 def test_a_completion_takes_token_ids_and_its_own_field_of_length() -> None:
     """Lengths would be inexact where they need not be."""
-    _, body = sent(Ask(model="m", api="completions", prompt="ids", vocab_size=50))
+    _, body = sent(RequestFormat(model="m", api="completions", prompt="ids", vocab_size=50))
 
     assert [7] * 8 + [1] * 4 == body["prompt"] and 4 == body["max_tokens"] and "max_completion_tokens" not in body
 
 
 def test_only_what_is_named_is_sent() -> None:
-    """A default of ours would stand in for the server's."""
+    """The client's default would replace the server's."""
     plain = {"model", "messages", "stream", "max_tokens"}
-    bare = Ask(model="m", stream=False, ignore_eos=False, length_field="max_tokens")
-    full = Ask(
+    bare = RequestFormat(model="m", stream=False, ignore_eos=False, length_field="max_tokens")
+    full = RequestFormat(
         model="m", stream=False, ignore_eos=False, length_field="max_tokens", temperature=0.0, top_p=0.5, seed=0,
         stop=("x",), min_tokens=True, generation_config=True,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def test_only_what_is_named_is_sent() -> None:
 
 def test_what_the_user_adds_wins() -> None:
     """A field could not be changed, or its neighbours would be lost."""
-    ask = Ask(
+    ask = RequestFormat(
         model="m", extra={"ignore_eos": False, "stream_options": {"include_usage": False}, "top_k": 1},
         headers=(("user-agent", "mine"), ("X-Other", "1")),
     )  # fmt: skip
@@ -87,7 +87,7 @@ def test_a_salt_changes_every_prompt_and_leaves_its_sharing(prompt: str) -> None
     """A cache warmed by an earlier run would help, or one warmed by this run would not."""
 
     def prompts(salt: str | None) -> list:
-        asks = Ask(model="m", api="completions", prompt=prompt, salt=salt, vocab_size=1000)
+        asks = RequestFormat(model="m", api="completions", prompt=prompt, salt=salt, vocab_size=1000)
         return [sent(asks, request)[1]["prompt"] for request in SHARING]
 
     unsalted, one, again, other = prompts(None), prompts("a"), prompts("a"), prompts("b")
@@ -102,17 +102,17 @@ def test_a_salt_changes_every_prompt_and_leaves_its_sharing(prompt: str) -> None
 
 def test_what_the_server_adds_is_taken_off() -> None:
     """Prompts would all be longer than planned by the template."""
-    assert 9 == len(sent(Ask(api="completions", prompt="text", overhead_tokens=3))[1]["prompt"].split())
-    assert 1 == len(sent(Ask(api="completions", prompt="ids", overhead_tokens=30))[1]["prompt"])
+    assert 9 == len(sent(RequestFormat(api="completions", prompt="text", overhead_tokens=3))[1]["prompt"].split())
+    assert 1 == len(sent(RequestFormat(api="completions", prompt="ids", overhead_tokens=30))[1]["prompt"])
 
 
-def test_turns_of_a_conversation_are_named_only_when_asked() -> None:
+def test_turns_of_a_conversation_are_named_only_when_requested() -> None:
     """A router would see sessions where the run wants none, or none where it wants them."""
     turn = Request(1, 0.0, 4, 4, session=9)
 
-    assert "x-session-affinity" not in sent(Ask(), turn)[0]
-    assert "session-9" == sent(Ask(affinity=True), turn)[0]["x-session-affinity"]
-    assert "x-correlation-id" not in sent(Ask(affinity=True), SHARING[0])[0]
+    assert "x-session-affinity" not in sent(RequestFormat(), turn)[0]
+    assert "session-9" == sent(RequestFormat(affinity=True), turn)[0]["x-session-affinity"]
+    assert "x-correlation-id" not in sent(RequestFormat(affinity=True), SHARING[0])[0]
 
 
 @pytest.mark.parametrize(
@@ -125,25 +125,25 @@ def test_turns_of_a_conversation_are_named_only_when_asked() -> None:
 )
 def test_the_first_lines_name_the_path_and_the_host(url: str, proxy: bool, first: bytes) -> None:
     """Servers behind one address, and proxies, would not find the way."""
-    assert first == Builder(Ask(api="completions"), Plain()).first(url, proxy=proxy)
+    assert first == Builder(RequestFormat(api="completions"), Plain()).first(url, proxy=proxy)
 
 
 def test_a_builder_travels_to_another_process_and_does_not_tell_its_key() -> None:
     """Senders could not build requests; or a log would hold the key."""
-    builder = Builder(Ask(model="m"), Plain(), "k123secret")
+    builder = Builder(RequestFormat(model="m"), Plain(), "k123secret")
 
     assert "k123secret" not in repr(builder)
     assert builder.rest(SHARING[0]) == pickle.loads(pickle.dumps(builder)).rest(SHARING[0])  # noqa: S301  # our own
 
 
 def test_the_address_is_named_or_of_the_environment() -> None:
-    """A run would go to a server that nobody named, without a word."""
+    """A run would go to a server that is not configured, without a word."""
     assert ("http://a/v1", False) == base_url("http://a/v1/", {"OPENAI_BASE_URL": "http://b/v1"})
     assert ("http://b/v1", True) == base_url(None, {"OPENAI_BASE_URL": "http://b/v1"})
     with pytest.raises(UsageError, match="has no address"):
         base_url(None, {})
     for wrong in ("host:8000", "ftp://host", "http://", "http://host:99999999", "http://me:pw@:1"):
-        with pytest.raises(UsageError, match="is no address of a server") as error:
+        with pytest.raises(UsageError, match="is not the URL of a server") as error:
             base_url(wrong, {})
         assert "pw" not in str(error.value)
 
@@ -157,8 +157,8 @@ def test_headers_that_http_does_not_allow_are_refused(header: tuple[str, str]) -
 
 def test_a_request_enforces_its_length_unless_it_may_end_earlier() -> None:
     """A run with stop texts of the user would be condemned for the answers that they end."""
-    assert Ask(model="m").enforces_length
-    assert Ask(model="m", ignore_eos=False, min_tokens=True).enforces_length
-    assert not Ask(model="m", ignore_eos=False).enforces_length
-    assert not Ask(model="m", stop=("END",)).enforces_length
-    assert not Ask(model="m", extra={"stop_token_ids": [2]}).enforces_length
+    assert RequestFormat(model="m").enforces_length
+    assert RequestFormat(model="m", ignore_eos=False, min_tokens=True).enforces_length
+    assert not RequestFormat(model="m", ignore_eos=False).enforces_length
+    assert not RequestFormat(model="m", stop=("END",)).enforces_length
+    assert not RequestFormat(model="m", extra={"stop_token_ids": [2]}).enforces_length

@@ -1,4 +1,4 @@
-"""A connection opens, by TLS or a proxy where asked, writes requests whole and keeps every read with its time."""
+"""A connection opens, by TLS or a proxy where configured, writes requests whole and keeps every read with its time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.client import connection, message, stamps, target
-from backends.client.pool import Pool, Target
+from backends.client.pool import ConnectionPool, Target
 
 if TYPE_CHECKING:
     from backends.client.message import Answer
@@ -63,11 +63,11 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
 @asynccontextmanager
 async def pool_to(
     url: str, trust: target.Trust | None = None, proxy: str | None = None, limits: Limits | None = None
-) -> AsyncIterator[Pool]:
+) -> AsyncIterator[ConnectionPool]:
     place = await target.find(url, proxy)
     first = b"POST %b HTTP/1.1\r\nHost: x\r\n" % (url.encode() if place.whole_url else b"/")
     first += place.proxy_headers if place.whole_url else b""
-    pool = Pool([Target(first, place.peer(trust or target.Trust()), place.label)], limits)
+    pool = ConnectionPool([Target(first, place.peer(trust or target.Trust()), place.label)], limits)
     stamps.kernel_stamps()
     try:
         yield pool
@@ -129,7 +129,7 @@ def test_every_read_keeps_its_bytes_and_the_time_at_which_they_arrived() -> None
 
 
 def test_after_a_step_of_the_clock_reads_are_stamped_by_the_process() -> None:
-    """Somebody sets the clock of the client, and a token seems to come a second early."""
+    """The clock of the client is set, and a token seems to come a second early."""
 
     async def run() -> tuple[Answer, Answer, int]:
         async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
@@ -171,7 +171,7 @@ def test_an_address_that_refuses_is_followed_by_the_next() -> None:
             dead = closed.getsockname()
         async with serving(echo_length) as port:
             peer = message.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
-            pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
+            pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
             try:
                 return await pool.send(1, rest())
             finally:
@@ -196,7 +196,7 @@ def test_no_server_at_all_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", b"nonsense"])
-def test_an_answer_that_breaks_off_is_told_with_what_came(says: bytes) -> None:
+def test_an_answer_that_breaks_off_is_reported_with_what_came(says: bytes) -> None:
     """Half an answer would be lost, or wait for its other half."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -214,7 +214,7 @@ def test_an_answer_that_breaks_off_is_told_with_what_came(says: bytes) -> None:
 
 
 @pytest.mark.parametrize("epoll", [True, False])
-def test_a_bug_of_ours_ends_the_request_that_met_it(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_ends_only_its_request(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request would hang for ever, and with it the run."""
     if not epoll:
         monkeypatch.delattr(select, "epoll", raising=False)
@@ -279,8 +279,8 @@ def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other
         assert one.stamp_s[-1] < one.read_s[-1]
 
 
-def test_a_server_that_nobody_vouches_for_is_not_spoken_to(authority) -> None:
-    """A key would be sent to whoever answers."""
+def test_an_untrusted_server_gets_no_request(authority) -> None:
+    """A key would be sent to any server that answers."""
     _, _, context, _ = authority
     one, _ = over_tls(target.Trust(), context)
 
@@ -306,7 +306,7 @@ def test_a_server_that_wants_our_certificate_gets_it(authority) -> None:
     assert without.why is not None and "certificate" in without.why
 
 
-def test_a_server_that_does_not_speak_tls_is_told_in_words() -> None:
+def test_a_server_without_tls_is_a_clear_error() -> None:
     """https for http, the commonest slip, would end in an error of a library."""
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -398,7 +398,7 @@ def test_tls_goes_through_a_tunnel_of_the_proxy(authority) -> None:
     assert heads[0].startswith(b"CONNECT 127.0.0.1:")
 
 
-def test_a_proxy_that_refuses_is_told_in_its_words() -> None:
+def test_the_refusal_of_a_proxy_is_quoted() -> None:
     """A wrong password of the proxy would look like a broken server."""
 
     async def run() -> Answer:

@@ -66,7 +66,7 @@ def test_a_kept_connection_that_proves_closed_is_made_good_once(scripted: Callab
 
 
 def test_a_new_connection_that_closes_is_an_error(scripted: Callable, ask: Callable) -> None:
-    """A server that fails would be asked again and again in silence."""
+    """A server that fails would be retried forever in silence."""
     server = scripted(it={"fault": "close", "framing": "close"})
 
     outcomes = asyncio.run(ask(server, "it", requests=3))
@@ -162,8 +162,8 @@ async def _first_of(opened: Callable, server: Any) -> Any:
         return [e async for e in backend.submit(Request(0, 0.0, 5, 8))][-1]
 
 
-def test_a_port_where_nobody_listens_is_said_before_the_run(opened: Callable) -> None:
-    """A run would send its whole schedule to nobody."""
+def test_a_closed_port_is_reported_before_the_run(opened: Callable) -> None:
+    """A run would send its whole schedule to a closed port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
@@ -199,7 +199,7 @@ async def _end(backend: Any, number: int) -> Any:
 
 
 def test_closing_a_request_hangs_up_at_once(scripted: Callable, opened: Callable) -> None:
-    """The server would go on computing for nobody, and the next measurement would pay for it."""
+    """The server would go on computing without a client, and the next measurement would pay for it."""
     server = scripted(it={"itl_s": 5.0})
 
     async def run() -> str:
@@ -319,7 +319,7 @@ def test_stamps_of_an_encrypted_stream_are_the_kernels(
 def test_a_certificate_of_an_unknown_authority_is_refused(
     options: dict, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, tmp_path: Path
 ) -> None:
-    """A key would be sent to whoever answers."""
+    """A key would be sent to any server that answers."""
     if options:
         trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
         options = {"ca": str(tmp_path / "other.pem")}
@@ -378,7 +378,7 @@ def test_a_server_that_wants_to_know_its_clients_gets_a_certificate(
 
 
 @pytest.mark.parametrize("option", ["ca", "client_cert"])
-def test_a_file_that_holds_no_certificate_is_said(
+def test_a_file_that_holds_no_certificate_is_reported(
     option: str, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext
 ) -> None:
     """A mistyped file name would be a traceback of the ssl module."""

@@ -65,10 +65,10 @@ class Gone:
     """A server that is no longer there."""
 
     by: CountedBy = "server tokenizer"
-    asked = 0
+    queries = 0
 
     async def tokens(self, text: str) -> int | None:
-        self.asked += 1
+        self.queries += 1
         raise BackendError(f"gone with {text}")
 
 
@@ -82,14 +82,14 @@ def test_answers_are_counted_after_the_run_by_the_first_tokenizer_that_answers()
     assert {} == asyncio.run(kept.count([Gone()])) == asyncio.run(kept.count([]))
 
 
-def test_a_server_that_is_gone_is_not_asked_for_each_answer() -> None:
+def test_a_server_that_is_gone_is_not_queried_for_each_answer() -> None:
     """The report of a run whose server died would come hours later."""
     kept, gone = Recount(), Gone()
     for i in range(100):
         kept.keep(i, ["ab"])
 
     assert 100 == len(asyncio.run(kept.count([gone, Letters()])))
-    assert 8 >= gone.asked
+    assert 8 >= gone.queries
 
 
 def test_a_tokenizer_that_is_none_is_refused_in_a_sentence(tmp_path) -> None:

@@ -16,12 +16,12 @@ from backends.client.message import Answer
 from backends.client.reading import Reader
 from harness.api import Ended, Request, TokenEvent
 
-ASKED = 8
+TOKENS = 8
 
 
 def wire(script: Any, played: Any, api: str) -> tuple[bytes, list[tuple[int, Any]]]:
     """All bytes of the answer to an ordinary request, and for each mark the place behind its last byte."""
-    body = {"stream": True, "max_tokens": ASKED, "prompt": "a b c d e"}
+    body = {"stream": True, "max_tokens": TOKENS, "prompt": "a b c d e"}
     plan = script.answer(played, api, body)
     stop = script.faulted(played, plan.frames)
     data, marks = bytearray(plan.head), []
@@ -42,7 +42,7 @@ def answered(data: bytes, cuts: Sequence[int], how: str) -> Answer:
 
 
 def read(answer: Answer) -> tuple[list[TokenEvent], Ended]:
-    *events, ended = Reader().read(answer, Request(0, 0.0, 5, ASKED))
+    *events, ended = Reader().read(answer, Request(0, 0.0, 5, TOKENS))
     return events, ended
 
 
@@ -50,7 +50,7 @@ def how_of(played: Any) -> str:
     return "closed" if played.framing == "close" or played.fault == "close" else "complete"
 
 
-def told(events: list[TokenEvent], ended: Ended) -> tuple:
+def facts_of(events: list[TokenEvent], ended: Ended) -> tuple:
     """Everything that must not depend on the cutting."""
     x = ended.exchange
     return (
@@ -67,7 +67,7 @@ def told(events: list[TokenEvent], ended: Ended) -> tuple:
 @example(names=["tool calls", "empty at 0"], api="completions", cuts=[0.5])
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_cutting_of_a_stream_says_the_same(script: Any, names: list[str], api: str, cuts: list[float]) -> None:
-    """Where the network cuts a stream would change what is counted, or when a token is said to have come."""
+    """Where the network cuts a stream would change what is counted, or the time of a token."""
     played = script.Script(**fields_of(names))
     data, marks = wire(script, played, api)
     places = [round(c * len(data)) for c in cuts]
@@ -76,7 +76,7 @@ def test_any_cutting_of_a_stream_says_the_same(script: Any, names: list[str], ap
     answer = answered(data, places, how_of(played))
     events, ended = read(answer)
 
-    assert told(*whole) == told(events, ended)
+    assert facts_of(*whole) == facts_of(events, ended)
     _hold_stamps(answer, events, marks)
 
 
@@ -99,12 +99,12 @@ def test_every_cutting_in_two_says_the_same(script: Any, names: tuple[str, ...],
         script.Script(**fields_of(names))
     )  # fmt: skip
     data, marks = wire(script, played, "chat")
-    whole = told(*read(answered(data, (), how_of(played))))
+    whole = facts_of(*read(answered(data, (), how_of(played))))
 
     for at in range(1, len(data)):
         answer = answered(data, (at,), how_of(played))
         events, ended = read(answer)
-        assert whole == told(events, ended)
+        assert whole == facts_of(events, ended)
         _hold_stamps(answer, events, marks)
 
 
@@ -112,7 +112,7 @@ def test_every_cutting_in_two_says_the_same(script: Any, names: tuple[str, ...],
 def test_quirks_in_pairs_give_what_the_specification_says(script: Any, api: str) -> None:
     """Two oddities of one server would hide each other."""
     wrong = []
-    body = {"stream": True, "max_tokens": ASKED, "prompt": "a b c d e"}
+    body = {"stream": True, "max_tokens": TOKENS, "prompt": "a b c d e"}
     for names in pairs():
         if api == "completions" and set(names) & set(CHAT_ONLY):
             continue
@@ -203,15 +203,15 @@ def test_the_end_of_an_answer_is_found_with_its_last_byte(
 
 @pytest.mark.parametrize("how", ["chunked", "length", "close"])
 @pytest.mark.parametrize("word", ["data: [DONE]", "\ndata: [DONE]\n\n", "\r\ndata:[DONE]", "0\r\n\r\n"])
-def test_a_text_that_looks_like_the_end_of_a_stream_is_none(script: Any, word: str, how: str) -> None:
+def test_text_like_the_end_of_a_stream_does_not_end_it(script: Any, word: str, how: str) -> None:
     """An answer that quotes the protocol would be cut off in the middle."""
     data, _ = wire(script, script.Script(words=(word,), framing=how), "chat")
-    said = json.dumps(word)[1:-1].encode()
-    places = [m.start() for m in re.finditer(re.escape(said), data)][:ASKED]
+    encoded = json.dumps(word)[1:-1].encode()
+    places = [m.start() for m in re.finditer(re.escape(encoded), data)][:TOKENS]
 
-    assert ASKED == len(places)
+    assert TOKENS == len(places)
     for at in places:
-        for start, stop in ((at, at + len(said)), (at + 2, at + len(said)), (at - 3, at + len(said))):
+        for start, stop in ((at, at + len(encoded)), (at + 2, at + len(encoded)), (at - 3, at + len(encoded))):
             framing, reads = Framing(), []
             for piece in answered(data[: stop + 1], (start, stop), "complete").data:
                 reads.append(piece)

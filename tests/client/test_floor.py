@@ -13,7 +13,7 @@ from harness.runner.remote.calibration import FILL_S, PARTS, Load, combined, dra
 
 
 @dataclass
-class Told:
+class ServedRequest:
     arrived_s: float
     written_s: list[float]
 
@@ -57,7 +57,7 @@ def test_more_streams_than_the_null_server_can_feed_are_not_tried() -> None:
 
 @pytest.mark.parametrize(("rate_rps", "output_tokens"), [(3.0, 200), (0.1, 200), (20.0, 1), (0.5, 1000)])
 def test_a_slow_schedule_is_measured_with_enough_requests(rate_rps: float, output_tokens: int) -> None:
-    """The client's error would be told from two requests, or not at all."""
+    """The client's error would be estimated from two requests, or not at all."""
     planned = Load(rate_rps, max(1, round(rate_rps * Load(1, 1, 1, output_tokens).lasts_s)), 100, output_tokens)
     load = planned.seen_in(2.0)
 
@@ -95,11 +95,11 @@ def test_all_streams_are_there_from_the_beginning_to_the_end(streams: int, outpu
 def test_errors_are_what_the_client_saw_minus_what_the_server_did() -> None:
     """The floor would be made of something else than the client's own errors."""
     epoch_s = 1000.0
-    told = {
-        "0": Told(1001.0, [1001.5, 1001.6, 1001.8]),
-        "1": Told(1001.0, [1001.5]),
-        "2": Told(1001.0, [1001.5, 1001.6]),
-        "3": Told(1009.0, [1009.5]),
+    truth = {
+        "0": ServedRequest(1001.0, [1001.5, 1001.6, 1001.8]),
+        "1": ServedRequest(1001.0, [1001.5]),
+        "2": ServedRequest(1001.0, [1001.5, 1001.6]),
+        "3": ServedRequest(1009.0, [1009.5]),
     }
     records = [
         record(0, 0.9, 0.999, [1.502, 1.603, 1.801]),  # sent 1 ms before arrival, tokens seen 2, 3 and 1 ms late
@@ -108,7 +108,7 @@ def test_errors_are_what_the_client_saw_minus_what_the_server_did() -> None:
         record(3, 9.0, 9.0, [9.5]),  # due after the window
         record(4, 0.9, 1.0, [1.5]),  # the server knows nothing of it
     ]
-    found = errors(records, told, epoch_s, (0.5, 5.0))
+    found = errors(records, truth, epoch_s, (0.5, 5.0))
 
     assert [0.003] == pytest.approx(found.ttft.tolist())
     assert [0.001, 0.002] == pytest.approx(found.itl.tolist())

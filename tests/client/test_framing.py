@@ -112,7 +112,7 @@ def test_an_answer_without_a_length_ends_with_done_or_with_the_connection() -> N
         CHUNKED + b"1_0\r\n" + b"a" * 16,
     ],
 )
-def test_what_is_not_http_is_said_to_be_so(data: bytes) -> None:
+def test_an_answer_that_is_not_http_is_reported(data: bytes) -> None:
     """A server of another kind would leave the client waiting for an end that never comes."""
     with pytest.raises(BadFraming):
         Framing().take([data])

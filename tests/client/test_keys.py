@@ -35,8 +35,13 @@ def _hold(texts: dict[str, str]) -> None:
     assert [] == [(where, secret) for where, text in texts.items() for secret in SECRETS if secret in text]
 
 
-def _ended(told: tuple[int, str, str], path: Path) -> dict[str, str]:
-    return {"code": str(told[0]), "standard output": told[1], "standard error": told[2], **dict(_texts(path))}
+def _ended(finished: tuple[int, str, str], path: Path) -> dict[str, str]:
+    return {
+        "code": str(finished[0]),
+        "standard output": finished[1],
+        "standard error": finished[2],
+        **dict(_texts(path)),
+    }
 
 
 def _url(server: Any) -> str:
@@ -55,7 +60,7 @@ def _arguments(url: str, *more: str) -> list[str]:
     "quirk", [{"metrics": "vllm:num_requests_running 1\n"}, {"echo": True, "every": 2}], ids=["good", "echoing"]
 )
 def test_a_run_leaves_no_key_behind(quirk: dict, scripted: Callable, run_here: Callable, tmp_path: Path) -> None:
-    """Whoever is shown a report could use the account of whoever made it; a server may even send the key back."""
+    """Any reader of a report could use the account of its author; a server may even send the key back."""
     server = scripted(it=quirk)
     server.arm_measured()
 
@@ -106,7 +111,7 @@ def test_a_key_that_is_given_in_a_wrong_way_is_not_repeated(
 
     assert "2" == texts["code"]
     _hold(texts)
-    assert "api_key" in texts["standard error"] or "'Authorization' is no header" in texts["standard error"]
+    assert "api_key" in texts["standard error"] or "'Authorization' is not a header" in texts["standard error"]
 
 
 def test_a_key_is_read_from_a_file_or_a_named_variable(

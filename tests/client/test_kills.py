@@ -1,4 +1,4 @@
-"""kill -9 of the client, of one sender, of the server, in the middle of a run: what was measured stays and is told."""
+"""kill -9 of the client, of one sender, of the server, in the middle of a run: measurements stay and are reported."""
 
 import os
 import signal
@@ -117,8 +117,8 @@ def test_a_killed_client_leaves_its_records_and_no_sender(
     assert "It was killed, or is still going on" in report(running)
 
 
-def test_a_killed_sender_is_told_and_the_rest_is_kept(start: Callable, report: Callable) -> None:
-    """Half of the traffic would be missing from a run that looks whole."""
+def test_a_killed_sender_is_reported_and_the_rest_is_kept(start: Callable, report: Callable) -> None:
+    """Half of the traffic would be missing from a run that seems complete."""
     running = start(duration="4s")
     os.kill(_children(running.process.pid)[0], signal.SIGKILL)
 
@@ -126,14 +126,14 @@ def test_a_killed_sender_is_told_and_the_rest_is_kept(start: Callable, report: C
 
     run = _hold_rows(running)
     assert "Traceback" not in err
-    assert running.process.returncode in (70, 4), err  # a process of ours, not the server; or it had just ended
+    assert running.process.returncode in (70, 4), err  # a process of bench, not the server; or it had just ended
     assert run.info.verdict.valid is False
     assert "sender" in " ".join(run.info.verdict.reasons)
     assert "sender" in " ".join((out + err).split())
     assert "sender" in report(running)
 
 
-def test_a_killed_server_is_told_and_nothing_hangs(start: Callable, report: Callable) -> None:
+def test_a_killed_server_is_reported_and_nothing_hangs(start: Callable, report: Callable) -> None:
     """The run would wait for a dead server, or call its silence a result."""
     running = start(duration="60s")
     ok = len(load(running.path).requests)

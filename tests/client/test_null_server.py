@@ -18,9 +18,9 @@ def url() -> Iterator[str]:
         yield url
 
 
-def post(connection: http.client.HTTPConnection, name: str, chat: bool = False, **asked: object) -> str:
+def post(connection: http.client.HTTPConnection, name: str, chat: bool = False, **fields: object) -> str:
     path = "/v1/chat/completions" if chat else "/v1/completions"
-    body = json.dumps({"model": "null", "prompt": [1, 2, 3], "stream": True} | asked)
+    body = json.dumps({"model": "null", "prompt": [1, 2, 3], "stream": True} | fields)
     connection.request("POST", path, body, {"x-request-id": name})
     answer = connection.getresponse()
     assert 200 == answer.status
@@ -46,7 +46,7 @@ def wait_for_truth(url: str, name: str) -> Truth:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_an_answer_is_a_stream_of_the_asked_length(url: str, chat: bool) -> None:
+def test_an_answer_is_a_stream_of_the_requested_length(url: str, chat: bool) -> None:
     """A client that is calibrated against an unlawful stream would be calibrated for nothing."""
     with connect(url) as connection:
         seen = events(post(connection, "a", chat, max_tokens=7))
@@ -58,7 +58,7 @@ def test_an_answer_is_a_stream_of_the_asked_length(url: str, chat: bool) -> None
     assert {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10} == seen[-1]["usage"]
 
 
-def test_tokens_never_leave_before_their_time_and_all_are_told(url: str) -> None:
+def test_tokens_are_never_early_and_all_are_reported(url: str) -> None:
     """The truth would be wrong: a client's error is measured against these very times."""
     with connect(url) as connection:
         post(connection, "first", max_tokens=20)
@@ -66,13 +66,13 @@ def test_tokens_never_leave_before_their_time_and_all_are_told(url: str) -> None
     truth = take_truth(url)
 
     assert {"first", "second"} == set(truth.requests)
-    told = truth.requests["first"]
-    due_s = [told.arrived_s + TIMING.ttft_s + i * TIMING.itl_s for i in range(20)]
-    assert told.complete
-    assert 20 == len(told.written_s)
-    assert all(written_s >= due - 1e-6 for written_s, due in zip(told.written_s, due_s, strict=True))
+    served = truth.requests["first"]
+    due_s = [served.arrived_s + TIMING.ttft_s + i * TIMING.itl_s for i in range(20)]
+    assert served.complete
+    assert 20 == len(served.written_s)
+    assert all(written_s >= due - 1e-6 for written_s, due in zip(served.written_s, due_s, strict=True))
     assert 1 == len(truth.requests["second"].written_s)
-    assert truth.requests["second"].arrived_s > told.written_s[-1]
+    assert truth.requests["second"].arrived_s > served.written_s[-1]
     assert 0 <= truth.late_s[0] <= truth.late_s[1] <= truth.late_s[2]
     assert {} == take_truth(url).requests
 
@@ -88,13 +88,13 @@ def test_without_a_number_the_server_says_its_own(url: str) -> None:
 def test_an_answer_that_is_not_streamed_comes_whole(url: str) -> None:
     """A client with stream=false could not be tried here."""
     with connect(url) as connection:
-        told = json.loads(post(connection, "a", chat=True, stream=False, max_tokens=2))
+        served = json.loads(post(connection, "a", chat=True, stream=False, max_tokens=2))
 
-    assert " word word" == told["choices"][0]["message"]["content"]
-    assert 2 == told["usage"]["completion_tokens"]
+    assert " word word" == served["choices"][0]["message"]["content"]
+    assert 2 == served["usage"]["completion_tokens"]
 
 
-def test_a_hang_up_is_told_as_such(url: str) -> None:
+def test_a_hang_up_is_reported_as_such(url: str) -> None:
     """A stream that a client cut off would count as one that the client failed to see."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname, parts.port or 0), timeout=30) as sock:
@@ -104,10 +104,10 @@ def test_a_hang_up_is_told_as_such(url: str) -> None:
         sock.sendall(body[:10])
         sock.sendall(body[10:])
         sock.recv(100)
-    told = wait_for_truth(url, "cut").requests["cut"]
+    served = wait_for_truth(url, "cut").requests["cut"]
 
-    assert not told.complete
-    assert len(told.written_s) < 1_000_000
+    assert not served.complete
+    assert len(served.written_s) < 1_000_000
 
 
 @pytest.mark.nightly

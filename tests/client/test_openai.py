@@ -1,4 +1,4 @@
-"""The backend as the harness meets it: options, copies for senders, departures at once, nothing secret told."""
+"""The backend as the harness meets it: options, copies for senders, departures at once, no secrets in its facts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_options_are_found_by_their_names() -> None:
         ("openai:route=round", "route must be one of"),
     ],
 )
-def test_a_wrong_option_is_told_in_a_sentence(spec: str, says: str) -> None:
+def test_a_wrong_option_is_reported_in_a_sentence(spec: str, says: str) -> None:
     """A slip would end in a traceback, or in a run that asks something else."""
     with pytest.raises(UsageError, match=r"^'openai:") as caught:
         make("backends", spec)
@@ -54,17 +54,17 @@ def test_a_wrong_option_is_told_in_a_sentence(spec: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"header": "no-colon"}, "'no-colon' is no header"),
+        ({"header": "no-colon"}, "'no-colon' is not a header"),
         ({"extra_body": "[1]"}, "--extra-body must be a JSON object such as"),
         ({"extra_body": "{"}, "--extra-body must be a JSON object:"),
         ({"ca": "/nowhere.pem"}, "No certificates of authorities in ca '/nowhere.pem': No such file or directory."),
         ({"client_cert": "/nowhere.pem"}, "No certificate with its private key in client_cert"),
-        ({"proxy": "socks5://127.0.0.1:1"}, "'socks5://127.0.0.1:1' is no proxy that can be used"),
+        ({"proxy": "socks5://127.0.0.1:1"}, "'socks5://127.0.0.1:1' is not a supported proxy"),
         ({"key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
-        ({"url": "ftp://127.0.0.1"}, "'ftp://127.0.0.1' is no address of a server"),
+        ({"url": "ftp://127.0.0.1"}, "'ftp://127.0.0.1' is not the URL of a server"),
     ],
 )
-def test_what_cannot_be_used_is_told_before_the_run(options: dict, says: str) -> None:
+def test_what_cannot_be_used_is_reported_before_the_run(options: dict, says: str) -> None:
     """A missing file would be met in the middle of a run, or end in a traceback."""
     given = {"url": "https://127.0.0.1:9/v1", "model": "m", **options}
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_used_is_told_before_the_run(options: dict, says: str) ->
     assert says in str(caught.value)
 
 
-def test_a_host_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_an_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A misspelt host would end in a traceback."""
 
     async def nowhere(*_: object, **__: object) -> None:
@@ -135,7 +135,7 @@ def test_a_request_leaves_when_it_is_fetched_not_when_its_answer_is_awaited(
 
 
 def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable) -> None:
-    """The server would go on computing for nobody."""
+    """The server would go on computing without a client."""
     server = scripted(silent={"fault": "silence"})
 
     async def run() -> str:
@@ -151,7 +151,7 @@ def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable
     assert asyncio.run(run()).startswith("<Pool 0 calls")
 
 
-def test_what_is_told_of_a_backend_is_plain_data_without_its_key(
+def test_facts_of_a_backend_are_plain_data_without_its_key(
     scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """run.json could not be written, or would give the key away."""
@@ -160,16 +160,16 @@ def test_what_is_told_of_a_backend_is_plain_data_without_its_key(
 
     async def run() -> str:
         async with opened(server.url("calm"), header="X-Api-Key: hidden-too") as backend:
-            told = json.dumps([backend.describe(), backend.sender_facts(), backend.redact("sk-very-secret-key")])
-            return told + repr(backend)
+            described = json.dumps([backend.describe(), backend.sender_facts(), backend.redact("sk-very-secret-key")])
+            return described + repr(backend)
 
-    told = asyncio.run(run())
+    described = asyncio.run(run())
 
-    assert "very-secret" not in told
-    assert '"stamps"' in told
+    assert "very-secret" not in described
+    assert '"stamps"' in described
 
 
-def test_a_machine_that_allows_too_few_files_is_told_before_the_run(
+def test_a_machine_that_allows_too_few_files_is_reported_before_the_run(
     scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half-way through, requests would fail for want of files."""
@@ -185,7 +185,7 @@ def test_a_machine_that_allows_too_few_files_is_told_before_the_run(
         asyncio.run(run())
 
 
-def test_several_servers_are_asked_each_and_share_the_requests(scripted: Callable, opened: Callable) -> None:
+def test_each_server_is_probed_and_they_share_the_requests(scripted: Callable, opened: Callable) -> None:
     """The second server would get fields that it refuses, or no requests at all."""
     one, two = scripted(calm={}), scripted(calm={})
 
@@ -199,8 +199,8 @@ def test_several_servers_are_asked_each_and_share_the_requests(scripted: Callabl
 
 
 def test_every_option_is_explained() -> None:
-    """`bench explain openai` would list names that nobody can guess the meaning of."""
-    told = OpenAI.__doc__ or ""
+    """`bench explain openai` would list names without a meaning."""
+    described = OpenAI.__doc__ or ""
     named = ("affinity", "prompt", "header", "extra_body", "proxy", "client_cert", "ca", "metrics")
 
-    assert [] == [name for name in named if f"`{name}`" not in told]
+    assert [] == [name for name in named if f"`{name}`" not in described]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.client import message, pool, target
-from backends.client.pool import Pool, Target
+from backends.client.pool import ConnectionPool, Target
 from backends.client.target import Limits
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def target_of(port: int) -> Target:
 
 def played(
     play: Play | list[Play],
-    use: Callable[[Pool, list[Server]], Awaitable[object]],
+    use: Callable[[ConnectionPool, list[Server]], Awaitable[object]],
     limits: Limits | None = None,
     **options: object,
 ):
@@ -110,7 +110,7 @@ def played(
     async def run() -> object:
         async with contextlib.AsyncExitStack() as stack:
             servers = [await stack.enter_async_context(Server(p)) for p in plays]
-            made = Pool([target_of(s.port) for s in servers], limits, **options)
+            made = ConnectionPool([target_of(s.port) for s in servers], limits, **options)
             try:
                 async with asyncio.timeout(20):
                     found = await use(made, servers)
@@ -140,7 +140,7 @@ async def silent(request: Played) -> None:
 def test_the_connection_used_last_is_used_next() -> None:
     """Connections would all grow old together, and be closed by the server one after another."""
 
-    async def use(made: Pool, servers: list[Server]) -> list[tuple[int, int]]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> list[tuple[int, int]]:
         await asyncio.gather(*(made.send(k, REST) for k in range(3)))
         servers[0].seen.clear()
         for k in range(3, 6):
@@ -157,7 +157,7 @@ def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: py
     """The server closes it just as the next request is written, and the request is lost."""
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.0)
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[list[tuple[int, int]], object]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[tuple[int, int]], object]:
         for k in range(3):
             await made.send(k, REST)
         return servers[0].seen, made.facts()["connections_opened"]
@@ -168,7 +168,7 @@ def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: py
 def test_the_facts_of_a_sender_count_what_happened() -> None:
     """A client that lost packets, or had no files left, would be taken for a sound one."""
 
-    async def use(made: Pool, servers: list[Server]) -> dict[str, object]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> dict[str, object]:
         await asyncio.gather(*(made.send(k, REST) for k in range(3)))
         await made.send(3, REST)
         return dict(made.facts())
@@ -194,7 +194,7 @@ def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> No
         else:
             request.writer.close()
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[Answer, Answer, list[tuple[int, int]], object]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[Answer, Answer, list[tuple[int, int]], object]:
         one = await made.send(1, REST)
         two = await made.send(2, REST)
         return one, two, servers[0].seen, made.facts()["resent"]
@@ -218,7 +218,7 @@ def test_nothing_is_sent_again_on_a_fresh_connection_or_after_any_byte() -> None
         else:
             request.writer.close()
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
         return [await made.send(k, REST) for k in range(3)], servers[0].seen
 
     answers, seen = played(fail, use)
@@ -237,7 +237,7 @@ def test_a_reused_connection_that_ends_late_is_a_failure_of_the_server(monkeypat
         else:
             await request.say(GOOD)
 
-    async def use(made: Pool, servers: list[Server]) -> Answer:
+    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
         await made.send(1, REST)
         return await made.send(2, REST)
 
@@ -253,7 +253,7 @@ def test_idle_connections_that_the_server_closes_are_forgotten() -> None:
         await request.say(GOOD)
         request.writer.close()
 
-    async def use(made: Pool, servers: list[Server]) -> bool:
+    async def use(made: ConnectionPool, servers: list[Server]) -> bool:
         await made.send(1, REST)
         await servers[0].closed.wait()
         await until(lambda: repr(made).startswith("<Pool 0 calls, 0 idle"))
@@ -263,19 +263,19 @@ def test_idle_connections_that_the_server_closes_are_forgotten() -> None:
 
 
 def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
-    """The server would go on computing for nobody, and the tokens so far would be lost."""
+    """The server would go on computing without a client, and the tokens so far would be lost."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome"
 
     async def some(request: Played) -> None:
         await request.say(head)
         await request.reader.read()
 
-    async def use(made: Pool, servers: list[Server]) -> Answer:
+    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
         future = made.send(1, REST)
         await until(lambda: made._calls[1].answer.data)
         made.hang_up(1, "cancelled", "the run was stopped")
         made.hang_up(1, "cancelled", "twice does nothing")
-        made.hang_up(7, "cancelled", "nobody does nothing")
+        made.hang_up(7, "cancelled", "the test ended it")
         await servers[0].closed.wait()
         return await future
 
@@ -295,7 +295,7 @@ def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
 def test_a_limit_that_passes_ends_the_request(limits: Limits, why: str) -> None:
     """A server that never answers would hold the run for ever."""
 
-    async def use(made: Pool, servers: list[Server]) -> Answer:
+    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
         return await made.send(1, REST)
 
     answer = played(silent, use, limits)
@@ -314,7 +314,7 @@ def test_a_first_token_in_time_lifts_the_limit_on_it() -> None:
         await asyncio.sleep(0.1)
         await request.say(GOOD[-1:])
 
-    async def use(made: Pool, servers: list[Server]) -> Answer:
+    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
         return await made.send(1, REST)
 
     def started(answer: Answer) -> bool:
@@ -335,7 +335,7 @@ def test_a_server_that_takes_no_connection_ends_in_a_timeout() -> None:
             for filler in fillers:
                 filler.setblocking(False)
                 filler.connect_ex(listener.getsockname())
-            made = Pool([target_of(listener.getsockname()[1])], Limits(connect_s=0.1))
+            made = ConnectionPool([target_of(listener.getsockname()[1])], Limits(connect_s=0.1))
             try:
                 return await made.send(1, REST)
             finally:
@@ -358,7 +358,7 @@ def test_an_answer_whose_end_stands_before_foreign_bytes_ends(monkeypatch: pytes
         await request.say(b"2\r\nok\r\n0\r\n\r\nand more")
         await asyncio.sleep(60)
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[Answer, str]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[Answer, str]:
         return await made.send(1, REST), repr(made)
 
     answer, shown = played(more, use)
@@ -375,7 +375,7 @@ def test_done_ends_a_stream_whose_framing_the_server_never_closes(monkeypatch: p
         await request.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\ne\r\ndata: [DONE]\n\n\r\n")
         await asyncio.sleep(60)
 
-    async def use(made: Pool, servers: list[Server]) -> Answer:
+    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
         return await made.send(1, REST)
 
     assert "closed" == played(open_end, use).how
@@ -387,7 +387,7 @@ def test_done_ends_a_stream_whose_framing_the_server_never_closes(monkeypatch: p
 def test_round_robin_gives_each_server_its_turn_by_the_number_of_the_request() -> None:
     """The share of a server would depend on the number of senders."""
 
-    async def use(made: Pool, servers: list[Server]) -> list[int]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> list[int]:
         await asyncio.gather(*(made.send(k, REST) for k in range(8)))
         return [len(server.seen) for server in servers]
 
@@ -397,7 +397,7 @@ def test_round_robin_gives_each_server_its_turn_by_the_number_of_the_request() -
 def test_least_outstanding_spares_the_server_that_is_slow() -> None:
     """Requests would queue at one server while the other has nothing to do."""
 
-    async def use(made: Pool, servers: list[Server]) -> list[int]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> list[int]:
         slow = made.send(0, REST)
         for k in range(1, 7):
             await made.send(k, REST)
@@ -414,7 +414,7 @@ def test_a_rejected_request_is_offered_to_all_servers_and_rejected_only_by_all()
     async def busy(request: Played) -> None:
         await request.say(BUSY)
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[list[Answer], list[int]]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[int]]:
         return [await made.send(k, REST) for k in range(4)], [len(server.seen) for server in servers]
 
     forwarded, seen = played([busy, good], use, route="reject-forward")
@@ -428,12 +428,12 @@ def test_a_rejected_request_is_offered_to_all_servers_and_rejected_only_by_all()
 
 
 def test_other_routes_do_not_forward() -> None:
-    """A retry that nobody asked for would hide that a server refuses."""
+    """A retry that was not requested would hide that a server refuses."""
 
     async def busy(request: Played) -> None:
         await request.say(BUSY)
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[bytes, int]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[bytes, int]:
         return b"".join((await made.send(0, REST)).data)[-4:], len(servers[1].seen)
 
     assert (b"busy", 0) == played([busy, good], use)
@@ -445,7 +445,7 @@ def test_other_routes_do_not_forward() -> None:
 def test_connections_are_open_before_the_first_request_and_a_spare_one_is_kept() -> None:
     """The first requests of a run would pay for connecting."""
 
-    async def use(made: Pool, servers: list[Server]) -> tuple[list[float | None], int]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[float | None], int]:
         await made.warm(5)
         made.spare = 1
         waited = [a.connect_s for a in await asyncio.gather(*(made.send(k, REST) for k in range(5)))]
@@ -460,7 +460,7 @@ def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.Mon
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.02)
     monkeypatch.setattr(target, "SWEEP_S", 0.01)
 
-    async def use(made: Pool, servers: list[Server]) -> int:
+    async def use(made: ConnectionPool, servers: list[Server]) -> int:
         made.spare = 1
         await until(lambda: servers[0].connections >= 3)
         return servers[0].connections
@@ -468,13 +468,13 @@ def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.Mon
     assert 3 <= played(good, use)
 
 
-def test_opening_connections_to_nobody_ends() -> None:
+def test_opening_connections_to_a_closed_port_ends() -> None:
     """A run against a server that is down would not even begin to fail."""
 
     async def run() -> str:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
-        made = Pool([target_of(port)])
+        made = ConnectionPool([target_of(port)])
         try:
             async with asyncio.timeout(10):
                 await made.warm(10)
@@ -489,7 +489,7 @@ def test_opening_connections_to_nobody_ends() -> None:
 def test_what_comes_back_can_be_sent_to_another_process() -> None:
     """A sender could not hand its answers to the process that reads them."""
 
-    async def use(made: Pool, servers: list[Server]) -> Answer:
+    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
         return await made.send(1, REST)
 
     answer = played(good, use)
@@ -532,7 +532,7 @@ def test_every_request_ends_once_and_every_connection_is_accounted_for(script: l
         else:
             await asyncio.sleep(60)
 
-    async def use(made: Pool, servers: list[Server]) -> list[Answer]:
+    async def use(made: ConnectionPool, servers: list[Server]) -> list[Answer]:
         answers: list[Answer] = []
         for start in range(0, len(script), 3):
             sent = [made.send(k, REST) for k in range(start, min(start + 3, len(script)))]

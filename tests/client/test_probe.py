@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from backends.client.body import Ask
+from backends.client.body import RequestFormat
 from backends.client.probe import probe
 from harness.errors import BackendError, UsageError
 
@@ -92,8 +92,8 @@ class Server:
             return web.json_response({"error": "token id out of vocabulary"}, status=400)
         if self.status != 200:
             return web.json_response({"error": {"message": "not today"}}, status=self.status)
-        asked = next((body[name] for name in self.obeys.split() if name in body), 100)
-        tokens = min(asked, 3) if self.ends_early and not body.get("min_tokens") else asked
+        probed = next((body[name] for name in self.obeys.split() if name in body), 100)
+        tokens = min(probed, 3) if self.ends_early and not body.get("min_tokens") else probed
         return await self.write(request, counted, tokens, options)
 
     async def write(self, request: web.Request, counted: int, tokens: int, options: Mapping) -> web.StreamResponse:
@@ -149,10 +149,12 @@ class Learner(Words):
 
 
 @pytest.fixture
-def asked() -> Callable[..., Capabilities]:
-    """`asked(server, content=..., key=..., **fields of the Ask)`: what the probe finds."""
+def probed() -> Callable[..., Capabilities]:
+    """`probed(server, content=..., key=..., **fields)`: what the probe finds."""
 
-    async def run(server: Server, content: object, key: str | None, ask: Ask, timeout_s: float) -> Capabilities:
+    async def run(
+        server: Server, content: object, key: str | None, ask: RequestFormat, timeout_s: float
+    ) -> Capabilities:
         app = web.Application()
         app.router.add_get("/v1/models", server.list)
         app.router.add_post("/v1/completions", server.answer)
@@ -172,16 +174,16 @@ def asked() -> Callable[..., Capabilities]:
     def start(
         server: Server, content: object = None, key: str | None = None, timeout_s: float = 20.0, **fields: object
     ) -> Capabilities:
-        return asyncio.run(run(server, content or Words(), key, Ask(**fields), timeout_s))  # type: ignore[arg-type]
+        return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s))  # type: ignore[arg-type]
 
     return start
 
 
-def test_a_server_that_takes_everything_is_asked_everything(asked: Callable) -> None:
+def test_a_server_that_accepts_everything_gets_every_field(probed: Callable) -> None:
     """Something would be left out for nothing."""
-    found = asked(Server(usage="every", entry={"max_model_len": 4096, "owned_by": "vllm"}), api="chat")
+    found = probed(Server(usage="every", entry={"max_model_len": 4096, "owned_by": "vllm"}), api="chat")
 
-    assert () == found.dropped and () == found.cautions
+    assert () == found.dropped and () == found.warnings
     assert ("m", "text", "every chunk", True, True) == (
         found.ask.model, found.ask.prompt, found.usage, found.done, found.finish_reason
     )  # fmt: skip
@@ -192,62 +194,62 @@ def test_a_server_that_takes_everything_is_asked_everything(asked: Callable) -> 
 
 
 @pytest.mark.parametrize("name", ["ignore_eos", "continuous_usage_stats", "seed", "stop", "temperature", "top_p"])
-def test_a_field_that_the_server_names_is_left_out_and_told(asked: Callable, name: str) -> None:
+def test_a_field_that_the_server_names_is_left_out_and_reported(probed: Callable, name: str) -> None:
     """A strict server could not be measured, or not as the user thinks."""
     server = Server(refuse=(name,))
-    found = asked(server, api="chat", seed=1, stop=("x",), temperature=0.5, top_p=0.5)
+    found = probed(server, api="chat", seed=1, stop=("x",), temperature=0.5, top_p=0.5)
 
     assert [name] == [field for field, _ in found.dropped]
-    assert any(name in caution for caution in found.cautions)
+    assert any(name in warning for warning in found.warnings)
     assert name not in json.dumps(server.bodies[-1]) and name not in found.describe()["accepted"]
 
 
-def test_a_server_that_does_not_say_what_it_minds_is_tried_with_less_and_less(asked: Callable) -> None:
+def test_a_server_that_does_not_say_what_it_minds_is_tried_with_less_and_less(probed: Callable) -> None:
     """A server with a bare 400 could not be measured."""
-    found = asked(Server(refuse=("ignore_eos", "min_tokens", "generation_config"), say="no"), api="chat")
+    found = probed(Server(refuse=("ignore_eos", "min_tokens", "generation_config"), say="no"), api="chat")
 
     assert not found.ask.ignore_eos and not found.ask.min_tokens and not found.ask.generation_config
 
 
-def test_another_way_to_ask_for_a_length_is_tried(asked: Callable) -> None:
+def test_another_way_to_ask_for_a_length_is_tried(probed: Callable) -> None:
     """Answers of transformers would have any length."""
-    found = asked(Server(refuse=("ignore_eos", "min_tokens")), api="chat")
+    found = probed(Server(refuse=("ignore_eos", "min_tokens")), api="chat")
 
     assert found.ask.generation_config and ["ignore_eos", "min_tokens"] == [name for name, _ in found.dropped]
-    assert all("generation_config asks for the length" in caution for caution in found.cautions)
+    assert all("generation_config asks for the length" in warning for warning in found.warnings)
     assert "transformers" == found.kind
 
 
-def test_a_server_that_ignores_the_length_of_a_chat_is_asked_by_the_old_field(asked: Callable) -> None:
+def test_a_server_that_ignores_the_length_of_a_chat_gets_the_old_field(probed: Callable) -> None:
     """llama-cpp-python would answer to the end of its context."""
-    found = asked(Server(obeys="max_tokens"), api="chat")
+    found = probed(Server(obeys="max_tokens"), api="chat")
 
     assert "max_tokens" == found.ask.length and () == found.dropped
 
 
-def test_a_server_that_stops_early_is_asked_for_a_least_length(asked: Callable) -> None:
+def test_a_server_that_stops_early_gets_a_minimum_length(probed: Callable) -> None:
     """Answers would be short although ignore_eos was accepted."""
-    assert asked(Server(ends_early=True), api="chat").ask.min_tokens
-    caution = asked(Server(ends_early=True, refuse=("min_tokens",)), api="chat").cautions[-1]
+    assert probed(Server(ends_early=True), api="chat").ask.min_tokens
+    warning = probed(Server(ends_early=True, refuse=("min_tokens",)), api="chat").warnings[-1]
 
-    assert "ended the probe after 3 of 8 tokens" in caution
+    assert "ended the probe after 3 of 8 tokens" in warning
 
 
-def test_token_ids_are_sent_where_they_are_taken(asked: Callable) -> None:
+def test_token_ids_are_sent_where_they_are_taken(probed: Callable) -> None:
     """Lengths would be inexact where they need not be, or every request fail."""
-    assert "ids" == asked(Server(), api="completions").ask.prompt
-    refused = asked(Server(takes_ids=False), api="completions")
+    assert "ids" == probed(Server(), api="completions").ask.prompt
+    refused = probed(Server(takes_ids=False), api="completions")
 
     assert "text" == refused.ask.prompt and "token ids" == refused.dropped[0].field
-    assert "text" == asked(Server(), api="completions", prompt="text").ask.prompt
+    assert "text" == probed(Server(), api="completions", prompt="text").ask.prompt
     with pytest.raises(UsageError, match="--content calibrated"):
-        asked(Server(takes_ids=False), Ids(), api="completions")
+        probed(Server(takes_ids=False), Ids(), api="completions")
 
 
-def test_token_ids_stay_inside_the_vocabulary(asked: Callable) -> None:
+def test_token_ids_stay_inside_the_vocabulary(probed: Callable) -> None:
     """Every request would be refused by a small model."""
-    assert 250 == asked(Server(vocabulary=300), api="completions").ask.vocab_size
-    assert 32_000 == asked(Server(entry={"meta": {"n_vocab": 32_000}}), api="completions").ask.vocab_size
+    assert 250 == probed(Server(vocabulary=300), api="completions").ask.vocab_size
+    assert 32_000 == probed(Server(entry={"meta": {"n_vocab": 32_000}}), api="completions").ask.vocab_size
 
 
 class Tokenized(Words):
@@ -261,56 +263,56 @@ class Tokenized(Words):
         return np.full(request.prompt_tokens, 20_000)
 
 
-def test_a_content_with_a_tokenizer_keeps_its_ids(asked: Callable) -> None:
+def test_a_content_with_a_tokenizer_keeps_its_ids(probed: Callable) -> None:
     """The probe would end in a traceback, or send ids of other words."""
     server = Server()
-    found = asked(server, Tokenized(), api="completions", salt="a")
+    found = probed(server, Tokenized(), api="completions", salt="a")
 
     assert "ids" == found.ask.prompt and () == found.dropped
     assert {20_000} == set(server.bodies[0]["prompt"][4:]) and max(server.bodies[0]["prompt"][:4]) < 1000
 
 
-def test_a_chat_needs_a_content_with_text(asked: Callable) -> None:
+def test_a_chat_needs_a_content_with_text(probed: Callable) -> None:
     """The mistake would show as an error of every request."""
-    with pytest.raises(UsageError, match="takes nothing else; give --content calibrated"):
-        asked(Server(), Ids(), api="chat")
+    with pytest.raises(UsageError, match="accepts only text; give --content calibrated"):
+        probed(Server(), Ids(), api="chat")
 
 
-def test_what_the_server_adds_to_each_prompt_is_taken_off(asked: Callable) -> None:
+def test_what_the_server_adds_to_each_prompt_is_taken_off(probed: Callable) -> None:
     """Prompts would be longer than planned by the chat template."""
-    found = asked(Server(template=13), api="chat")
+    found = probed(Server(template=13), api="chat")
 
     assert (13, 13) == (found.overhead_tokens, found.ask.overhead_tokens)
-    assert any("13 tokens are added" in caution for caution in found.cautions)
+    assert any("13 tokens are added" in warning for warning in found.warnings)
 
 
-def test_a_server_that_counts_otherwise_than_planned_is_told(asked: Callable) -> None:
+def test_a_server_that_counts_otherwise_than_planned_is_reported(probed: Callable) -> None:
     """Prompts would be twice as long as the report says."""
-    found = asked(Server(a_word=2.0), api="chat")
+    found = probed(Server(a_word=2.0), api="chat")
 
     assert 0 == found.ask.overhead_tokens and 1.0 == found.length_error
-    assert any("otherwise than planned (64 for 32" in caution for caution in found.cautions)
+    assert any("other prompt lengths than planned (64 for 32" in warning for warning in found.warnings)
 
 
-def test_a_content_that_learns_is_taught(asked: Callable) -> None:
+def test_a_content_that_learns_is_taught(probed: Callable) -> None:
     """Lengths would be off by what a word is in tokens."""
     content = Learner()
-    found = asked(Server(a_word=2.0), content, api="chat")
+    found = probed(Server(a_word=2.0), content, api="chat")
 
     assert abs(content.a_word - 2.0) < 0.1 and found.length_error is not None and found.length_error < 0.1
 
 
-def test_a_server_without_usage_is_told(asked: Callable) -> None:
-    """Nobody would know that prompts were not counted."""
-    found = asked(Server(usage=None, tokenize="prompt"), api="chat")
+def test_a_server_without_usage_is_reported(probed: Callable) -> None:
+    """It would be unknown that prompts were not counted."""
+    found = probed(Server(usage=None, tokenize="prompt"), api="chat")
 
-    assert found.usage is None and any("does not tell how many tokens" in caution for caution in found.cautions)
+    assert found.usage is None and any("does not report prompt tokens" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize("form", ["prompt", "content"])
-def test_the_address_that_counts_tokens_is_found(asked: Callable, form: str) -> None:
+def test_the_address_that_counts_tokens_is_found(probed: Callable, form: str) -> None:
     """Answers without usage would be counted by chunks."""
-    found = asked(Server(tokenize=form), api="chat")
+    found = probed(Server(tokenize=form), api="chat")
 
     assert found.tokenize is not None and found.tokenize.endswith("/tokenize") and form == found.tokenize_form
 
@@ -318,83 +320,83 @@ def test_the_address_that_counts_tokens_is_found(asked: Callable, form: str) -> 
 @pytest.mark.parametrize(
     ("usage", "form"), [("finish", "the finish chunk"), ("own", "a chunk of its own"), (None, None)]
 )
-def test_where_usage_rides_is_told(asked: Callable, usage: str | None, form: str | None) -> None:
+def test_the_place_of_usage_is_reported(probed: Callable, usage: str | None, form: str | None) -> None:
     """A reader could not tell how tokens were counted."""
-    assert form == asked(Server(usage=usage), api="completions").usage
+    assert form == probed(Server(usage=usage), api="completions").usage
 
 
-def test_a_role_chunk_well_before_the_first_token_is_told(asked: Callable) -> None:
-    """Nobody would know why other clients report another TTFT."""
-    assert asked(Server(role_s=0.05), api="chat").role_early
-    assert not asked(Server(), api="chat").role_early
+def test_a_role_chunk_well_before_the_first_token_is_reported(probed: Callable) -> None:
+    """It would be unknown why other clients report another TTFT."""
+    assert probed(Server(role_s=0.05), api="chat").role_early
+    assert not probed(Server(), api="chat").role_early
 
 
-def test_the_only_model_is_taken_and_of_several_one_must_be_named(asked: Callable) -> None:
+def test_the_only_model_is_taken_and_of_several_one_must_be_named(probed: Callable) -> None:
     """A run would measure some model."""
-    assert "m" == asked(Server()).ask.model and "other" == asked(Server(), model="other").ask.model
-    assert "x" == asked(Server(models=None), model="x").ask.model
+    assert "m" == probed(Server()).ask.model and "other" == probed(Server(), model="other").ask.model
+    assert "x" == probed(Server(models=None), model="x").ask.model
     with pytest.raises(UsageError, match=r"several models; name one by model=NAME. Known: a, b"):
-        asked(Server(models=("b", "a")))
+        probed(Server(models=("b", "a")))
     for models in ((), None):
         with pytest.raises(UsageError, match="does not list its models"):
-            asked(Server(models=models))
+            probed(Server(models=models))
 
 
-def test_what_comes_in_pieces_is_read_to_its_end(asked: Callable) -> None:
+def test_what_comes_in_pieces_is_read_to_its_end(probed: Callable) -> None:
     """Half a list is no JSON: a server with many models would have none, and one that counts tokens would not."""
-    found = asked(Server(in_pieces=True, tokenize="content"))
+    found = probed(Server(in_pieces=True, tokenize="content"))
 
     assert ("m", "content") == (found.ask.model, found.tokenize_form)
     assert found.tokenize is not None
 
 
-def test_an_answer_in_one_piece_is_only_for_those_who_ask_for_it(asked: Callable) -> None:
+def test_an_answer_in_one_piece_is_only_for_those_who_ask_for_it(probed: Callable) -> None:
     """A server that does not stream would have a TTFT."""
-    assert "the answer" == asked(Server(streams=False), stream=False).usage
+    assert "the answer" == probed(Server(streams=False), stream=False).usage
     with pytest.raises(BackendError, match=r"does not stream.*stream=false"):
-        asked(Server(streams=False))
+        probed(Server(streams=False))
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "message"),
     [(401, "refuses the key.*OPENAI_API_KEY"), (503, "is not ready"), (404, "HTTP 404.*model 'm'"), (500, "HTTP 500")],
 )
-def test_a_server_that_refuses_is_told_in_a_sentence(asked: Callable, status: int, told: str) -> None:
+def test_a_server_that_refuses_is_reported_in_a_sentence(probed: Callable, status: int, message: str) -> None:
     """The reason would be a row of each of ten thousand requests."""
-    with pytest.raises(BackendError, match=f"{told}.*"):
-        asked(Server(status=status), key="mysecretkey")
+    with pytest.raises(BackendError, match=f"{message}.*"):
+        probed(Server(status=status), key="mysecretkey")
 
 
-def test_the_key_goes_to_the_server_and_not_into_the_error(asked: Callable) -> None:
-    """A protected server could not be asked, or the key be printed."""
+def test_the_key_goes_to_the_server_and_not_into_the_error(probed: Callable) -> None:
+    """A protected server could not be probed, or the key be printed."""
     server = Server(refuse=("messages",), say="you sent mysecretkey with {name}")
     with pytest.raises(BackendError) as error:
-        asked(server, key="mysecretkey")
+        probed(server, key="mysecretkey")
 
     assert "Bearer mysecretkey" == server.headers[0]["Authorization"] and "mysecretkey" not in str(error.value)
 
 
-def test_a_server_that_never_answers_is_given_up(asked: Callable) -> None:
+def test_a_server_that_never_answers_is_given_up(probed: Callable) -> None:
     """A run would hang before it began."""
     with pytest.raises(BackendError, match=r"gave no answer within 0.2 s"):
-        asked(Server(role_s=60.0), timeout_s=0.2)
+        probed(Server(role_s=60.0), timeout_s=0.2)
 
 
-def test_a_content_of_ids_is_told_what_the_server_minds(asked: Callable) -> None:
+def test_a_content_of_ids_gets_the_errors_of_the_server(probed: Callable) -> None:
     """Token ids would be blamed for a field that the server refuses without naming it."""
-    found = asked(Server(refuse=("ignore_eos",), say="no such input, list of types"), Ids(), api="completions")
+    found = probed(Server(refuse=("ignore_eos",), say="no such input, list of types"), Ids(), api="completions")
 
     assert "ids" == found.ask.prompt and not found.ask.ignore_eos
 
 
-def test_a_port_without_a_server_is_told_in_a_sentence() -> None:
+def test_a_port_without_a_server_is_reported_in_a_sentence() -> None:
     """A typing mistake would end in a traceback."""
     with pytest.raises(BackendError, match=r"No server answers at http://127.0.0.1:1/v1"):
-        asyncio.run(probe("http://127.0.0.1:1/v1", Ask(), Words()))
+        asyncio.run(probe("http://127.0.0.1:1/v1", RequestFormat(), Words()))
 
 
 @pytest.mark.parametrize(("path", "model"), [("", ""), ("/v2", ""), ("/v1/chat/completions", ""), ("", "m")])
-def test_a_url_that_lacks_v1_or_names_the_route_is_told(path: str, model: str) -> None:
+def test_a_url_that_lacks_v1_or_names_the_route_is_reported(path: str, model: str) -> None:
     """A newcomer would name a model, and learn only that nothing is found."""
 
     async def run(scheme: str) -> tuple[str, str]:
@@ -403,16 +405,16 @@ def test_a_url_that_lacks_v1_or_names_the_route_is_told(path: str, model: str) -
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         root = f"127.0.0.1:{runner.addresses[0][1]}"
         try:
-            await probe(f"{scheme}://{root}{path}", Ask(model=model, api="chat"), Words(), timeout_s=5.0)  # type: ignore[arg-type]
+            await probe(f"{scheme}://{root}{path}", RequestFormat(model=model, api="chat"), Words(), timeout_s=5.0)  # type: ignore[arg-type]
         except (BackendError, UsageError) as error:
             return root, str(error)
         finally:
             await runner.cleanup()
         raise AssertionError(scheme)
 
-    root, said = asyncio.run(run("http"))
-    tls_root, tls_said = asyncio.run(run("https"))
+    root, message = asyncio.run(run("http"))
+    tls_root, tls_reason = asyncio.run(run("https"))
 
-    assert f"the URL should end in /v1, without the route; try url=http://{root}/v1." in said
-    assert ".." not in said
-    assert f"this port speaks http: use http://, as in url=http://{tls_root}{path}." in tls_said
+    assert f"the URL should end in /v1, without the route; try url=http://{root}/v1." in message
+    assert ".." not in message
+    assert f"this port speaks http: use http://, as in url=http://{tls_root}{path}." in tls_reason

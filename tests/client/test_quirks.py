@@ -130,12 +130,12 @@ def test_quirks_in_pairs_over_the_network_give_what_the_specification_says(
     assert [] == [
         (names, owed, got, ended.error)
         for names, played, (events, ended) in zip(named, server.scripts["it"], found, strict=True)
-        if (owed := _told(script.expected(played, api, {"stream": True, "max_tokens": 8, "prompt": "a b c d e"})))
+        if (owed := _reported(script.expected(played, api, {"stream": True, "max_tokens": 8, "prompt": "a b c d e"})))
         != (got := (ended.status, ended.exchange.http_status, sum(e.tokens for e in events), len(events)))
     ]
 
 
-def _told(owed: Any) -> tuple:
+def _reported(owed: Any) -> tuple:
     return owed.status, owed.http, owed.tokens if owed.events else 0, owed.events
 
 

@@ -1,4 +1,4 @@
-"""What a server refuses or gets wrong before the run: found by the probe, told to the user, and never a hang."""
+"""What a server refuses or gets wrong before the run: found by the probe, reported to the user, and never a hang."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from harness.api import Request
 from harness.errors import BackendError, BenchError, UsageError
 
 
-async def _asked(opened: Callable, url: str, server: Any, **options: Any) -> tuple[list, Any, dict]:
+async def _probed(opened: Callable, url: str, server: Any, **options: Any) -> tuple[list, Any, dict]:
     async with asyncio.timeout(20), opened(url, **options) as backend:
         server.arm()
         *events, ended = [e async for e in backend.submit(Request(0, 0.0, 5, 8))]
@@ -39,14 +39,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("field", REFUSED)
-def test_a_field_that_a_server_refuses_is_left_out_and_told(
+def test_a_field_that_a_server_refuses_is_left_out_and_reported(
     field: str, status: int, scripted: Callable, opened: Callable
 ) -> None:
     """Every request of the run would be refused, or the user would not hear what is missing."""
     server = scripted(it={"refuse": (field,), "refuse_status": status})
     options = {"temperature": 0.5, "seed": 3, "top_p": 0.9}
 
-    events, ended, facts = asyncio.run(_asked(opened, server.url("it"), server, **options))
+    events, ended, facts = asyncio.run(_probed(opened, server.url("it"), server, **options))
 
     assert ("ok", 8) == (ended.status, sum(e.tokens for e in events)), ended.error
     (sent,) = server.of("it")
@@ -64,7 +64,7 @@ def test_the_older_name_of_the_length_is_used_where_the_newer_is_refused(
     """Older servers could not be measured."""
     server = scripted(it={"refuse": ("max_completion_tokens",), "refuse_status": status})
 
-    _, ended, _ = asyncio.run(_asked(opened, server.url("it"), server, api="chat"))
+    _, ended, _ = asyncio.run(_probed(opened, server.url("it"), server, api="chat"))
 
     assert "ok" == ended.status
     (sent,) = server.of("it")
@@ -72,12 +72,12 @@ def test_the_older_name_of_the_length_is_used_where_the_newer_is_refused(
     assert "max_completion_tokens" not in sent.body
 
 
-def test_token_ids_are_told_apart_from_text(scripted: Callable, opened: Callable) -> None:
+def test_token_ids_are_distinguished_from_text(scripted: Callable, opened: Callable) -> None:
     """A server that takes only text would fail every request, one that takes ids would get inexact lengths."""
     server = scripted(ids={}, text={"refuse": ("prompt ids",)})
 
-    asyncio.run(_asked(opened, server.url("ids"), server, api="completions"))
-    _, ended, facts = asyncio.run(_asked(opened, server.url("text"), server, api="completions"))
+    asyncio.run(_probed(opened, server.url("ids"), server, api="completions"))
+    _, ended, facts = asyncio.run(_probed(opened, server.url("text"), server, api="completions"))
 
     assert 5 == len(server.of("ids")[-1].body["prompt"])
     assert isinstance(server.of("text")[-1].body["prompt"], str)
@@ -91,7 +91,7 @@ def test_everything_refused_at_once_still_gives_answers(scripted: Callable, open
     server = scripted(it={"refuse": refuse, "usage": None})
 
     for api in ("chat", "completions"):
-        events, ended, _ = asyncio.run(_asked(opened, server.url("it"), server, api=api))
+        events, ended, _ = asyncio.run(_probed(opened, server.url("it"), server, api=api))
         assert ("ok", "events", 8) == (ended.status, ended.exchange.counted_by, len(events))
         sent = server.of("it")[-1]
         assert not _names(sent.body) & set(refuse)
@@ -115,13 +115,13 @@ def test_the_only_model_is_taken_and_several_are_listed(scripted: Callable, open
     """A run would ask for a model that the server does not have."""
     server = scripted(one={"model": "only"}, two={"models": 2}, none={"models": None})
 
-    asyncio.run(_asked(opened, server.url("one"), server, model=None))
+    asyncio.run(_probed(opened, server.url("one"), server, model=None))
 
     assert "only" == server.of("one")[-1].body["model"]
     with pytest.raises(UsageError, match="m, m2"):
-        asyncio.run(_asked(opened, server.url("two"), server, model=None))
+        asyncio.run(_probed(opened, server.url("two"), server, model=None))
     with pytest.raises(UsageError, match="model=NAME"):
-        asyncio.run(_asked(opened, server.url("none"), server, model=None))
+        asyncio.run(_probed(opened, server.url("none"), server, model=None))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_server_that_fails_the_probe_is_one_sentence_before_the_run(
     server.arm()
 
     with pytest.raises(BackendError, match=words) as caught:
-        asyncio.run(_asked(opened, server.url("it"), server, timeout_s=0.5))
+        asyncio.run(_probed(opened, server.url("it"), server, timeout_s=0.5))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -152,28 +152,28 @@ def test_an_address_that_names_no_host_is_one_sentence(opened: Callable, scripte
     """A mistyped address would be a traceback of the resolver."""
     for url in ("http://no-such-host.invalid/v1", "ftp://127.0.0.1/v1", "127.0.0.1:80", "http://", "http://h:port/v1"):
         with pytest.raises(BenchError) as caught:
-            asyncio.run(_asked(opened, url, None))
+            asyncio.run(_probed(opened, url, None))
         assert "\n" not in str(caught.value)
 
 
 def test_a_role_chunk_that_comes_early_is_known(scripted: Callable, opened: Callable) -> None:
-    """Nobody would know why another client reports a TTFT of nearly nothing for the same server."""
+    """It would be unknown why another client reports a TTFT of nearly nothing for the same server."""
     stall = {"fault": "stall", "fault_at": 0, "fault_s": 0.1}
     server = scripted(early={"role": "early"} | stall, late={"role": "first"} | stall)
     server.arm()
 
-    early, late = (asyncio.run(_asked(opened, server.url(name), server))[2] for name in ("early", "late"))
+    early, late = (asyncio.run(_probed(opened, server.url(name), server))[2] for name in ("early", "late"))
 
     assert early["capabilities"]["role_chunk_early"] is True
     assert late["capabilities"]["role_chunk_early"] is False
 
 
 @pytest.mark.parametrize("fault", ["close", "reset"])
-def test_a_probe_that_breaks_off_is_told(fault: str, scripted: Callable, opened: Callable) -> None:
+def test_a_probe_that_breaks_off_is_reported(fault: str, scripted: Callable, opened: Callable) -> None:
     """A run of nothing but truncated answers would begin without a word."""
     server = scripted(it={"fault": fault, "fault_at": 3})
     server.arm()
 
-    *_, facts = asyncio.run(_asked(opened, server.url("it"), server))
+    *_, facts = asyncio.run(_probed(opened, server.url("it"), server))
 
     assert any("finish_reason" in note for note in facts["notes"])

@@ -81,7 +81,7 @@ WARNINGS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("codes", [tuple(WARNINGS)[:5], tuple(WARNINGS)[5:]], ids=["asked", "answered"])
+@pytest.mark.parametrize("codes", [tuple(WARNINGS)[:5], tuple(WARNINGS)[5:]], ids=["requests", "answers"])
 def test_oddities_that_change_the_meaning_of_a_figure_are_warned_of(
     codes: tuple[str, ...], scripted: Callable, run_here: Callable
 ) -> None:
@@ -101,7 +101,7 @@ def test_oddities_that_change_the_meaning_of_a_figure_are_warned_of(
 
 
 def test_a_healthy_server_gives_no_warning_of_answers(scripted: Callable, run_here: Callable) -> None:
-    """Warnings that always come are read by nobody."""
+    """Warnings that always appear are ignored."""
     server = scripted(it={"itl_s": 0.005})
     server.arm_measured()
 

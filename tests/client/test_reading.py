@@ -37,8 +37,8 @@ def answer(*reads: bytes, how: How = "closed", why: str | None = None, head: byt
     )  # fmt: skip
 
 
-def read(given: Answer, asked: int = 4, stream: bool = True) -> tuple[list[TokenEvent], Ended, Exchange]:
-    *events, ended = Reader(stream).read(given, Request(5, 0.0, 7, asked))
+def read(given: Answer, output_tokens: int = 4, stream: bool = True) -> tuple[list[TokenEvent], Ended, Exchange]:
+    *events, ended = Reader(stream).read(given, Request(5, 0.0, 7, output_tokens))
     assert isinstance(ended, Ended) and ended.exchange is not None
     return [event for event in events if isinstance(event, TokenEvent)], ended, ended.exchange
 
@@ -62,7 +62,7 @@ def test_tokens_of_one_read_share_its_stamp_and_are_counted_as_such() -> None:
 @pytest.mark.parametrize("how", ["closed", "reset", "timeout", "cancelled"])
 def test_an_answer_that_ended_as_agreed_is_ok_however_its_connection_ended(how: How) -> None:
     """A server that never closes, or resets after [DONE], would fail every request."""
-    _, ended, _ = read(answer(chunk("a"), chunk("", "length") + DONE, how=how, why="x"), asked=1)
+    _, ended, _ = read(answer(chunk("a"), chunk("", "length") + DONE, how=how, why="x"), output_tokens=1)
 
     assert ("ok", None) == (ended.status, ended.error)
 
@@ -84,7 +84,7 @@ def test_a_first_half_of_an_event_at_the_end_is_no_token() -> None:
     assert (1, "truncated") == (len(tokens), ended.status)
 
 
-def test_a_broken_event_ends_the_answer_and_its_text_is_told() -> None:
+def test_a_broken_event_ends_the_answer_and_its_text_is_reported() -> None:
     """A server that writes nonsense would be measured on it."""
     tokens, ended, _ = read(answer(chunk("a"), b"data: {nonsense\n\n", chunk("b", "stop") + DONE))
 
@@ -100,7 +100,7 @@ def test_an_error_of_null_is_none() -> None:
 
 @pytest.mark.parametrize(("code", "status"), [(429, "rejected"), (503, "rejected"), (529, "rejected"), (500, "error")])
 def test_a_refusal_tells_the_status_and_the_words_of_the_server(code: int, status: str) -> None:
-    """An overloaded server could not be told from a broken one."""
+    """An overloaded server could not be distinguished from a broken one."""
     head = f"HTTP/1.1 {code} Sorry\r\nContent-Length: 41\r\nRetry-After: 7\r\n\r\n".encode()
     _, ended, exchange = read(answer(b'{"error": {"message": "too many for me"}}', head=head, how="complete"))
 
@@ -109,7 +109,7 @@ def test_a_refusal_tells_the_status_and_the_words_of_the_server(code: int, statu
 
 
 def test_a_redirect_is_an_error_that_tells_where_it_points() -> None:
-    """Requests would be measured on a server that nobody named."""
+    """Requests would be measured on a server that is not configured."""
     head = b"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: http://other/v1\r\n\r\n"
     _, ended, _ = read(answer(head=head, how="complete"))
 
@@ -128,20 +128,20 @@ def test_an_error_is_one_line_of_300_characters_without_the_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "data", "told"),
+    ("how", "data", "message"),
     [
         ("refused", (), "no way"),
         ("failed", (), "no way"),
         ("closed", (), "without an answer"),
-        ("closed", (b"HTTP/1.1 200",), "before its answer was whole"),
+        ("closed", (b"HTTP/1.1 200",), "before its answer was complete"),
         ("closed", (b"SSH-2.0-OpenSSH\r\n",), "malformed HTTP"),
     ],
 )
-def test_no_answer_at_all_is_an_error_that_says_why(how: How, data: Sequence[bytes], told: str) -> None:
+def test_no_answer_at_all_is_an_error_that_says_why(how: How, data: Sequence[bytes], message: str) -> None:
     """A dead server would be a row without a reason."""
     _, ended, exchange = read(answer(*data, head=b"", how=how, why="no way" if how != "closed" else None))
 
-    assert ("error", None) == (ended.status, exchange.http_status) and told in (ended.error or "")
+    assert ("error", None) == (ended.status, exchange.http_status) and message in (ended.error or "")
 
 
 def test_fewer_bytes_than_promised_are_an_error() -> None:
@@ -170,18 +170,18 @@ def test_compressed_answers_are_read_all_the_same() -> None:
     assert "ok" == ended.status
 
 
-def test_one_json_object_is_an_answer_only_where_it_was_asked_for() -> None:
+def test_one_json_object_is_an_answer_only_where_requested() -> None:
     """A server that does not stream would have a TTFT."""
     body = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], **used(3)}).encode()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    asked, ended, exchange = read(answer(body[:9], body[9:], head=head), stream=False)
-    unasked, refused, _ = read(answer(body, head=head))
+    output_tokens, ended, exchange = read(answer(body[:9], body[9:], head=head), stream=False)
+    surplus, refused, _ = read(answer(body, head=head))
 
-    assert [TokenEvent(5, 2.0, 3)] == asked and ("ok", "usage") == (ended.status, exchange.counted_by)
-    assert [] == unasked and "error" == refused.status and "does not stream" in (refused.error or "")
+    assert [TokenEvent(5, 2.0, 3)] == output_tokens and ("ok", "usage") == (ended.status, exchange.counted_by)
+    assert [] == surplus and "error" == refused.status and "does not stream" in (refused.error or "")
 
 
-def test_reasoning_is_a_first_token_and_the_answer_after_it_is_told_apart() -> None:
+def test_reasoning_is_a_first_token_and_the_answer_after_it_is_distinguished() -> None:
     """TTFT of a reasoning model would be the time of its whole reasoning."""
 
     def delta(**fields: object) -> bytes:
@@ -217,7 +217,7 @@ def test_zeros_on_every_chunk_are_no_counts() -> None:
 
 
 def test_the_times_that_a_server_tells_are_kept_in_seconds() -> None:
-    """Nobody could tell the queue of the server from its work."""
+    """The queue of the server could not be distinguished from its work."""
     llama = {"timings": {"prompt_ms": 12.5, "predicted_ms": 50.0, "cache_n": 3}}
     vllm = {"metrics": {"queue_time_ms": 3.0, "time_to_first_token_ms": 21.0, "generation_time_ms": 40.0}}
     _, ended, one = read(answer(chunk("a"), chunk("", "stop", **llama) + DONE))

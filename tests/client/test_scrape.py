@@ -33,13 +33,13 @@ vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 0.5
 
 
 class Page:
-    """What a scripted server answers, and what it was asked."""
+    """What a scripted server answers, and what it was requested."""
 
     def __init__(self) -> None:
         self.text = VLLM
         self.status = 200
         self.location: str | None = None
-        self.asked: list[tuple[str, str | None]] = []
+        self.requested: list[tuple[str, str | None]] = []
         self.seen = threading.Semaphore(0)
         self.url = ""
 
@@ -64,7 +64,7 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[Page]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            page.asked.append((self.path, self.headers.get("Authorization")))
+            page.requested.append((self.path, self.headers.get("Authorization")))
             self.send_response(page.status if self.path == "/metrics" else 404)
             if page.location is not None:
                 self.send_header("Location", page.location)
@@ -184,7 +184,7 @@ def test_a_server_without_the_page_costs_nothing(page: Page) -> None:
     assert begun["metrics_url"] == []
     assert begun["why"] == f"{page.url}/prometheus/metrics: HTTP 404"
     assert tables == []
-    assert [path for path, _ in page.asked] == ["/metrics", "/prometheus/metrics"]
+    assert [path for path, _ in page.requested] == ["/metrics", "/prometheus/metrics"]
 
 
 def test_a_reading_that_fails_is_a_gap_and_not_an_end(page: Page) -> None:
@@ -201,7 +201,7 @@ def test_a_reading_that_fails_is_a_gap_and_not_an_end(page: Page) -> None:
 
 
 def test_the_key_goes_to_the_server_of_the_run_and_nowhere_else(page: Page) -> None:
-    """A key would be handed to whoever keeps the metrics, or to whom a server points."""
+    """A key would be handed to the host of the metrics, or to the target of a redirect."""
     key = {"Authorization": "Bearer sk-secret"}
     with serving() as other:
         elsewhere = scrape.sources([page.url], f"{other.url}/metrics", key)
@@ -211,21 +211,21 @@ def test_the_key_goes_to_the_server_of_the_run_and_nowhere_else(page: Page) -> N
         scraper.before()
         facts = scraper.facts()
 
-        assert [("/metrics", None)] == other.asked
-    assert ("/metrics", "Bearer sk-secret") in page.asked
+        assert [("/metrics", None)] == other.requested
+    assert ("/metrics", "Bearer sk-secret") in page.requested
     assert facts["metrics_url"] == []
     assert "sk-secret" not in repr(elsewhere) + repr(facts)
 
 
-def test_nothing_secret_of_an_address_is_told(page: Page) -> None:
+def test_nothing_secret_of_an_address_is_reported(page: Page) -> None:
     """A password in the address would stand in run.json."""
-    source = scrape.Source(f"http://me:hunter2@{page.url[7:]}/metrics?key=hunter3")
+    source = scrape.MetricsPage(f"http://me:hunter2@{page.url[7:]}/metrics?key=hunter3")
 
     assert f"{page.url}/metrics" == source.shown
     assert page.url[7:] == source.instance
 
 
-def test_several_servers_are_told_apart(page: Page) -> None:
+def test_several_servers_are_distinguished(page: Page) -> None:
     """Counters of two replicas would be taken for one that jumps."""
     with serving() as other:
         tables: list[pa.Table] = []
@@ -239,12 +239,12 @@ def test_several_servers_are_told_apart(page: Page) -> None:
     assert {f'instance="{p.url[7:]}",engine="0",model_name="m"' for p in (page, other)} == labels
 
 
-def test_none_asks_nobody() -> None:
-    """Whoever switches the reading off would be asked all the same."""
+def test_none_sends_no_query() -> None:
+    """Servers would be scraped although scraping is off."""
     assert [] == scrape.sources(["http://127.0.0.1:1"], "none")
 
 
-def test_a_server_that_is_not_there_is_told() -> None:
+def test_a_server_that_is_not_there_is_reported() -> None:
     """A refused connection would end the run with a traceback."""
     scraper = scrape.Scraper(scrape.sources(["http://127.0.0.1:1"]), lambda _: None)
     scraper.before()
@@ -255,7 +255,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 
 @pytest.mark.parametrize("metrics", ["yes", "", "|", "ftp://h/metrics", "file:///etc/passwd"])
-def test_what_is_no_page_is_told_at_once(metrics: str) -> None:
+def test_what_is_no_page_is_reported_at_once(metrics: str) -> None:
     """A slip in an option would be known after the run, or a file of this machine would be read."""
     with pytest.raises(UsageError, match="metrics must be auto, none"):
         scrape.sources(["http://127.0.0.1:1"], metrics)

@@ -22,7 +22,7 @@ def test_the_key_comes_from_the_environment_or_a_file(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "two words", "line\nbreak", "ä" * 9, "x\x00y"])
-def test_a_key_that_is_none_is_refused_without_being_told(tmp_path, text: str) -> None:
+def test_a_key_that_is_none_is_refused_without_being_reported(tmp_path, text: str) -> None:
     """A header could be forged, or the key be printed in the error."""
     file = tmp_path / "key"
     file.write_text(text)
@@ -55,7 +55,7 @@ def test_a_known_secret_is_gone_from_any_text(before: str, after: str) -> None:
         f"password={KEY}", f"hf_{KEY}",
     ],
 )  # fmt: skip
-def test_what_looks_like_a_secret_is_hidden_even_if_nobody_knows_it(text: str) -> None:
+def test_patterns_of_secrets_are_hidden_even_if_unknown(text: str) -> None:
     """A secret of the server's own, or one in a URL, would be written."""
     shown = Redaction().text(text)
 
@@ -95,9 +95,9 @@ def test_data_loses_secret_fields_and_known_values() -> None:
 
 def test_headers_lose_their_values_by_name() -> None:
     """A header for a gateway would be written."""
-    told = [("X-Gateway-Token", "abc"), ("Authorization", "z"), ("X-Trace", "1"), ("Cookie", "c=d")]
+    headers = [("X-Gateway-Token", "abc"), ("Authorization", "z"), ("X-Trace", "1"), ("Cookie", "c=d")]
 
-    assert [HIDDEN, HIDDEN, "1", HIDDEN] == [value for _, value in Redaction().headers(told)]
+    assert [HIDDEN, HIDDEN, "1", HIDDEN] == [value for _, value in Redaction().headers(headers)]
 
 
 def test_a_command_line_loses_its_headers_and_urls() -> None:

@@ -39,7 +39,7 @@ def test_comments_ids_and_retry_times_carry_nothing() -> None:
     assert [b"a"] == data(b": ping\n\nid: 3\nretry: 10\n\n:\ndata: a\n: inside\n\n: ping\n\n")
 
 
-def test_the_name_of_an_event_is_told() -> None:
+def test_the_name_of_an_event_is_kept() -> None:
     """An error that is named only by its event would pass for an answer."""
     assert [b"error", None, None] == [
         e.name for e in events(b"event: error\ndata: x\n\nevent: message\ndata: y\n\ndata: z\n\n")
@@ -84,22 +84,22 @@ def streams(draw: st.DrawFn) -> tuple[bytes, list[str]]:
     """A legal stream and the texts that its events carry."""
     uniform = draw(st.none() | EOLS)
     eols = EOLS if uniform is None else st.just(uniform)
-    body, told = "", draw(st.lists(TEXTS, max_size=6))
-    for text in told:
+    body, texts = "", draw(st.lists(TEXTS, max_size=6))
+    for text in texts:
         for extra in draw(st.lists(st.sampled_from([": ping", "id: 1", "retry: 5", "event: message"]), max_size=2)):
             body += extra + draw(eols)
         payload = json.dumps({"t": text}, ensure_ascii=draw(st.booleans()))
         body += f"data:{draw(st.sampled_from(['', ' ']))}{payload}{draw(eols)}"
         body += "\r" if body.endswith("\r") else draw(eols)  # CR and then LF would be one line end
-    return body.encode(), told
+    return body.encode(), texts
 
 
 @given(streams())
 def test_every_legal_stream_gives_its_texts(stream: tuple[bytes, list[str]]) -> None:
     """Some token of some server would be lost or invented."""
-    body, told = stream
+    body, texts = stream
 
-    assert told == [json.loads(d)["t"] for d in data(body)]
+    assert texts == [json.loads(d)["t"] for d in data(body)]
 
 
 @given(st.binary(max_size=60) | st.text("dat: \r\n{}x", max_size=60).map(str.encode))

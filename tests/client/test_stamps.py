@@ -164,7 +164,7 @@ def test_lags_in_bounded_memory_keep_their_count_and_maximum(answers: list[list[
 
 
 def test_lags_of_a_long_run_are_those_of_all_reads() -> None:
-    """The reader would be judged by the first read of each answer, which carries the head and is none of a gap."""
+    """The reader would be judged by the first read of each answer, which contains the head and belongs to no gap."""
     lags = Lags(room=64)
     for _ in range(2000):
         lags.add(array("d", [0.0, 0.0, 0.0, 1.0]), array("d", [0.0] * 4), 0)

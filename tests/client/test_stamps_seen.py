@@ -23,7 +23,7 @@ def _between(outcome: Any, index: int) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("quirk", [{}, {"cut_bytes": 60}, {"late_head": True}, {"framing": "length"}, {"pings": 1}])
 def test_every_token_has_the_time_of_its_own_write(quirk: dict, scripted: Callable, ask: Callable) -> None:
-    """Tokens would be told to come when the client got round to them, or with their neighbours."""
+    """Tokens would be stamped when the client got round to them, or with their neighbours."""
     server = scripted(it={"itl_s": 0.02, "ttft_s": 0.02} | quirk)
 
     (outcome,) = asyncio.run(ask(server, "it"))
@@ -59,7 +59,7 @@ def test_a_client_that_sleeps_does_not_move_the_first_token(scripted: Callable, 
     assert 0 == ended.exchange.process_stamps
 
 
-def test_what_is_read_together_is_told(scripted: Callable, ask: Callable) -> None:
+def test_events_of_one_read_are_counted(scripted: Callable, ask: Callable) -> None:
     """Gaps of zero would look like a fast server."""
     server = scripted(it={"merge": 4})
 
@@ -69,7 +69,7 @@ def test_what_is_read_together_is_told(scripted: Callable, ask: Callable) -> Non
     assert outcome.ended.exchange.shared_events >= 6
 
 
-def test_first_event_and_first_answer_are_told_apart_from_the_first_token(scripted: Callable, ask: Callable) -> None:
+def test_first_event_and_first_answer_are_distinguished_from_the_first_token(scripted: Callable, ask: Callable) -> None:
     """A role chunk would be the first token, or the reasoning before an answer would not count."""
     server = scripted(it={"role": "early", "reasoning": 4, "ttft_s": 0.05, "itl_s": 0.02})
 

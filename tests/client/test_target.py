@@ -1,4 +1,4 @@
-"""Where a server is, by which of its addresses, and what it and a proxy are told."""
+"""Where a server is, by which of its addresses, and the headers for it and a proxy."""
 
 import asyncio
 import errno
@@ -7,16 +7,16 @@ import socket
 import pytest
 
 from backends.client import connection, message, target
-from backends.client.pool import Pool, Target
+from backends.client.pool import ConnectionPool, Target
 from harness.errors import UsageError
 
 
 def found(monkeypatch: pytest.MonkeyPatch, url: str, *addresses: tuple) -> target.Place:
-    async def told(*_: object, **__: object) -> list:
+    async def resolve(*_: object, **__: object) -> list:
         return [(family, socket.SOCK_STREAM, 6, "", address) for family, address in addresses]
 
     async def run() -> target.Place:
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", told)
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
         return await target.find(url)
 
     return asyncio.run(run())
@@ -54,13 +54,13 @@ def test_a_server_is_named_by_host_and_port_alone(url: str, label: str) -> None:
 
 
 def test_proxies_of_the_environment_are_named_not_used() -> None:
-    """A run would go through a proxy that nobody named, and measure it."""
+    """A run would go through a proxy that is not configured, and measure it."""
     assert ["https_proxy", "ALL_PROXY"] == target.proxies_set(
         {"https_proxy": "http://p", "ALL_PROXY": "x", "HOME": "/"}
     )
 
 
-def test_a_certificate_file_that_holds_none_is_told(tmp_path) -> None:
+def test_a_certificate_file_that_holds_none_is_reported(tmp_path) -> None:
     """A wrong file would end in an error of OpenSSL."""
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nothing")
@@ -89,7 +89,7 @@ def test_a_machine_without_room_for_a_connection_says_what_is_missing(
 
     async def run() -> str | None:
         peer = message.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
-        pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
+        pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
         try:
             answer = await pool.send(1, b"\r\n")
             pool.check()

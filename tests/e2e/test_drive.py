@@ -81,7 +81,7 @@ def test_every_request_ends_in_one_record() -> None:
 
 
 def test_departures_do_not_wait_for_answers() -> None:
-    """A slow server would get less traffic than asked, which hides its slowness (coordinated omission)."""
+    """A slow server would get less traffic than requested, which hides its slowness (coordinated omission)."""
     started: list[int] = []
     gate = asyncio.Event()
 
@@ -89,7 +89,7 @@ def test_departures_do_not_wait_for_answers() -> None:
         started.append(request.id)
         if len(started) == 3:
             gate.set()
-        await gate.wait()  # nobody is answered before the last one was sent
+        await gate.wait()  # no answer before the last request was sent
         yield Ended(request.id, 0.0, "ok")
 
     outcome, _ = drive(Scripted(answer), at(0.0, 0.005, 0.01))
@@ -198,7 +198,7 @@ def test_failing_share_is_exact_and_stays_in_the_table() -> None:
     assert 25 == sum(r.status == "error" for r in records.values())
 
 
-def test_full_disk_stops_the_run_and_is_told() -> None:
+def test_full_disk_stops_the_run_and_is_reported() -> None:
     """A run would go on for hours although nothing is written."""
 
     class Full(Rows):

@@ -58,11 +58,11 @@ def test_answers_in_memory_are_written_elsewhere(
     """An hour of answers would be thrown away beside the few that fitted."""
     fills(90_000, tmp_path / "out")
     code = main([*RUN, "--out", str(tmp_path / "out")])
-    said = complaint(capsys)
-    found = re.search(r"all (\d+) records are in '(.*?)' now, (\d+) of them nowhere else", said)
+    stderr = complaint(capsys)
+    found = re.search(r"all (\d+) records are in '(.*?)' now, (\d+) of them nowhere else", stderr)
 
     assert 3 == code
-    assert found is not None, said
+    assert found is not None, stderr
     moved = load(found[2]).requests
     assert int(found[1]) == len(moved) == len(set(moved["request_id"].to_pylist()))
     assert int(found[1]) - int(found[3]) == load(tmp_path / "out").requests.num_rows
@@ -70,7 +70,7 @@ def test_answers_in_memory_are_written_elsewhere(
 
 
 def test_answers_that_fit_nowhere_are_counted(fills: Fills, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever reads the folder would take what is there for all that was answered."""
+    """A reader of the folder would take its records for all answers."""
     fills(90_000, tmp_path / "out", tmp_path / "temp")
     code = main([*RUN, "--out", str(tmp_path / "out")])
     found = re.search(r"(\d+) records that were in memory are lost, .* and (\d+) are in that folder", complaint(capsys))
@@ -149,11 +149,11 @@ def test_a_file_that_does_not_fit_is_3_and_names_itself(
 
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     code = main(line)
-    said = complaint(capsys)
+    stderr = complaint(capsys)
 
-    assert 3 == code, said
-    assert line[-1] in said
-    assert "No space left on device" in said
+    assert 3 == code, stderr
+    assert line[-1] in stderr
+    assert "No space left on device" in stderr
 
 
 def test_standard_output_on_a_full_disk_is_3() -> None:

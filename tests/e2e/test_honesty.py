@@ -1,4 +1,4 @@
-"""What a run says about itself: the rate that was asked, whether it was overloaded, and what to do next."""
+"""What a run says about itself: the rate that was requested, whether it was overloaded, and what to do next."""
 
 import json
 import shlex
@@ -61,7 +61,7 @@ def trace(tmp_path: Path) -> str:
 def test_the_rate_of_a_part_of_a_trace_is_not_that_of_the_whole(
     part: tuple[str, ...], rate_rps: float, sim: Sim, trace: str
 ) -> None:
-    """A faithful replay of a quiet minute would be reported as half of what was asked."""
+    """A faithful replay of a quiet minute would be reported as half of what was requested."""
     _, found, text = sim("--trace", trace, *part)
 
     assert rate_rps == pytest.approx(found["workload"]["rate_rps"])
@@ -72,14 +72,14 @@ def test_the_rate_of_a_part_of_a_trace_is_not_that_of_the_whole(
 
 
 def test_arrivals_of_a_trace_have_the_rate_of_the_part_that_is_sent(sim: Sim, trace: str) -> None:
-    """`--arrivals trace:FILE --requests 50` would be told to have missed the rate of the whole file."""
+    """`--arrivals trace:FILE --requests 50` would be reported to have missed the rate of the whole file."""
     _, found, text = sim("--arrivals", f"trace:{trace}", "--lengths", "fixed:prompt=10,output=2", "--requests", "50")
 
     assert pytest.approx(1.0) == found["workload"]["rate_rps"]
     assert "times of quiet_then_busy.csv (1 req/s on average), fixed:" in text
 
 
-def test_the_rate_of_drawn_arrivals_is_the_one_asked_for(sim: Sim) -> None:
+def test_the_rate_of_drawn_arrivals_is_the_requested_one(sim: Sim) -> None:
     """The chance of a draw would look like a request of the user."""
     _, found, _ = sim("--rate", "2", "--requests", "40")
 
@@ -173,7 +173,7 @@ def _next(text: str) -> list[str]:
 )
 @pytest.mark.usefixtures("trace")
 def test_the_next_step_can_be_taken_and_changes_something(options: tuple[str, ...], changes: str, sim: Sim) -> None:
-    """A user would be told to try another seed of a trace, which changes nothing, or an option that is refused."""
+    """A user would be advised to try another seed of a trace, which changes nothing, or an option that is refused."""
     limited = ("--requests", "20") if not {"--trace", "--workload"} & set(options) else ()
     _, before, text = sim(*options, *limited)
     _, after, _ = sim(*_next(text)[1:], "--out", "next")
@@ -217,7 +217,7 @@ def test_a_killed_run_with_sessions_is_not_held_to_the_rate_of_its_requests(sim:
 
 
 def test_a_killed_run_whose_rate_changes_is_not_held_to_its_mean(sim: Sim) -> None:
-    """What the rate should have been is gone with the workload: a ramp would be told to have another rate."""
+    """What the rate should have been is gone with the workload: a ramp would be reported to have another rate."""
     _, found, _ = sim("--arrivals", "ramp:from_rps=2,to_rps=40,over_s=600", "--requests", "1000")
     path = Path("out/run.json")
     unfinished = {k: found[k] for k in ("schema", "spec", "clock", "workload", "slo", "schedule")}
@@ -233,16 +233,16 @@ def test_follow_ups_that_no_answer_set_free_are_counted_as_not_sent(sim: Sim) ->
     assert 0 < found["fidelity"]["follow_ups"]["not_sent"] == found["outcome"]["not_sent"]
 
 
-def test_requests_given_up_after_the_drain_are_told_with_what_helps(sim: Sim, trace: str) -> None:
+def test_requests_given_up_after_the_drain_are_reported_with_what_helps(sim: Sim, trace: str) -> None:
     """A server that swallows requests would look like a fast one with a few failures."""
     slow = ("--requests", "3", "--drain", "50ms")
     _, drawn, _ = sim("--rate", "1000", *slow, backend="null:ttft=1h")
     _, replayed, _ = sim("--trace", trace, "--start", "100s", *slow, backend="null:ttft=1h")
-    told = {name: _warning(found, "cut") for name, found in (("drawn", drawn), ("replayed", replayed))}
+    warnings = {name: _warning(found, "cut") for name, found in (("drawn", drawn), ("replayed", replayed))}
 
-    assert told["drawn"]["message"].startswith("3 requests had no end 0.05 s after the last one had left")
-    assert "wait longer with --drain, or lower --rate" == told["drawn"]["remedy"]
-    assert told["replayed"]["remedy"].endswith("replay a quieter part of the trace (--start, --stop)")
+    assert warnings["drawn"]["message"].startswith("3 requests had no end 0.05 s after the last one had left")
+    assert "wait longer with --drain, or lower --rate" == warnings["drawn"]["remedy"]
+    assert warnings["replayed"]["remedy"].endswith("replay a quieter part of the trace (--start, --stop)")
     assert {"timeout": 3} == {k: n for k, n in drawn["summary"]["status"].items() if n}
 
 
@@ -257,7 +257,7 @@ def test_no_advice_tells_users_of_a_closed_loop_to_lower_the_rate(sim: Sim) -> N
     assert not any("--rate" in warning.remedy for warning in found["warnings"])
 
 
-def test_a_system_that_computes_shared_prefixes_whole_is_told(sim: Sim) -> None:
+def test_a_system_that_computes_shared_prefixes_whole_is_reported(sim: Sim) -> None:
     """TTFT of a system without a prefix cache would pass for that of one with it."""
     shared = sim("--prefixes", "shared:tokens=64", "--requests", "20")[1]
     plain = sim("--requests", "20")[1]
@@ -266,7 +266,7 @@ def test_a_system_that_computes_shared_prefixes_whole_is_told(sim: Sim) -> None:
     assert "no-prefix-cache" not in {w.code for w in plain["warnings"]}
 
 
-def test_sessions_cut_by_the_end_of_the_run_are_told_where_they_are_bound(sim: Sim) -> None:
+def test_sessions_cut_by_the_end_of_the_run_are_reported_where_they_are_bound(sim: Sim) -> None:
     """Half a task would keep a deadline that the whole would miss."""
     sessions = ("--sessions", "fixed:turns=4,think=10s", "--duration", "30s", "--rate", "4", "--slo", "task=60")
 
@@ -279,20 +279,20 @@ def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, t
         sim("--trace", trace, "--turns", "answered")
 
 
-def test_requests_longer_than_the_context_are_told(sim: Sim) -> None:
+def test_requests_longer_than_the_context_are_reported(sim: Sim) -> None:
     """OPT-13B knows 2,048 tokens; a simulation of 8,000 would be quoted as its speed."""
     _, long, text = sim("--lengths", "fixed:prompt=4000,output=10", "--rate", "0.1", "--requests", "5")
     _, short, _ = sim("--lengths", "fixed:prompt=2000,output=10", "--rate", "0.1", "--requests", "5")
-    told = _warning(long, "context")
+    warning = _warning(long, "context")
 
-    assert told["message"].startswith("5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the lo")
-    assert told["remedy"] == "take a --model with a longer context, or limit the lengths (--lengths)"
+    assert warning["message"].startswith("5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the lo")
+    assert warning["remedy"] == "take a --model with a longer context, or limit the lengths (--lengths)"
     assert "longer than the context of opt-13b" in text
     assert "context" not in {w.code for w in short["warnings"]}
     assert "valid, with 2 warnings (context, few-requests)" == long["verdict"]["text"]
 
 
-def test_rows_of_a_trace_that_are_not_sent_are_told(sim: Sim, trace: str) -> None:
+def test_rows_of_a_trace_that_are_not_sent_are_reported(sim: Sim, trace: str) -> None:
     """Half of a trace could be left out, and only run.json would know."""
     path = Path(trace)
     path.write_text(path.read_text(encoding="utf-8").replace(",100,10\n", ",100,0\n", 3), encoding="utf-8")
@@ -305,18 +305,18 @@ def test_rows_of_a_trace_that_are_not_sent_are_told(sim: Sim, trace: str) -> Non
     assert "dropped-rows" not in {w.code for w in part["warnings"]}
 
 
-@pytest.mark.parametrize(("bound", "told"), [("ttft=250", True), ("P99:tpot=61", True), ("ttft=60,e2e=600", False)])
-def test_a_bound_of_minutes_for_one_token_is_questioned(bound: str, told: bool, sim: Sim) -> None:
+@pytest.mark.parametrize(("bound", "warned"), [("ttft=250", True), ("P99:tpot=61", True), ("ttft=60,e2e=600", False)])
+def test_a_bound_of_minutes_for_one_token_is_questioned(bound: str, warned: bool, sim: Sim) -> None:
     """`--slo ttft=250` was meant in milliseconds: everything would be within the SLO."""
     _, found, _ = sim("--requests", "5", "--slo", bound)
 
-    assert told == ("loose-bound" in {w.code for w in found["warnings"]})
-    if told:
+    assert warned == ("loose-bound" in {w.code for w in found["warnings"]})
+    if warned:
         assert _warning(found, "loose-bound")["remedy"].endswith("ms for milliseconds")
 
 
 def test_rows_before_the_start_are_no_loss() -> None:
-    """Whoever asks for the second hour of a trace would be warned about the first."""
+    """Users of the second hour of a trace would be warned about the first."""
     assert traces.BEFORE == BEFORE
 
 
@@ -326,7 +326,7 @@ def _warning(found: dict[str, Any], code: str) -> dict[str, str]:
 
 
 def test_a_trace_in_real_time_is_not_replayed_for_a_day(trace: str) -> None:
-    """`bench run --trace FILE` would run as long as the recording, without having said so."""
+    """`bench run --trace FILE` would run as long as the recording, without stating it."""
     wall = plan(run_spec(Given({"trace": trace, "backend": "null"})))
     virtual = plan(run_spec(Given({"trace": trace, "backend": "sim"})))
 

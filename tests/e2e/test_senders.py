@@ -1,4 +1,4 @@
-"""Requests to a server elsewhere, sent by processes of their own and read in this one."""
+"""Requests to a remote endpoint, sent by processes of their own and read in this one."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_waiting_users_go_on_with_each_answer(url, tmp_path):
 
 
 def test_a_server_that_fails_every_request_ends_the_run(url, tmp_path):
-    """An hour of failures would be sent before anybody looks."""
+    """An hour of failures would be sent unnoticed."""
     result = run(f"{url},first_token_s=5ms", tmp_path / "run", requests=2000, rate=200.0)
 
     assert (3, "failed") == (result.exit_code, result.outcome.ended)
@@ -188,7 +188,7 @@ class Killed:
         return -9
 
 
-def test_answers_that_a_dead_sender_had_not_handed_over_are_told(tmp_path):
+def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_path):
     """Who reads the verdict would believe that nothing is missing but what was under way."""
 
     async def main() -> tuple[str | None, int]:

@@ -69,7 +69,9 @@ def requests(n: int) -> list[Request]:
 
 
 @pytest.mark.parametrize(("at_once", "ended"), [(False, "interrupted"), (True, "stopped")])
-def test_a_simulation_that_is_terminated_is_told_from_one_that_is_interrupted(at_once: bool, ended: str) -> None:
+def test_a_simulation_that_is_terminated_is_distinguished_from_one_that_is_interrupted(
+    at_once: bool, ended: str
+) -> None:
     """A job that was killed at its time limit would end with the exit code of a good run."""
     stop = Stop(at_once=at_once)
 

@@ -52,29 +52,29 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "broken config": (text("config.json", '{"a": '), "config.json' is not valid JSON: "),
     "config is a list": (text("config.json", "[]"), "config.json' must hold a JSON object, got list."),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors file"),
-    "broken weights": (text("model.safetensors", "x" * 40), "model.safetensors' is not a whole safetensors file"),
+    "broken weights": (text("model.safetensors", "x" * 40), "model.safetensors' is not a complete safetensors file"),
     "weights that are no numbers": (
         tensors(lambda held: held.update({UP: held[UP] * np.nan})),
         f"tensor '{UP}' holds numbers that are not finite; the file is damaged.",
     ),
     "cut weights": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]) and None,
-        "model.safetensors' is not a whole safetensors file",
+        "model.safetensors' is not a complete safetensors file",
     ),
     "missing tensor": (tensors(lambda t: t.pop(UP) is None), f"has no tensor '{UP}'."),
     "extra tensor": (
         tensors(lambda t: t.update({UP + "s": t[UP]})),
-        f"holds tensor '{UP}s', which this model has no place for. Did you mean '{UP}'?",
+        f"holds tensor '{UP}s', which this model does not use. Did you mean '{UP}'?",
     ),
     "wrong shape": (
         tensors(lambda t: t.update({UP: t[UP][:3].copy()})),
-        f"tensor '{UP}' has shape (3, 64), but config.json asks for (96, 64).",
+        f"tensor '{UP}' has shape (3, 64), but config.json requires (96, 64).",
     ),
     "wrong dtype": (
         tensors(lambda t: t.update({UP: t[UP].astype(np.int8)})),
         f"tensor '{UP}' is stored as I8; known: F32, F16, BF16.",
     ),
-    "more layers asked": (config(num_hidden_layers=3), "has no tensor 'model.layers.2.input_layernorm.weight' (and "),
+    "more layers": (config(num_hidden_layers=3), "has no tensor 'model.layers.2.input_layernorm.weight' (and "),
     "unknown architecture": (
         config(architectures=["LlamaForCausalML"]),
         "No architecture named 'LlamaForCausalML'. Did you mean 'LlamaForCausalLM'?",
@@ -111,15 +111,15 @@ BROKEN: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_folder_is_told_in_one_sentence(kit: Any, tmp_path: Path, name: str) -> None:
+def test_a_broken_folder_is_reported_in_one_sentence(kit: Any, tmp_path: Path, name: str) -> None:
     """A user with a broken download would get a traceback, or a model that computes nonsense."""
     change, words = BROKEN[name]
     folder = kit.write_model(tmp_path / "model", "gqa")
     change(folder)
 
-    with pytest.raises(UsageError, match=re.escape(words)) as told:
+    with pytest.raises(UsageError, match=re.escape(words)) as error:
         Llama(model=str(folder))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_tensor_stored_twice_is_refused(kit: Any, tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_tensors_that_are_computed_anyway_are_ignored(kit: Any, tmp_path: Path) 
         ("llama:layer=3", "llama has no argument 'layer'. Did you mean 'layers'?"),
     ],
 )
-def test_a_wrong_spec_is_told_in_one_sentence(spec: str, words: str) -> None:
+def test_a_wrong_spec_is_reported_in_one_sentence(spec: str, words: str) -> None:
     """A typing error in `engine:` options would end in a traceback."""
     with pytest.raises(UsageError, match=re.escape(words)):
         make("executors", spec)
 
 
 def test_the_registry_finds_it() -> None:
-    """The engine could not be told which executor to use."""
+    """The executor of the engine could not be chosen."""
     assert find("executors", "llama") is Llama
     assert make("executors", "llama:context=4096").max_tokens == 4096
 

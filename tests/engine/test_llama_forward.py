@@ -101,7 +101,7 @@ def test_recomputing_in_other_pages_gives_the_same_logits(kit: Any, tmp_path: Pa
     model.allocate(100, 16)
     pages, ids = kit.Pages(100, 16), ids_of(200, seed=3)
     first = paged(model, ids, 50, pages.take(200))[-1]
-    paged(model, ids_of(400, seed=4), 400, pages.take(400))  # somebody else writes
+    paged(model, ids_of(400, seed=4), 400, pages.take(400))  # another sequence writes
     again = paged(model, ids, 200, pages.take(200))[-1]
 
     np.testing.assert_allclose(first, again, rtol=0, atol=1e-12)
@@ -136,7 +136,7 @@ def test_pieces_that_do_not_sample_give_none(kit: Any, tmp_path: Path) -> None:
     assert expected == [first, second, nothing]
 
 
-def test_a_step_in_which_nobody_samples_runs_on_the_seeded_model() -> None:
+def test_a_step_without_sampling_runs_on_the_seeded_model() -> None:
     """The engine would stop at the first chunk of a long prompt."""
     model = Llama()
     model.allocate(10, 16)

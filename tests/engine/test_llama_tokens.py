@@ -128,7 +128,7 @@ def test_the_nucleus_is_the_likeliest_tokens_that_reach_top_p(top_p: float, allo
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_forbidden_token_does_not_come(temperature: float) -> None:
-    """An answer would end before the length that the client asked for."""
+    """An answer would end before the length that the client requested."""
     logits = np.log(np.tile([0.1, 0.8, 0.06, 0.04], (200, 1)))
     pieces = [Piece(0, [1], 0, [0], True, temperature, seed=s, forbidden=(1, 2)) for s in range(200)]
 

@@ -106,7 +106,7 @@ class Broken:
 
 
 def test_an_engine_that_breaks_says_where():
-    """'It ended' helps nobody."""
+    """'It ended' does not help."""
 
     async def whole():
         engine = Engine()

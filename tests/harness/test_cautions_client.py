@@ -23,7 +23,7 @@ from harness.validity.work_done import reasons
 
 RemoteRun = Callable[..., Run]
 FINE = "ttft=0.25,tpot=0.1"
-DROPPED = {"accepted": [], "dropped": [{"field": "ignore_eos", "cost": "answers may be shorter than asked"}]}
+DROPPED = {"accepted": [], "dropped": [{"field": "ignore_eos", "cost": "answers may be shorter than requested"}]}
 BACKEND = {"name": "openai", "url": "http://127.0.0.1:8000/v1", "model": "m"}
 
 

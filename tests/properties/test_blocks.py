@@ -76,7 +76,7 @@ TestBlocksMachine.settings = settings(max_examples=60, stateful_step_count=40, d
 
 
 def test_a_hundred_thousand_operations_lose_no_block():
-    """A leak of one block in a long run would end as a server that admits nobody."""
+    """A leak of one block in a long run would end as a server that admits nothing."""
     rng = random.Random(0)
     blocks = Blocks(500, 16)
     owners: list[list] = []
@@ -100,7 +100,7 @@ def test_a_hundred_thousand_operations_lose_no_block():
     assert blocks.total == blocks.free
 
 
-def test_block_table_of_the_lecture_deck():
+def test_block_table_of_the_lecture_slides():
     """Alan Turing's six words fill block 7 and half of block 1; the ninth word opens block 5."""
     blocks = Blocks(8, 4, order=[7, 1, 5, 0, 2, 3, 4, 6])
     table: list[int] = []

@@ -1,4 +1,4 @@
-"""What each policy promises of its batches: budgets, turns, chunks, and who gives way."""
+"""What each policy promises of its batches: budgets, turns, chunks, and preemption order."""
 
 from array import array
 from dataclasses import replace
@@ -120,7 +120,7 @@ def test_splitfuse_skips_a_decode_without_a_block_instead_of_preempting_it():
 
 
 def test_a_deadlock_under_splitfuse_costs_the_youngest_only():
-    """With every block taken and every sequence in need of one, nobody would ever run again."""
+    """With every block taken and every sequence in need of one, none would ever run again."""
     steps = Steps("fastgen:budget=64", blocks=4)
     steps.add(*at_once((8, 8), (8, 8)))
     seen = steps.run([])
@@ -138,7 +138,7 @@ def test_chunk_only_alternates_and_never_mixes(draw):
     assert max(sum(n for _, n in batch["prefills"]) for batch in seen) <= 24
     for before, batch in zip(seen, seen[1:], strict=False):
         if before["prefills"] and batch["prefills"]:
-            assert not batch["could"], "a prefill turn follows a prefill turn only where nobody decodes"
+            assert not batch["could"], "a prefill turn follows a prefill turn only where no sequence decodes"
 
 
 def test_a_prefill_turn_of_chunk_only_takes_new_prompts_only_when_none_is_unfinished():
@@ -180,7 +180,7 @@ def test_vllm_v1_takes_memory_chunk_by_chunk():
     assert [2, 4, 6, 8, 10, 0] == held
 
 
-def test_vllm_v1_admits_nobody_in_a_step_that_preempted(draw):
+def test_vllm_v1_does_not_admit_in_a_step_that_preempted(draw):
     """What was just thrown out would be let in again, step after step."""
     seen = Steps("vllm-v1:budget=64,max_seqs=16", blocks=40).run(draw(40, rate_rps=1.0, prompt=(1, 60), output=(5, 60)))
     preempting = [batch for batch in seen if batch["preempted"]]
@@ -231,7 +231,7 @@ def test_vllm_v1_admits_the_most_urgent_first():
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("vllm-v1:budget=8,max_seqs=9", "must not exceed budget 8"),
         ("sarathi:budget=512,low=600", "low 600 must not exceed budget 512"),
@@ -242,9 +242,9 @@ def test_vllm_v1_admits_the_most_urgent_first():
         ("vllm-v1:order=lifo", "order must be one of fcfs, priority"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused(spec, told):
+def test_a_limit_that_makes_no_sense_is_refused(spec, message):
     """A policy that can never form a batch would hang instead."""
     from harness.errors import UsageError
 
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         make("policies", spec)

@@ -64,7 +64,7 @@ def run(one, requests, watch=None):
 @given(rows=ROWS, blocks=st.integers(24, 60), each=st.sampled_from([1, 3, SIZE, 10]))
 @settings(max_examples=20, deadline=None)
 def test_nothing_is_lost_and_no_more_is_found_than_was_computed(policy, rows, blocks, each):
-    """A block lost or given to two, or a hit on what nobody computed, would make the cache a lie (E9, K16.b, K16.c)."""
+    """A block lost or given to two, or a hit on uncomputed content, would corrupt the cache (E9, K16.b, K16.c)."""
     requests, computed, journal = alike(rows, each), set(), Journal()
     one = replica(policy, blocks, journal)
 
@@ -112,7 +112,7 @@ def test_two_chains_agree_as_far_as_the_contents_do(rows, each, size, cut):
 
 @pytest.mark.parametrize("prompt", [1, 15, 16, 17, 100, 341])
 def test_an_identical_prompt_computes_at_most_one_block(prompt):
-    """A prompt asked twice would be paid for twice; and something must run for its first token (K16.d, S40)."""
+    """A repeated prompt would be computed twice; and something must run for its first token (K16.d, S40)."""
     ids = tuple(range(-(-prompt // 16)))
     sim = Sim(prefix_cache="on", policy="vllm-v0")
     first, second = sim.simulate([Request(i, 50.0 * i, prompt, 3, ids, 16) for i in range(2)])
@@ -155,7 +155,7 @@ def test_the_end_of_a_sequence_goes_before_its_head():
 
 
 def test_who_was_preempted_finds_what_it_had_computed():
-    """A preempted sequence would compute all of its own again although nobody took its blocks."""
+    """A preempted sequence would compute all of its own again although its blocks were not taken."""
     one = replica("orca", 12)
     one.add(Request(0, 0.0, 6 * SIZE, 9), 0.0)
     one.commit(one.schedule(0.0), (0.1,))
@@ -164,7 +164,7 @@ def test_who_was_preempted_finds_what_it_had_computed():
     one.preempt(batch)
     again = one.schedule(0.4)
 
-    assert [(2, 6 * SIZE)] == again.loads, "7 blocks' worth of one prompt and two tokens: six are full"
+    assert [(2, 6 * SIZE)] == again.loads, "7 blocks for one prompt and two tokens: six are full"
 
 
 def test_who_leaves_the_queue_takes_nothing_along():
@@ -234,7 +234,7 @@ def test_leaping_equals_stepping_with_a_prefix_cache(policy, rows, blocks):
 
 @pytest.mark.parametrize("policy", names("policies"))
 def test_a_cache_that_finds_nothing_changes_nothing(policy, draw):
-    """With nothing in common, and nobody preempted, the cache must not move a single token."""
+    """With nothing in common, and no preemption, the cache must not move a single token."""
     requests = draw(40, rate_rps=8.0)
     off, on = (
         [

@@ -250,33 +250,33 @@ def test_a_policy_that_asks_for_the_output_length_fails():
 @pytest.mark.parametrize("policy", POLICIES)
 @given(requests=requests_lists, blocks=st.integers(20, 60))
 @settings(max_examples=12, deadline=None)
-def test_a_sequence_that_stops_early_is_one_that_asked_for_less(policy, requests, blocks):
+def test_a_sequence_that_stops_early_equals_a_shorter_request(policy, requests, blocks):
     """An answer that ends by itself must not cost more, nor less, than one of that many tokens."""
     short = Checked(policy, "paged:block_tokens=4,watermark=0", blocks * 2)
     short.run(requests)
     served = [r for r in requests if r.id not in short.refused]
-    said = {r.id: r.output_tokens for r in served}
+    output_of = {r.id: r.output_tokens for r in served}
     long = Checked(policy, "paged:block_tokens=4,watermark=0", blocks * 2)
-    asked = [replace(r, output_tokens=min(r.output_tokens + 7, blocks * 8 - r.prompt_tokens + 1)) for r in served]
+    longer = [replace(r, output_tokens=min(r.output_tokens + 7, blocks * 8 - r.prompt_tokens + 1)) for r in served]
 
     class Stopping(Replica):
         __slots__ = ()
 
         def commit(self, batch, end_s):
             done = Replica.commit(self, batch, end_s)
-            ready = [s for s in (*self.decoding, *self.prefilling) if s.emitted == said[s.request.id]]
+            ready = [s for s in (*self.decoding, *self.prefilling) if s.emitted == output_of[s.request.id]]
             return done + [self.stop(s.request.id, end_s[-1]) for s in ready]
 
     long.replica.__class__ = Stopping
-    long.run(asked)
+    long.run(longer)
 
     assert {s.request.id: list(s.token_s) for s in short.done} == {s.request.id: list(s.token_s) for s in long.done}
     assert short.journal.decisions == long.journal.decisions
-    assert said.keys() == {s.request.id for s in long.done}
+    assert output_of.keys() == {s.request.id for s in long.done}
     again = Journal()
     replay(
         long.journal.calls,
-        {r.id: r for r in asked},
+        {r.id: r for r in longer},
         Replica(make("policies", policy), make("kv", "paged:block_tokens=4,watermark=0"), blocks * 2, journal=again),
     )
 
@@ -291,8 +291,8 @@ def test_a_padded_batch_is_over_when_the_last_one_has_left():
     for step in range(3):
         replica.commit(replica.schedule(float(step)), (step + 0.5,))
 
-    assert (1, 1) == (len(replica.decoding), replica.decoding.ghosts)
+    assert (1, 1) == (len(replica.decoding), replica.decoding.padded_rows)
 
     replica.cancel(1, 3.0)
 
-    assert (0, 0) == (replica.decoding.ghosts, replica.decoding.ghost_context)
+    assert (0, 0) == (replica.decoding.padded_rows, replica.decoding.padded_context)

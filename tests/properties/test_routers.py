@@ -46,7 +46,7 @@ def test_one_replica_makes_all_routers_equal(requests):
 @given(requests=ROWS, replicas=st.integers(2, 4), turns=st.integers(0, 2))
 @settings(max_examples=12, deadline=None)
 def test_leaping_equals_stepping_under_every_router(router, requests, replicas, turns):
-    """A router that looks into a leap would see other loads than the one that looks at steps."""
+    """A router that reads loads within a leap would see others than one that reads them at steps."""
 
     def follow_ups(record):
         if record.turn < turns:
@@ -104,13 +104,13 @@ def test_each_load_is_what_its_router_says():
     one, two, three = all_three = replicas()
     for i, (replica, prompt) in enumerate([(one, 100), (one, 16), (two, 300), (three, 16), (three, 16), (three, 16)]):
         replica.add(Request(i, 0.0, prompt, 9), 0.0)
-    one.schedule(0.0)  # two running, nobody waits
+    one.schedule(0.0)  # two running, none waits
     two.schedule(0.0)  # one running on 19 of 50 blocks
     request = Request(9, 0.0, 10, 10)
     route = {name: make("routers", name).route(request, all_three) for name in MIXED}
 
     assert 1 == route["least-requests"], "1 request against 2 and 3"
-    assert 1 == route["queue"], "nobody waits at the first two; the second runs fewer"
+    assert 1 == route["queue"], "none waits at the first two; the second runs fewer"
     assert 2 == route["least-outstanding-tokens"], "48 tokens against 116 and 300"
     assert 2 == route["load"], "three blocks wanted against 8 and 19 in use"
     assert route["least-requests"] == route["prefix-aware"], "nothing is stored"

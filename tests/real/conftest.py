@@ -1,4 +1,4 @@
-"""Servers and clients that nobody here wrote, and the model they serve, made on the spot."""
+"""Servers and clients of other projects, and the model they serve, made on the spot."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def headers(key: str) -> dict[str, str]:
 def ask(url: str, body: object = None, timeout_s: float = 60.0, key: str = "none") -> Any:
     """The JSON that a server answers to a GET, or to a POST of `body`; the text where it is not JSON."""
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, headers(key))
-    with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
+    request = urllib.request.Request(url, data, headers(key))
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         raw = answer.read().decode()
     try:
         return json.loads(raw)
@@ -79,9 +79,9 @@ def status_of(url: str, body: object) -> int:
 
 def events(url: str, body: Mapping[str, object], key: str = "none") -> list[tuple[float, Any]]:
     """(monotonic seconds, JSON or "[DONE]") of each event of a streamed answer, read line by line."""
-    asked = urllib.request.Request(url, json.dumps(body).encode(), headers(key))
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers(key))
     seen: list[tuple[float, Any]] = []
-    with urllib.request.urlopen(asked, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         for line in answer:
             at_s = time.monotonic()
             if line.startswith(b"data:"):
@@ -139,7 +139,7 @@ def wait_ready(url: str, process: subprocess.Popen[str], log: Path, within_s: fl
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class FixedTexts:
     """A content of given texts: request i says text i. `ids` are their tokens."""
 
     texts: tuple[str, ...]
@@ -153,7 +153,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Received:
     """What our client made of one request; `describe` is that of the backend after all."""
 
     events: tuple[TokenEvent, ...]
@@ -170,7 +170,9 @@ class Heard:
         return self.ended.exchange
 
 
-async def listen(backend: OpenAI, content: Content, requests: Sequence[Request], together: bool = False) -> list[Heard]:
+async def listen(
+    backend: OpenAI, content: Content, requests: Sequence[Request], together: bool = False
+) -> list[Received]:
     """Send requests by our client, one after the other or all at once."""
 
     async def one(request: Request) -> tuple[tuple[TokenEvent, ...], Ended]:
@@ -182,11 +184,11 @@ async def listen(backend: OpenAI, content: Content, requests: Sequence[Request],
     await backend.connect(0, 1.0, 1.0)
     backend.start_clock(time.monotonic())
     try:
-        heard = await asyncio.gather(*map(one, requests)) if together else [await one(r) for r in requests]
+        received = await asyncio.gather(*map(one, requests)) if together else [await one(r) for r in requests]
         facts = backend.describe()
     finally:
         await backend.close()
-    return [Heard(events, ended, facts) for events, ended in heard]
+    return [Received(events, ended, facts) for events, ended in received]
 
 
 def until(happened: Callable[[], bool], within_s: float = 60.0) -> None:
@@ -210,7 +212,7 @@ class Kit:
     words = staticmethod(TINY["words"])
     listen = staticmethod(listen)
     until = staticmethod(until)
-    said = Said
+    texts = FixedTexts
     nightly = NIGHTLY
 
 

@@ -1,6 +1,6 @@
 """llama.cpp's own server on the loopback: `python llama_cpp_server.py MODEL.gguf ALIAS SLOTS CONTEXT [PING_S]`.
 
-Prints its address when it listens, and ends when its standard input closes, hence with whoever started it.
+Prints its address when it listens, and ends when its standard input closes, hence with its parent process.
 """
 
 import os

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from itertools import pairwise
 
 PROMPT = "badu fiko " * 20
-Piece = tuple[str, "int | None"]  # text, and the tokens of the answer where they are told
+Piece = tuple[str, "int | None"]  # text, and the tokens of the answer where they are reported
 
 
 def openai(url: str, model: str, tokens: int, key: str) -> Callable[[], Iterator[Piece]]:
@@ -70,11 +70,11 @@ def timed(answer: Callable[[], Iterator[Piece]]) -> dict[str, object]:
     """One answer, by the clock of the program."""
     start_s, at_s, tokens, text = time.monotonic(), [], None, []
     try:
-        for piece, told in answer():
+        for piece, usage in answer():
             if piece:
                 at_s.append(time.monotonic())
                 text.append(piece)
-            tokens = told if told is not None else tokens
+            tokens = usage if usage is not None else tokens
     except Exception as error:  # noqa: BLE001  # whatever a library raises is what its user sees
         return {"error": f"{type(error).__name__}: {error}"}
     if not at_s:

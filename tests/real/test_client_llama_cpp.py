@@ -25,7 +25,7 @@ def content(kit, tokenizer):
     def made(kind: str, seeds: range = range(8)):
         texts = [kit.words(20, seed) for seed in seeds]
         ids = [tuple(tokenizer(kind).encode(text).ids) for text in texts]
-        return kit.said(tuple(texts), tuple(ids))
+        return kit.texts(tuple(texts), tuple(ids))
 
     return made
 
@@ -45,11 +45,11 @@ def client(llama_cpp):
 @APIS
 def test_counts_finish_reasons_and_usage_are_right(client, content, kit, kind, api):
     """If this failed, the tokens in our records would not be those that the server made."""
-    said = content(kind)
-    requests = [Request(i, 0.0, len(said.ids[i]), 60 + i) for i in range(8)]
-    heard = asyncio.run(kit.listen(client(kind, api), said, requests))
+    texts = content(kind)
+    requests = [Request(i, 0.0, len(texts.ids[i]), 60 + i) for i in range(8)]
+    received = asyncio.run(kit.listen(client(kind, api), texts, requests))
 
-    for request, one in zip(requests, heard, strict=True):
+    for request, one in zip(requests, received, strict=True):
         assert ("ok", None) == (one.ended.status, one.ended.error)
         assert request.output_tokens == one.tokens
         assert (200, "length", "usage") == (
@@ -63,8 +63,8 @@ def test_counts_finish_reasons_and_usage_are_right(client, content, kit, kind, a
 @KINDS
 def test_the_probe_knows_what_this_server_takes(client, content, kit, kind):
     """If this failed, requests would carry fields that the server refuses, or leave out what makes lengths exact."""
-    [heard] = asyncio.run(kit.listen(client(kind, "completions"), content(kind), [Request(0, 0.0, 40, 5)]))
-    found = heard.describe["capabilities"]
+    [received] = asyncio.run(kit.listen(client(kind, "completions"), content(kind), [Request(0, 0.0, 40, 5)]))
+    found = received.describe["capabilities"]
 
     assert "token ids" == found["prompt"]
     assert "llama.cpp" == found["kind"]
@@ -73,44 +73,44 @@ def test_the_probe_knows_what_this_server_takes(client, content, kit, kind):
     assert found["finish_reason"]
 
 
-def test_prompts_of_token_ids_have_the_length_asked(client, kit):
+def test_prompts_of_token_ids_have_the_requested_length(client, kit):
     """If this failed, prompts would be longer or shorter than the workload says, salt or not."""
     requests = [Request(i, 0.0, 1 + 90 * i, 5) for i in range(8)]
     backend = client("ascii", "completions", salt="auto")
-    heard = asyncio.run(kit.listen(backend, make("content", "tokens"), requests))
+    received = asyncio.run(kit.listen(backend, make("content", "tokens"), requests))
 
-    assert [r.prompt_tokens for r in requests] == [one.ended.prompt_tokens_server for one in heard]
-    assert 0 == heard[0].describe["capabilities"]["prompt_overhead_tokens"]
+    assert [r.prompt_tokens for r in requests] == [one.ended.prompt_tokens_server for one in received]
+    assert 0 == received[0].describe["capabilities"]["prompt_overhead_tokens"]
 
 
 @APIS
 def test_text_that_comes_in_fewer_chunks_than_tokens_is_counted_by_tokens(client, content, kit, api):
     """If this failed, chunks would be counted as tokens where a vocabulary breaks off inside characters."""
     requests = [Request(i, 0.0, 40, 200) for i in range(4)]
-    heard = asyncio.run(kit.listen(client("bytes", api), content("bytes"), requests))
+    received = asyncio.run(kit.listen(client("bytes", api), content("bytes"), requests))
 
-    assert [200] * 4 == [one.tokens for one in heard]
-    assert any(len(one.events) < 200 for one in heard)
+    assert [200] * 4 == [one.tokens for one in received]
+    assert any(len(one.events) < 200 for one in received)
 
 
 @APIS
 def test_an_answer_that_ends_by_itself_is_ok_and_shorter(client, content, kit, api):
-    """If this failed, an end of the sequence would be called a failure or counted as what was asked."""
-    said = content("bytes", range(10, 11))
+    """If this failed, an end of the sequence would be called a failure or counted as what was requested."""
+    texts = content("bytes", range(10, 11))
     backend = client("bytes", "completions", extra_body='{"ignore_eos": false}')
-    [heard] = asyncio.run(kit.listen(backend, said, [Request(0, 0.0, len(said.ids[0]), 120)]))
+    [received] = asyncio.run(kit.listen(backend, texts, [Request(0, 0.0, len(texts.ids[0]), 120)]))
 
-    assert ("ok", "stop", 38) == (heard.ended.status, heard.exchange.finish_reason, heard.tokens)
+    assert ("ok", "stop", 38) == (received.ended.status, received.exchange.finish_reason, received.tokens)
 
 
 @APIS
 def test_a_prompt_beyond_the_context_is_an_error_with_the_reason(client, content, kit, tokenizer, api):
     """If this failed, a request that can never be served would look like one that was slow."""
     long = kit.words(2000, 1)
-    said = content("ascii")
-    said = kit.said((*said.texts[:1], long), (*said.ids[:1], tuple(tokenizer("ascii").encode(long).ids)))
-    requests = [Request(0, 0.0, 40, 5), Request(1, 0.0, len(said.ids[1]), 5)]
-    good, bad = asyncio.run(kit.listen(client("ascii", api), said, requests))
+    texts = content("ascii")
+    texts = kit.texts((*texts.texts[:1], long), (*texts.ids[:1], tuple(tokenizer("ascii").encode(long).ids)))
+    requests = [Request(0, 0.0, 40, 5), Request(1, 0.0, len(texts.ids[1]), 5)]
+    good, bad = asyncio.run(kit.listen(client("ascii", api), texts, requests))
 
     assert "ok" == good.ended.status
     assert ("error", 400, 0) == (bad.ended.status, bad.exchange.http_status, bad.tokens)
@@ -120,18 +120,20 @@ def test_a_prompt_beyond_the_context_is_an_error_with_the_reason(client, content
 @APIS
 def test_an_answer_that_is_not_streamed_is_one_event(client, content, kit, api):
     """If this failed, plain JSON answers could not be measured at all."""
-    [heard] = asyncio.run(kit.listen(client("ascii", api, stream=False), content("ascii"), [Request(0, 0.0, 40, 30)]))
+    [received] = asyncio.run(
+        kit.listen(client("ascii", api, stream=False), content("ascii"), [Request(0, 0.0, 40, 30)])
+    )
 
-    assert ("ok", 30, 1) == (heard.ended.status, heard.tokens, len(heard.events))
+    assert ("ok", 30, 1) == (received.ended.status, received.tokens, len(received.events))
 
 
 @APIS
 def test_no_token_is_seen_before_the_server_says_it_was_made(client, content, kit, api):
     """If this failed, our stamps would lie before the truth; llama.cpp tells how long prompt and answer took it."""
     requests = [Request(i, 0.0, 40, 100) for i in range(8)]
-    heard = asyncio.run(kit.listen(client("ascii", api), content("ascii"), requests))
+    received = asyncio.run(kit.listen(client("ascii", api), content("ascii"), requests))
 
-    for one in heard:
+    for one in received:
         prefill_s, decode_s = one.exchange.server_prefill_s, one.exchange.server_decode_s
         assert prefill_s is not None
         assert decode_s is not None
@@ -144,8 +146,8 @@ def test_no_token_is_seen_before_the_server_says_it_was_made(client, content, ki
 def test_decoding_took_as_long_as_the_server_says(client, kit):
     """If this failed, our stamps would stretch or shrink the time between tokens: two clocks of one thing differ."""
     requests = [Request(i, 0.0, 100, 200) for i in range(15)]
-    heard = asyncio.run(kit.listen(client("ascii", "completions"), make("content", "tokens"), requests))
-    ratios = [(one.events[-1].at_s - one.events[0].at_s) / one.exchange.server_decode_s for one in heard]
+    received = asyncio.run(kit.listen(client("ascii", "completions"), make("content", "tokens"), requests))
+    ratios = [(one.events[-1].at_s - one.events[0].at_s) / one.exchange.server_decode_s for one in received]
 
     assert 0.95 < statistics.median(ratios) < 1.05
 
@@ -153,9 +155,9 @@ def test_decoding_took_as_long_as_the_server_says(client, kit):
 def test_stamps_are_in_order_and_of_the_kernel(client, content, kit):
     """If this failed, a gap between tokens could be negative."""
     requests = [Request(i, 0.0, 40, 100) for i in range(4)]
-    heard = asyncio.run(kit.listen(client("bytes", "chat"), content("bytes"), requests))
+    received = asyncio.run(kit.listen(client("bytes", "chat"), content("bytes"), requests))
 
-    for one in heard:
+    for one in received:
         assert all(a.at_s <= b.at_s for a, b in pairwise(one.events))
         assert one.ended.sent_s <= min(one.events[0].at_s, one.exchange.written_s)
 
@@ -163,15 +165,15 @@ def test_stamps_are_in_order_and_of_the_kernel(client, content, kit):
 def test_four_streams_overlap(client, content, kit):
     """If this failed, requests that were sent together would have waited for each other in our client."""
     requests = [Request(i, 0.0, 40, 600) for i in range(4)]
-    heard = asyncio.run(kit.listen(client("ascii", "completions"), content("ascii"), requests, together=True))
+    received = asyncio.run(kit.listen(client("ascii", "completions"), content("ascii"), requests, together=True))
 
-    assert [("ok", 600)] * 4 == [(one.ended.status, one.tokens) for one in heard]
-    assert max(one.events[0].at_s for one in heard) < min(one.events[-1].at_s for one in heard)
+    assert [("ok", 600)] * 4 == [(one.ended.status, one.tokens) for one in received]
+    assert max(one.events[0].at_s for one in received) < min(one.events[-1].at_s for one in received)
 
 
 def test_a_hang_up_frees_the_slot(client, content, kit, llama_cpp):
     """If this failed, requests that we gave up would go on costing the server, and slow down those that count."""
-    address, said = llama_cpp("ascii"), content("ascii")
+    address, texts = llama_cpp("ascii"), content("ascii")
 
     def busy() -> int:
         return sum(slot["is_processing"] for slot in kit.ask(f"{address}/slots"))
@@ -183,7 +185,7 @@ def test_a_hang_up_frees_the_slot(client, content, kit, llama_cpp):
 
     async def run() -> list[str]:
         backend = client("ascii", "completions")
-        await backend.open(said)
+        await backend.open(texts)
         await backend.connect(0, 1.0, 1.0)
         backend.start_clock(time.monotonic())
         requests = [Request(i, 0.0, 40, 1900) for i in range(4)]
@@ -209,7 +211,7 @@ def test_a_whole_run_keeps_what_the_server_counted(llama_cpp, tmp_path):
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     run = load(tmp_path / "run")
-    said = {row.name: row for row in run.info.server.compared}
+    texts = {row.name: row for row in run.info.server.compared}
 
     assert done.returncode in (0, 4), done.stderr  # a busy machine may make it late
     assert ["ok"] * 40 == run.requests["status"].to_pylist()
@@ -217,4 +219,4 @@ def test_a_whole_run_keeps_what_the_server_counted(llama_cpp, tmp_path):
     assert [50] * 40 == run.requests["prompt_tokens_server"].to_pylist()
     assert {"usage"} == set(run.http["counted_by"].to_pylist())
     assert "llama.cpp" == run.info.server.kind
-    assert said["output tokens"].within
+    assert texts["output tokens"].within

@@ -32,7 +32,7 @@ def engine(clients, tiny, tmp_path_factory):
     ],
 )  # fmt: skip
 def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, tmp_path, request, name, behind):
-    """If this failed, the first program that somebody points at `bench serve` would break."""
+    """If this failed, client programs would break on `bench serve`."""
     if name == "curl" and shutil.which("curl") is None:
         pytest.skip("there is no curl on this machine")
     if name == "openai":
@@ -52,15 +52,15 @@ def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, t
 def test_the_library_hears_the_text_of_our_engine(engine, tokenizer, greedy, kit):
     """If this failed, text that breaks off inside characters would get lost on its way to a client."""
     openai = pytest.importorskip("openai")
-    said, words = kit.words(12, 5), tokenizer("bytes")
-    ids = words.encode(f"<|user|>{said}<|end|><|assistant|>").ids
+    texts, words = kit.words(12, 5), tokenizer("bytes")
+    ids = words.encode(f"<|user|>{texts}<|end|><|assistant|>").ids
     with openai.OpenAI(base_url=f"{engine[0]}/v1", api_key="none", max_retries=0) as client:
-        asked = {
-            "model": "tiny", "messages": [{"role": "user", "content": said}], "max_completion_tokens": 60,
+        request = {
+            "model": "tiny", "messages": [{"role": "user", "content": texts}], "max_completion_tokens": 60,
             "temperature": 0,
         }  # fmt: skip
-        whole = client.chat.completions.create(**asked)
-        streamed = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+        whole = client.chat.completions.create(**request)
+        streamed = list(client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True}))
     text = words.decode(greedy("bytes", ids, 60))
 
     assert text == whole.choices[0].message.content
@@ -89,8 +89,8 @@ def test_the_library_that_hangs_up_frees_the_engine(engine, kit):
     url, log = engine
     before = len(log.read_text().splitlines())
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        asked = {"model": "tiny", "prompt": "badu fiko", "max_tokens": 8000, "extra_body": {"ignore_eos": True}}
-        with client.completions.create(**asked, stream=True) as stream:
+        request = {"model": "tiny", "prompt": "badu fiko", "max_tokens": 8000, "extra_body": {"ignore_eos": True}}
+        with client.completions.create(**request, stream=True) as stream:
             next(iter(stream))
 
     def idle() -> bool:

@@ -36,9 +36,9 @@ def test_token_ids_are_the_same_prompt_as_their_text(llama_cpp, tokenizer, kit, 
 @KINDS
 def test_chat_template_gives_the_prompt_that_we_render(llama_cpp, tokenizer, greedy, kit, kind):
     """If this failed, a chat would have other tokens there than in front of our engine."""
-    said, words = kit.words(12, 5), tokenizer(kind)
-    ids = words.encode(f"<|user|>{said}<|end|><|assistant|>").ids
-    body = {"model": "x", "messages": [{"role": "user", "content": said}], "max_tokens": 60, "temperature": 0}
+    texts, words = kit.words(12, 5), tokenizer(kind)
+    ids = words.encode(f"<|user|>{texts}<|end|><|assistant|>").ids
+    body = {"model": "x", "messages": [{"role": "user", "content": texts}], "max_tokens": 60, "temperature": 0}
     answer = kit.ask(f"{llama_cpp(kind)}/v1/chat/completions", body)
 
     assert words.decode(greedy(kind, ids, 60)) == answer["choices"][0]["message"]["content"]

@@ -165,21 +165,21 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
         model.allocate(blocks, 8)
         core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
         engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
-        said, turn = {r.id: [] for r in requests}, engine.turn(requests)
+        tokens_of, turn = {r.id: [] for r in requests}, engine.turn(requests)
         moved = preempted = 0
         while turn.step is not None:
             for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-                said[request_id].append(token)
+                tokens_of[request_id].append(token)
             engine.replica.check()
             preempted += len(turn.preempted)
             moved += len(engine._host)
             turn = engine.turn()
-        return said, preempted, moved
+        return tokens_of, preempted, moved
 
     alone, none, _ = tokens("vllm-v0:max_seqs=1", "recompute", 400)
-    said, preempted, moved = tokens(policy, preempt, 16)
+    tokens_of, preempted, moved = tokens(policy, preempt, 16)
 
-    assert alone == said
+    assert alone == tokens_of
     assert none == 0
     if policy.startswith(("vllm", "sarathi")):
         assert preempted > 0, "this case is here for its preemptions"

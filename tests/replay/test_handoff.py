@@ -81,7 +81,7 @@ def test_the_journal_of_each_side_replays(handoff, draw):
 
 
 def test_five_stages_sum_to_the_whole(draw):
-    """E13: queue, prefill, hand-off, decode queue and decode must leave no time untold; nobody emits while KV moves."""
+    """E13: queue, prefill, hand-off, decode queue and decode must cover all time; no sequence emits while KV moves."""
     sim = Sim(prefill="2", decode="1", link="25Gbps")
     for r in sim.simulate(draw(80, rate_rps=4.0, prompt=(1, 900), output=(2, 60))):
         queue, prefill = r.prefill_start_s - r.scheduled_s, r.prefill_end_s - r.prefill_start_s

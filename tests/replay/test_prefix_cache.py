@@ -20,7 +20,7 @@ COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_toke
 
 @pytest.fixture(scope="module")
 def requests():
-    """Prompts of which many begin alike, some with a cut block, some asked again."""
+    """Prompts of which many begin alike, some with a cut block, some repeated."""
     rng = np.random.default_rng(3)
     rows = []
     at_s = np.cumsum(rng.exponential(0.05, 40)).tolist()
@@ -60,7 +60,7 @@ def engine(requests, policy, blocks, prefix_cache):
     )
     content = Tokens(seed=5)
     core = EngineCore(replica, timed, content.token_ids, lambda: timed.now_s)
-    left, stamps, said, cached = list(requests), {}, {}, {}
+    left, stamps, tokens_of, cached = list(requests), {}, {}, {}
     while left or replica.waiting or replica.running:
         if not replica.waiting and not replica.running:
             timed.now_s = max(timed.now_s, left[0].scheduled_s)
@@ -70,17 +70,17 @@ def engine(requests, policy, blocks, prefix_cache):
         replica.check()
         for i, token in zip(turn.tokens, turn.token_ids, strict=True):
             stamps.setdefault(i, []).append(turn.at_s)
-            said.setdefault(i, []).append(token)
+            tokens_of.setdefault(i, []).append(token)
         cached |= {e.request_id: e.cached_tokens for e in turn.ended}
-    return journal.decisions, stamps, said, timed.ran, cached
+    return journal.decisions, stamps, tokens_of, timed.ran, cached
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("blocks", [24, 400])
 def test_engine_and_simulator_find_the_same_and_the_model_says_the_same(policy, blocks, requests):
-    """A page of somebody else would change the answer; another hit than in the simulator makes it another system
+    """A page of another sequence would change the answer; another hit than in the simulator makes it another system
     (E22 with a prefix cache, S40)."""
-    decisions, stamps, said, ran, cached = engine(requests, policy, blocks, prefix_cache=True)
+    decisions, stamps, tokens_of, ran, cached = engine(requests, policy, blocks, prefix_cache=True)
     _, _, plain, ran_plain, none = engine(requests, policy, blocks, prefix_cache=False)
     latency = ",".join(
         f"{f}={getattr(COST, f)!r}" for f in ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s")
@@ -91,7 +91,7 @@ def test_engine_and_simulator_find_the_same_and_the_model_says_the_same(policy, 
     assert decisions == sim.cluster.replicas[0].journal.decisions
     assert stamps == {i: list(r.token_s) for i, r in records.items()}
     assert cached == {i: r.cached_tokens for i, r in records.items()}
-    assert plain == said
+    assert plain == tokens_of
     assert set(none.values()) == {None}
     if blocks == 400:
         assert ran_plain - ran == sum(cached.values()) > 300

@@ -35,7 +35,7 @@ def test_a_run_of_several_replicas_gives_itself_again(stored):
 
 
 @pytest.mark.parametrize("fields", [{"policy": "sarathi", "kv_blocks": 60}, {"policy": "vllm-v0", "kv_blocks": 4000}])
-def test_another_policy_or_memory_is_told_from_the_recorded_one(stored, fields):
+def test_another_policy_or_memory_is_distinguished_from_the_recorded_one(stored, fields):
     """Times of one scheduler must not be passed off as times of another."""
     folder, requests, _ = stored
     sim = Sim(replicas=2, latency=f"recorded:{folder}", **fields)
@@ -54,7 +54,7 @@ def test_a_folder_that_is_no_recording_is_one_sentence(stored, tmp_path_factory)
     unseen = table.set_column(column, table.schema.field(column), pa.nulls(len(table), pa.float64()))
     pq.write_table(unseen, folder / "requests.parquet")
 
-    with pytest.raises(UsageError, match="tells no arrived_s"):
+    with pytest.raises(UsageError, match="has no arrived_s"):
         Sim(latency=f"recorded:{folder}")
 
 

@@ -20,7 +20,7 @@ Play = Callable[..., None]
 
 
 @dataclass(slots=True)
-class Asked:
+class Submitted:
     """One request as the service got it."""
 
     token_ids: Sequence[int]
@@ -43,7 +43,7 @@ class ByHand:
     model: str = "by-hand"
     max_model_len: int = 100
     tokenizer: Tokenizer = field(default_factory=lambda: builtin(512))
-    asked: list[Asked] = field(default_factory=list)
+    submitted: list[Submitted] = field(default_factory=list)
     waiting: int = 0
     cached_tokens: int = 0
     cleared: int = 0
@@ -62,32 +62,32 @@ class ByHand:
     ) -> Ticket:
         if self.refuses is not None:
             raise self.refuses
-        asked = Asked(token_ids, sampling, listener, received_s)
-        asked.ticket = Ticket(lambda: self._abort(asked), time.monotonic(), self.cached_tokens)
-        self.asked.append(asked)
+        submitted = Submitted(token_ids, sampling, listener, received_s)
+        submitted.ticket = Ticket(lambda: self._abort(submitted), time.monotonic(), self.cached_tokens)
+        self.submitted.append(submitted)
         self._arrived.set()
-        return asked.ticket
+        return submitted.ticket
 
-    async def next(self, count: int = 1) -> Asked:
+    async def next(self, count: int = 1) -> Submitted:
         """The `count`-th request, as soon as it has come."""
-        while len(self.asked) < count:
+        while len(self.submitted) < count:
             self._arrived.clear()
             await self._arrived.wait()
-        return self.asked[count - 1]
+        return self.submitted[count - 1]
 
-    async def abort_of(self, asked: Asked) -> None:
+    async def abort_of(self, submitted: Submitted) -> None:
         """Returns when this request has been aborted."""
-        while not asked.aborted:
+        while not submitted.aborted:
             self._aborted.clear()
             await self._aborted.wait()
 
-    def _abort(self, asked: Asked) -> None:
-        asked.aborted = True
+    def _abort(self, submitted: Submitted) -> None:
+        submitted.aborted = True
         self._aborted.set()
 
     def stats(self) -> Stats:
         failure = str(self.refuses) if isinstance(self.refuses, BackendError) else None
-        return Stats(running=len(self.asked), waiting=self.waiting, kv_usage=0.25, preemptions=3, failure=failure)
+        return Stats(running=len(self.submitted), waiting=self.waiting, kv_usage=0.25, preemptions=3, failure=failure)
 
     def steps(self) -> Sequence[Step]:
         return (Step(0, 0.0, 0.1, 20, 4, 0, 0, 0, 0),)

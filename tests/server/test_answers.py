@@ -9,13 +9,13 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.server.answers import Chunks, Outcome, Streamed, frame
-from backends.server.fields import Ask
+from backends.server.answers import AnswerLog, Chunks, StreamedAnswer, frame
+from backends.server.fields import GenerationRequest
 from backends.server.metrics import Metrics
 from backends.server.service import Sampling, Ticket
+from backends.server.stop_texts import AnswerText
 from backends.server.tokenizer import builtin
-from backends.server.truth import Record
-from backends.server.words import Words
+from backends.server.truth import AnswerRecord
 
 TOKENIZER = builtin(512)
 
@@ -37,8 +37,8 @@ class Wire:
 class Stand:
     """An answer and what it writes."""
 
-    answer: Streamed
-    outcome: Outcome
+    answer: StreamedAnswer
+    outcome: AnswerLog
     wire: Wire
 
     def tell(self, *tokens: int, end: Any = None, error: str = "") -> list[Any]:
@@ -61,11 +61,15 @@ def stand(
     api: Any = "chat", every: bool = False, usage: bool = False, stops: tuple[str, ...] = (), min_tokens: int = 0
 ) -> Stand:
     loop = asyncio.new_event_loop()
-    ask = Ask(api, (1, 2), Sampling(100, min_tokens), stops, True, usage or every, every)
-    outcome = Outcome(ask, Record("id", None, api, True, time.monotonic()), Metrics(), Ticket(lambda: None, None, 5))
+    ask = GenerationRequest(api, (1, 2), Sampling(100, min_tokens), stops, True, usage or every, every)
+    outcome = AnswerLog(
+        ask, AnswerRecord("id", None, api, True, time.monotonic()), Metrics(), Ticket(lambda: None, None, 5)
+    )
     wire = Wire()
     chunks = Chunks(api, "id", 1, "model", 2)
-    answer = Streamed(outcome, TOKENIZER, loop.create_future(), chunks, cast("asyncio.WriteTransport", wire), False)
+    answer = StreamedAnswer(
+        outcome, TOKENIZER, loop.create_future(), chunks, cast("asyncio.WriteTransport", wire), False
+    )
     loop.close()
     return Stand(answer, outcome, wire)
 
@@ -161,7 +165,7 @@ def test_nothing_is_written_after_the_end() -> None:
 
 
 def test_a_stop_text_ends_the_answer_before_it() -> None:
-    """The client asked not to see it."""
+    """The client requested not to see it."""
     s = stand(stops=("xy",), usage=True)
     seen = [s.tell(token) for token in b"ax"]
     *events, _ = s.tell(ord("y"))
@@ -173,7 +177,7 @@ def test_a_stop_text_ends_the_answer_before_it() -> None:
 
 
 def test_a_stop_text_before_min_tokens_ends_nothing() -> None:
-    """The answer would be shorter than the client asked for at least."""
+    """The answer would be shorter than the client requested at least."""
     s = stand("completions", stops=("xy", "b"), min_tokens=4)
     seen = [event for token in b"xybab" for event in s.tell(token)]
 
@@ -191,7 +195,7 @@ def test_text_is_not_escaped_to_ascii() -> None:
 
 
 @given(st.text(alphabet='ab"\\\n\r\u2028é日😀\x00', max_size=40))
-def test_any_text_arrives_as_it_was_said(text: str) -> None:
+def test_any_text_arrives_unchanged(text: str) -> None:
     """Quotes, line ends and control characters would break the JSON of an event."""
     s = stand("completions")
     events = [event for byte in text.encode() for event in s.tell(byte)] + s.tell(end="stop")
@@ -202,7 +206,7 @@ def test_any_text_arrives_as_it_was_said(text: str) -> None:
 @given(st.lists(st.text(alphabet="abc", max_size=4), max_size=12), st.lists(st.text("abc", min_size=1), max_size=3))
 def test_stop_texts_are_found_however_the_answer_is_cut(pieces: list[str], stops: list[str]) -> None:
     """A stop text that two tokens share would be overlooked, or text be lost that only looked like one."""
-    words = Words(TOKENIZER.stream(), stops)
+    words = AnswerText(TOKENIZER.stream(), stops)
     shown = ""
     for piece in pieces:
         shown += words.add(list(piece.encode()))

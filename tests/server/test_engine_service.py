@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore, Wish
+from backends.engine_process.core import EngineCore, GenerationParams
 from backends.executors.llama import Llama
 from backends.server.engine_service import EngineService, make
 from backends.server.service import Sampling
@@ -24,8 +24,8 @@ from harness.spec import parse
 
 
 @dataclass
-class Heard:
-    """What one client heard."""
+class Received:
+    """What one client received."""
 
     tokens: list[int] = field(default_factory=list)
     stamps: list[float] = field(default_factory=list)
@@ -62,12 +62,12 @@ def run(spec, use):
 
 
 async def answers(service, prompts, *samplings):
-    """All answers, asked at once."""
-    heard = [Heard() for _ in prompts]
-    for one, prompt, sampling in zip(heard, prompts, samplings, strict=True):
+    """All answers, requested at once."""
+    received = [Received() for _ in prompts]
+    for one, prompt, sampling in zip(received, prompts, samplings, strict=True):
         service.submit(prompt, sampling, one)
-    await asyncio.gather(*(one.ended.wait() for one in heard))
-    return heard
+    await asyncio.gather(*(one.ended.wait() for one in received))
+    return received
 
 
 def prompts(count, vocab=4096):
@@ -75,15 +75,15 @@ def prompts(count, vocab=4096):
     return [np.random.default_rng(i).integers(0, vocab, 5 + 7 * i).tolist() for i in range(count)]
 
 
-def from_core(model, asked, wishes, blocks=4096):
+def from_core(model, lengths, params, blocks=4096):
     """The tokens of the same requests from the engine's loop itself."""
     memory = make_plugin("kv", "paged")
     model.allocate(blocks, memory.block_tokens)
     replica = Replica(make_plugin("policies", "sarathi"), memory, blocks)
     core = EngineCore(replica, model, None, time.monotonic)
-    requests = [Request(i, 0.0, len(wish.prompt), n) for i, (n, wish) in enumerate(zip(asked, wishes, strict=True))]
+    requests = [Request(i, 0.0, len(one.prompt), n) for i, (n, one) in enumerate(zip(lengths, params, strict=True))]
     tokens = [[] for _ in requests]
-    turn = core.turn(requests, wishes=dict(enumerate(wishes)))
+    turn = core.turn(requests, params=dict(enumerate(params)))
     while turn.step is not None:
         for i, token in zip(turn.tokens, turn.token_ids, strict=True):
             tokens[i].append(token)
@@ -97,12 +97,12 @@ def from_core(model, asked, wishes, blocks=4096):
 
 def test_greedy_tokens_are_those_of_the_engine():
     """A server that changes the text is not a server of this engine."""
-    asked = [1, 4, 30, 9, 17]
-    heard = run("engine", lambda s: answers(s, prompts(5), *(Sampling(n) for n in asked)))
+    lengths = [1, 4, 30, 9, 17]
+    received = run("engine", lambda s: answers(s, prompts(5), *(Sampling(n) for n in lengths)))
 
-    assert from_core(Llama(), asked, [Wish(p) for p in prompts(5)]) == [one.tokens for one in heard]
-    assert {"length"} == {one.end for one in heard}
-    assert all(one.stamps == sorted(set(one.stamps)) for one in heard)
+    assert from_core(Llama(), lengths, [GenerationParams(p) for p in prompts(5)]) == [one.tokens for one in received]
+    assert {"length"} == {one.end for one in received}
+    assert all(one.stamps == sorted(set(one.stamps)) for one in received)
 
 
 def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
@@ -119,7 +119,7 @@ def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
 
     assert alone == crowded
     assert alone != other
-    assert from_core(Llama(), [12], [Wish(prompts(1)[0], temperature=0.9, seed=7, top_p=0.8)]) == [alone]
+    assert from_core(Llama(), [12], [GenerationParams(prompts(1)[0], temperature=0.9, seed=7, top_p=0.8)]) == [alone]
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def ending(tmp_path):
     """A model folder whose end of sequence is the fourth greedy token of the first prompt, and that token."""
     model = Llama(vocab=300, seed=5)
     model.save(tmp_path / "model")
-    (tokens,) = from_core(model, [40], [Wish(prompts(1, 300)[0])])
+    (tokens,) = from_core(model, [40], [GenerationParams(prompts(1, 300)[0])])
     place = next(i for i in range(3, 40) if tokens[i] not in tokens[:i])
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokens[place], 299]}))
     return tmp_path / "model", place, tokens
@@ -137,23 +137,23 @@ def ending(tmp_path):
 def test_an_answer_ends_with_the_models_own_end(ending, policy):
     """Without it every answer of a real model would run on into nonsense, under whatever policy."""
     folder, place, tokens = ending
-    asked = [Sampling(40), Sampling(40, ignore_eos=True), Sampling(40, min_tokens=place + 5), Sampling(place + 1)]
+    lengths = [Sampling(40), Sampling(40, ignore_eos=True), Sampling(40, min_tokens=place + 5), Sampling(place + 1)]
     spec = f"engine:model={folder},policy={policy},kv_blocks=12"
-    heard = run(spec, lambda s: answers(s, prompts(1, 300) * 4, *asked))
-    stopped, ignoring, longer, last = heard
+    received = run(spec, lambda s: answers(s, prompts(1, 300) * 4, *lengths))
+    stopped, ignoring, longer, last = received
 
     assert (tokens[: place + 1], "stop") == (stopped.tokens, stopped.end)
     assert (tokens, "length") == (ignoring.tokens, ignoring.end)
     assert len(longer.tokens) >= place + 5
     assert tokens[place] not in longer.tokens[: place + 5]
-    assert "stop" == last.end  # the end of sequence was the last token asked for
+    assert "stop" == last.end  # the end of sequence was the last token requested
 
 
 def test_an_aborted_answer_is_gone_before_the_next_step():
     """People who hang up must not keep memory that others wait for."""
 
     async def use(service):
-        long, waiting = Heard(), Heard()
+        long, waiting = Received(), Received()
         ticket = service.submit(prompts(1)[0] * 20, Sampling(60), long)  # all of 160 tokens of memory
         await long.first.wait()
         service.submit(prompts(1)[0] * 20, Sampling(60), waiting)
@@ -174,7 +174,7 @@ def test_a_request_withdrawn_at_once_never_runs():
     """A client that hangs up while its request is still on the way must not be served to the end."""
 
     async def use(service):
-        gone, other = Heard(), Heard()
+        gone, other = Received(), Received()
         service.submit(prompts(1)[0], Sampling(3000), gone).abort()
         service.submit(prompts(1)[0], Sampling(5), other)
         await other.ended.wait()
@@ -191,15 +191,15 @@ def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
     """Queue time and preemptions are what /metrics is read for."""
 
     async def use(service):
-        heard = [Heard() for _ in range(4)]
-        tickets = [service.submit(p * 4, Sampling(60), h) for p, h in zip(prompts(1) * 4, heard, strict=True)]
-        await asyncio.gather(*(h.ended.wait() for h in heard))
-        return tickets, heard, service.stats(), service.steps()
+        received = [Received() for _ in range(4)]
+        tickets = [service.submit(p * 4, Sampling(60), h) for p, h in zip(prompts(1) * 4, received, strict=True)]
+        await asyncio.gather(*(h.ended.wait() for h in received))
+        return tickets, received, service.stats(), service.steps()
 
-    tickets, heard, stats, steps = run("engine:kv_blocks=12", use)
+    tickets, received, stats, steps = run("engine:kv_blocks=12", use)
 
     assert stats.preemptions == sum(ticket.preemptions for ticket in tickets) > 0
-    assert all(t.scheduled_s < h.stamps[0] for t, h in zip(tickets, heard, strict=True))
+    assert all(t.scheduled_s < h.stamps[0] for t, h in zip(tickets, received, strict=True))
     assert {s.start_s for s in steps} >= {t.scheduled_s for t in tickets}
 
 
@@ -213,11 +213,11 @@ def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
     ],
 )
 def test_what_can_never_be_served_is_refused_at_once(prompt, tokens, words):
-    """The client's mistake must be told to the client, not break the engine for all."""
+    """The client's mistake must be reported to the client, not break the engine for all."""
 
     async def use(service):
         with pytest.raises(ValueError, match=words):
-            service.submit(prompt, Sampling(tokens), Heard())
+            service.submit(prompt, Sampling(tokens), Received())
         return service.stats().waiting
 
     assert 0 == run("engine:kv_blocks=10", use)
@@ -227,29 +227,29 @@ def test_a_killed_engine_ends_every_answer_with_the_reason():
     """A dead engine must not look like a slow one."""
 
     async def use(service):
-        heard = Heard()
-        ticket = service.submit([1, 2, 3], Sampling(5000), heard)
-        await heard.first.wait()
+        received = Received()
+        ticket = service.submit([1, 2, 3], Sampling(5000), received)
+        await received.first.wait()
         service._link.process.kill()
-        await heard.ended.wait()
+        await received.ended.wait()
         ticket.abort()  # the client hangs up later
         with pytest.raises(BackendError, match="The engine failed"):
-            service.submit([1], Sampling(1), Heard())
-        return heard, service.stats()
+            service.submit([1], Sampling(1), Received())
+        return received, service.stats()
 
-    heard, stats = run("engine", use)
+    received, stats = run("engine", use)
 
-    assert "error" == heard.end
-    assert "The engine failed" in heard.error
-    assert heard.error == stats.failure  # /health says it, too, whether anybody asks for tokens or not
+    assert "error" == received.end
+    assert "The engine failed" in received.error
+    assert received.error == stats.failure  # /health says it, too, whether anybody asks for tokens or not
 
 
 def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
-    """Any client can talk to it, without a download."""
+    """Any client can use it, without a download."""
 
     async def use(service):
-        (heard,) = await answers(service, [service.tokenizer.encode("Hello there")], Sampling(8))
-        return service.model, service.max_model_len, service.tokenizer.decode(heard.tokens), service.describe()
+        (received,) = await answers(service, [service.tokenizer.encode("Hello there")], Sampling(8))
+        return service.model, service.max_model_len, service.tokenizer.decode(received.tokens), service.describe()
 
     model, longest, text, facts = run("engine", use)
 
@@ -299,7 +299,7 @@ asyncio.run(serve())
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells when another process has ended")
 def test_a_killed_server_leaves_no_engine_behind():
-    """An engine that nobody hears would take a core from everything that is measured later."""
+    """An orphaned engine would take a core from everything that is measured later."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
         engine = os.pidfd_open(int(server.stdout.readline()))
         server.kill()

@@ -1,4 +1,4 @@
-"""The same API in front of every backend: lengths as asked, text that can be counted again, hang-ups that free."""
+"""The same API in front of every backend: lengths as requested, text that can be counted again, hang-ups that free."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = "/v1/completions"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_answers_are_as_long_as_asked(play: Play, backend: str) -> None:
+def test_answers_have_the_requested_length(play: Play, backend: str) -> None:
     """A benchmark's output lengths would be those of the backend, not of the workload."""
 
     async def scenario(stage: Stage) -> None:

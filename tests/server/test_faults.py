@@ -42,7 +42,7 @@ def test_a_wrong_fault_is_one_sentence(text: str, words: str) -> None:
     assert words in str(error.value)
 
 
-def test_what_is_not_said_has_a_plain_meaning() -> None:
+def test_defaults_of_a_fault() -> None:
     """`--fault stall:token=3` would end by itself, `--fault malformed` would spoil the head."""
     assert math.inf == parse_fault("stall:token=3").seconds
     assert 1.0 == parse_fault("delay").seconds == parse_fault("503").seconds
@@ -147,7 +147,7 @@ def words(event: str) -> str:
 
 
 def test_a_stall_without_end_lasts_until_the_client_hangs_up(play: Play) -> None:
-    """The server would hold an answer that nobody waits for, and never end."""
+    """The server would hold an answer that none waits for, and never end."""
 
     async def scenario(stage: Stage) -> None:
         async with stage.http.post(stage.root + TEXT, json=FIVE) as answer:
@@ -161,7 +161,7 @@ def test_a_stall_without_end_lasts_until_the_client_hangs_up(play: Play) -> None
 
 
 def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
-    """The server would call itself late for what it was told to do."""
+    """The server would call itself late for its configured delays."""
 
     async def scenario(stage: Stage) -> None:
         await stage.post(TEXT, FIVE)

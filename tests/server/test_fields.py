@@ -12,7 +12,7 @@ TOKENIZER = builtin(300)
 HELLO: dict[str, object] = {"messages": [{"role": "user", "content": "hello"}]}
 
 
-def ask(api: Any = "completions", limit: int = 100, **given: object) -> fields.Ask:
+def ask(api: Any = "completions", limit: int = 100, **given: object) -> fields.GenerationRequest:
     base: dict[str, object] = dict(HELLO) if api == "chat" else {"prompt": [1, 2, 3]}
     return fields.ask(api, base | given, TOKENIZER, limit)
 
@@ -96,7 +96,7 @@ def test_parts_of_a_message_are_joined() -> None:
     assert whole == ask("chat", messages=[{"role": "user", "content": parts}]).prompt
 
 
-def test_what_clients_send_and_nobody_needs_is_ignored() -> None:
+def test_unused_fields_of_clients_are_ignored() -> None:
     """vLLM's benchmark would be refused for its repetition_penalty."""
     plain = ask(max_tokens=5)
 
@@ -120,7 +120,7 @@ def test_without_a_length_a_chat_fills_the_context_and_a_completion_has_16() -> 
 
 
 def test_a_prompt_that_fills_the_context_leaves_no_room() -> None:
-    """The model would be asked for a token beyond its context."""
+    """The model would be requested a token beyond its context."""
     with pytest.raises(Refused) as refused:
         ask(limit=3)
 
@@ -137,7 +137,7 @@ def test_how_to_draw_is_handed_on() -> None:
     assert None is ask().sampling.temperature
 
 
-def test_usage_is_told_only_in_streams_that_ask() -> None:
+def test_usage_is_sent_only_in_streams_that_request_it() -> None:
     """A client that did not ask would stumble over a chunk without choices."""
     options = {"include_usage": True}
     every = {"continuous_usage_stats": True}
@@ -150,7 +150,7 @@ def test_usage_is_told_only_in_streams_that_ask() -> None:
 
 
 class Untouched:
-    """A tokenizer that must not be asked."""
+    """A tokenizer that must not be called."""
 
     vocab_size = 512
 

@@ -60,13 +60,13 @@ def test_too_long_a_prompt_is_refused_before_the_service_sees_it(play: Play, by_
         status, _, text = await stage.post(TEXT, {"prompt": [1] * 8, "max_tokens": 3})
 
         assert (400, "context_length_exceeded") == (status, json.loads(text)["error"]["code"])
-        assert [] == service.asked
+        assert [] == service.submitted
 
     play(scenario, service)
 
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError("Too large."), 400), (BackendError("It died."), 500)])
-def test_what_the_service_refuses_is_told(
+def test_what_the_service_refuses_is_reported(
     play: Play, error: Exception, status: int, by_hand: Callable[..., ByHand]
 ) -> None:
     """The client would wait for a token that never comes."""
@@ -82,15 +82,15 @@ def test_what_the_service_refuses_is_told(
     play(scenario, service)
 
 
-def test_a_backend_that_fails_in_mid_answer_is_told(play: Play, by_hand: Callable[..., ByHand]) -> None:
+def test_a_backend_that_fails_in_mid_answer_is_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """A half answer would look like a whole one."""
     service = by_hand()
 
     async def scenario(stage: Stage) -> None:
         asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stream": False}))
-        asked = await service.next()
-        asked.tell(65)
-        asked.tell(end="error", error="It died.")
+        submitted = await service.next()
+        submitted.tell(65)
+        submitted.tell(end="error", error="It died.")
 
         assert (500, "It died.") == ((await asking)[0], json.loads((await asking)[2])["error"]["message"])
         assert 1 == stage.running.front.metrics.finished["error"]
@@ -98,7 +98,7 @@ def test_a_backend_that_fails_in_mid_answer_is_told(play: Play, by_hand: Callabl
     play(scenario, service)
 
 
-def test_a_key_is_asked_for_where_one_is_named(play: Play) -> None:
+def test_a_key_is_required_where_one_is_configured(play: Play) -> None:
     """A client's handling of keys could not be tried."""
 
     async def scenario(stage: Stage) -> None:
@@ -129,16 +129,16 @@ def test_a_key_that_is_no_text_is_wrong_like_any_other(play: Play, caplog: pytes
 def test_a_client_that_hangs_up_aborts_its_sequence(
     play: Play, stream: bool, by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
 ) -> None:
-    """The server would compute for nobody, and its KV memory would be held."""
+    """The server would compute without a client, and its KV memory would be held."""
     service = by_hand()
 
     async def scenario(stage: Stage) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         writer.write(wire_request(TEXT, {**ASK, "stream": stream}))
-        asked = await service.next()
-        asked.tell(65)
+        submitted = await service.next()
+        submitted.tell(65)
         writer.transport.abort()
-        await service.abort_of(asked)
+        await service.abort_of(submitted)
         await stage.running.front.idle()
 
         assert 1 == stage.running.front.metrics.finished["abort"]
@@ -147,23 +147,23 @@ def test_a_client_that_hangs_up_aborts_its_sequence(
 
 
 def test_a_stop_text_aborts_what_would_go_on(play: Play, by_hand: Callable[..., ByHand]) -> None:
-    """The model would go on after the client has what it asked for."""
+    """The model would go on after the client has what it requested."""
     service = by_hand()
 
     async def scenario(stage: Stage) -> None:
         asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stop": "b", "stream": False}))
-        asked = await service.next()
-        asked.tell(*b"a")
-        asked.tell(*b"b")
+        submitted = await service.next()
+        submitted.tell(*b"a")
+        submitted.tell(*b"b")
         answer = json.loads((await asking)[2])
 
         assert ("a", "stop") == (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"])
-        await service.abort_of(asked)
+        await service.abort_of(submitted)
 
     play(scenario, service)
 
 
-def test_cached_tokens_are_told(play: Play, by_hand: Callable[..., ByHand]) -> None:
+def test_cached_tokens_are_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """A client could not see what the prefix cache saved."""
     service = by_hand(cached_tokens=1)
 
@@ -198,8 +198,8 @@ def test_running_answers_finish_before_the_server_ends(
         async with serving(Options(port=0, grace_s=20.0), service) as running:
             reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
             writer.write(wire_request(TEXT, ASK))
-            asked = await service.next()
-            asyncio.get_running_loop().call_later(0.05, lambda: asked.tell(65, end="stop"))
+            submitted = await service.next()
+            asyncio.get_running_loop().call_later(0.05, lambda: submitted.tell(65, end="stop"))
         data = await reader.read()
         writer.close()
         return data
@@ -217,12 +217,12 @@ def test_a_server_that_is_about_to_end_takes_nothing_new(
         async with serving(Options(port=0, grace_s=20.0), service) as running:
             _, first = await asyncio.open_connection("127.0.0.1", running.port)
             first.write(wire_request(TEXT, ASK))
-            asked = await service.next()
+            submitted = await service.next()
             running.front.draining = True
             reader, second = await asyncio.open_connection("127.0.0.1", running.port)
             second.write(wire_request(TEXT, ASK))
             data = await reader.read()
-            asked.tell(65, end="stop")
+            submitted.tell(65, end="stop")
         first.close()
         second.close()
         return data
@@ -327,10 +327,10 @@ def test_what_is_no_request_is_refused_without_a_traceback(
     assert [] == caplog.records
 
 
-def test_a_client_that_leaves_while_it_asks_is_no_fault_of_ours(
+def test_a_client_that_disconnects_in_its_request_is_no_error(
     play: Play, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The log would tell of an answer that nobody gave."""
+    """The log would tell of an answer that was not given."""
     log = tmp_path / "truth.jsonl"
 
     async def scenario(stage: Stage) -> None:

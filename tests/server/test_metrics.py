@@ -118,6 +118,6 @@ def test_lateness_is_known_to_one_percent() -> None:
 
 
 def test_no_tokens_have_no_lateness() -> None:
-    """A server that nobody asked would claim to be on time."""
+    """A server without requests would claim to be on time."""
     assert math.isnan(Lateness().quantile_s(0.5))
     assert "No tokens left." == Lateness().line()

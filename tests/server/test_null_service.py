@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Heard:
+class Received:
     """Counts its tokens, and hangs up in the turn of the loop after the first one, if it has a ticket to do so."""
 
     ticket: Ticket | None = None
@@ -48,7 +48,7 @@ def test_a_long_answer_without_gaps_leaves_turns_to_others() -> None:
     async def run() -> tuple[int, int]:
         service = NullService(Null())
         await service.start()
-        gone, whole = Heard(), Heard()
+        gone, whole = Received(), Received()
         gone.ticket = service.submit((1,), Sampling(10 * BURST), gone)
         service.submit((1,), Sampling(2 * BURST + 5), whole)
         await asyncio.wait_for(whole.ended.wait(), 60)
@@ -64,11 +64,11 @@ def test_tokens_are_due_after_the_request_was_received_and_not_after_it_was_unde
     async def run() -> tuple[float, list[float]]:
         service = NullService(Null(ttft_s=0.05, itl_s=0.01))
         await service.start()
-        heard, received_s = Heard(), time.monotonic() - 0.04
-        service.submit((1,), Sampling(3), heard, received_s)
-        await asyncio.wait_for(heard.ended.wait(), 60)
+        received, received_s = Received(), time.monotonic() - 0.04
+        service.submit((1,), Sampling(3), received, received_s)
+        await asyncio.wait_for(received.ended.wait(), 60)
         await service.close()
-        return received_s, heard.due_s
+        return received_s, received.due_s
 
     received_s, due_s = asyncio.run(run())
 

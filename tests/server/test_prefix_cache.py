@@ -18,7 +18,7 @@ MAKERS = {"sim": sim_service.make, "engine": engine_service.make}
 
 
 @dataclass
-class Heard:
+class Received:
     """The tokens of one answer."""
 
     tokens: list[int] = field(default_factory=list)
@@ -30,17 +30,17 @@ class Heard:
             self.ended.set()
 
 
-def talk(backend, use):
-    """Start the service, let `use(ask, service)` talk to it; `ask(prompt)` gives (answer, cached tokens)."""
+def served(backend, use):
+    """Start the service, let `use(ask, service)` use it; `ask(prompt)` gives (answer, cached tokens)."""
 
     async def whole():
         service = MAKERS[backend](parse(SPECS[backend]))
 
         async def ask(prompt, tokens=30):
-            heard = Heard()
-            ticket = service.submit(prompt, Sampling(tokens, ignore_eos=True), heard)
-            await asyncio.wait_for(heard.ended.wait(), 30)
-            return heard.tokens, ticket.cached_tokens
+            received = Received()
+            ticket = service.submit(prompt, Sampling(tokens, ignore_eos=True), received)
+            await asyncio.wait_for(received.ended.wait(), 30)
+            return received.tokens, ticket.cached_tokens
 
         try:
             await service.start()
@@ -65,7 +65,7 @@ def test_a_chat_pays_only_for_what_is_new(backend):
         _, fourth = await ask(prompt)
         return answer, again, (first, second, third, fourth), stats
 
-    answer, again, cached, stats = talk(backend, use)
+    answer, again, cached, stats = served(backend, use)
 
     assert answer == again, "a hit must not change a token"
     assert (0, 32, 64, 0) == cached, "37 tokens: two full blocks; with all but the last of 30 more: four"

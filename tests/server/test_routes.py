@@ -113,7 +113,7 @@ def test_headers_of_a_stream_forbid_every_buffer(play: Play) -> None:
 
 
 def test_a_request_without_an_id_gets_one(play: Play) -> None:
-    """Two answers could not be told apart."""
+    """Two answers could not be distinguished."""
 
     async def scenario(stage: Stage) -> None:
         ids = {(await stage.post(TEXT, {"prompt": "a", "max_tokens": 1}))[1]["X-Request-Id"] for _ in range(3)}
@@ -154,8 +154,8 @@ def test_a_stream_without_chunks_ends_with_its_connection(play: Play, wire_reque
 
     async def scenario(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
-        asked = wire_request(CHAT, {**HELLO, "stream": True}, "1.0")
-        writer.write(asked.replace(b"Connection: close", b"Connection: keep-alive"))
+        request = wire_request(CHAT, {**HELLO, "stream": True}, "1.0")
+        writer.write(request.replace(b"Connection: close", b"Connection: keep-alive"))
         data = await asyncio.wait_for(reader.read(), 30)
         writer.close()
 
@@ -180,7 +180,7 @@ def test_models_tell_what_vllms_benchmark_reads(play: Play) -> None:
 
 
 def test_both_names_of_a_model_are_known(play: Play) -> None:
-    """A client told the folder's name would be turned away after --name."""
+    """A client that uses the folder's name would be refused with --name."""
 
     async def scenario(stage: Stage) -> None:
         for name, status in (("served", 200), ("null", 200), ("other", 404)):
@@ -240,7 +240,7 @@ def test_what_are_no_tokens_is_named(play: Play, tokens: object) -> None:
     play(scenario)
 
 
-def test_other_routes_and_methods_are_told_in_openais_words(play: Play) -> None:
+def test_other_routes_and_methods_get_openais_errors(play: Play) -> None:
     """A client would show a page of HTML instead of a sentence."""
 
     async def scenario(stage: Stage) -> None:

@@ -36,7 +36,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         process.communicate()
 
 
-def asked(port: int, **fields: object) -> str:
+def answer_of(port: int, **fields: object) -> str:
     body = json.dumps({"prompt": "hello", **fields}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body)
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
@@ -49,7 +49,7 @@ def test_a_server_lives_from_its_ready_line_to_ctrl_c(serve: Serve, tmp_path: Pa
     process = serve("--backend", "null:tokens=4", "--log", "truth.jsonl")
     assert process.stdout is not None
     port = int(process.stdout.readline())
-    answer = asked(port, stream=True)
+    answer = answer_of(port, stream=True)
     process.send_signal(number)
     rest, notes = process.communicate(timeout=30)
 
@@ -86,7 +86,7 @@ def test_a_second_ctrl_c_ends_the_grace(serve: Serve) -> None:
 
 
 def test_the_key_is_in_no_output(serve: Serve, tmp_path: Path) -> None:
-    """A key would be read by whoever reads the log."""
+    """A key would be readable in the log."""
     process = serve("--backend", "null", "--api-key-env", "SERVE_KEY", "--log", "truth.jsonl")
     assert process.stdout is not None
     int(process.stdout.readline())
@@ -116,17 +116,17 @@ def test_the_key_is_in_no_output(serve: Serve, tmp_path: Path) -> None:
 def test_wrong_usage_is_one_sentence(line: str, begin: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The user would meet a traceback, or a server that does something else."""
     code = main(["serve", *line.split()])
-    said = capsys.readouterr().err
+    stderr = capsys.readouterr().err
 
-    assert said.startswith(f"bench: {begin}")
-    assert words in said
-    assert 1 == said.count("\n")
+    assert stderr.startswith(f"bench: {begin}")
+    assert words in stderr
+    assert 1 == stderr.count("\n")
     assert code == (3 if "--log" in line else 2)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the engine's process is found in /proc")
 def test_a_server_whose_engine_has_died_ends_and_says_so(serve: Serve) -> None:
-    """A server would go on refusing everything until somebody looks."""
+    """A server would go on refusing everything until the driver polls."""
     process = serve("--backend", "engine")
     assert process.stdout is not None
     int(process.stdout.readline())

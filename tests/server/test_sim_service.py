@@ -1,4 +1,4 @@
-"""The simulator in real time: the simulator's token times, whenever somebody looks, and no work for who has left."""
+"""The simulator in real time: the simulator's token times, whenever the driver polls, and no work for who has left."""
 
 import asyncio
 import random
@@ -32,11 +32,11 @@ def virtual(sim, requests):
     return {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
 
 
-def live(sim, requests, looks):
-    """Token times of each request when the driver looks only at these times; what preemption there was."""
+def live(sim, requests, polls):
+    """Token times of each request when the driver polls only at these times; what preemption there was."""
     driver, stamps, ended, preempted = sim.real_time(), {}, set(), 0
     left = list(requests)
-    for look_s in [*looks, float("inf")]:
+    for look_s in [*polls, float("inf")]:
         while left and left[0].scheduled_s <= look_s:
             driver.arrive(left[0], left[0].scheduled_s)
             left.pop(0)
@@ -68,12 +68,12 @@ def test_token_times_are_those_of_the_virtual_simulator(policy, memory, draw):
 
 @given(st.lists(st.floats(0.0, 12.0), max_size=30), st.integers(0, 20))
 @settings(max_examples=40, deadline=None)
-def test_it_does_not_matter_when_somebody_looks(looks, seed):
+def test_the_time_of_polling_does_not_matter(polls, seed):
     """A server on a busy machine is late; it must not slow the simulated system down (no drift)."""
     rng = random.Random(seed)
     requests = [Request(i, i * 0.2, rng.randint(1, 200), rng.randint(1, 60)) for i in range(40)]
     make_sim = lambda: Sim(policy="sarathi:budget=64,max_seqs=16", kv_blocks=60)  # noqa: E731
-    stamps, _ = live(make_sim(), requests, sorted(looks))
+    stamps, _ = live(make_sim(), requests, sorted(polls))
 
     assert virtual(make_sim(), requests) == stamps
 
@@ -101,7 +101,7 @@ def test_a_clock_that_began_long_ago_is_no_matter(draw):
 def test_who_leaves_gives_back_his_memory_before_the_next_step(fields, data):
     """Memory kept for clients who hung up would make the stand-in slower than the system it stands for."""
     sim = Sim(**fields, kv_blocks=60)
-    driver, heard = sim.real_time(), set()
+    driver, received = sim.real_time(), set()
     requests = [Request(i, i * 0.05, 1 + 13 * i % 200, 1 + 17 * i % 60) for i in range(25)]
     leaves = {i: data.draw(st.floats(i * 0.05, 6.0)) for i in data.draw(st.sets(st.integers(0, 24)))}
     events = sorted([(r.scheduled_s, 0, r.id) for r in requests] + [(at_s, 1, i) for i, at_s in leaves.items()])
@@ -110,7 +110,7 @@ def test_who_leaves_gives_back_his_memory_before_the_next_step(fields, data):
         for ran in driver.advance(at_s - 1e-9):
             assert not gone & set(ran.tokens)
 
-            heard |= ran.ended
+            received |= ran.ended
         if kind == 0:
             driver.arrive(requests[i], at_s)
         else:
@@ -120,10 +120,10 @@ def test_who_leaves_gives_back_his_memory_before_the_next_step(fields, data):
     for ran in driver.advance(float("inf")):
         assert not gone & set(ran.tokens)
 
-        heard |= ran.ended
+        received |= ran.ended
     driver.check()
 
-    assert heard >= set(range(25)) - gone
+    assert received >= set(range(25)) - gone
     assert all(r.blocks.free == r.blocks.total and not r.running and not r.waiting for r in sim.cluster.replicas)
 
 
@@ -142,8 +142,8 @@ def test_withdrawn_in_flight_means_out_of_the_next_step():
 
 
 @dataclass
-class Heard:
-    """What one client heard."""
+class Received:
+    """What one client received."""
 
     tokens: list[int] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
@@ -187,35 +187,35 @@ def test_a_served_answer_is_due_when_the_simulator_says(policy):
     arrived = []
 
     async def use(service):
-        keep, heard = service._live.arrive, [Heard() for _ in range(12)]
+        keep, received = service._live.arrive, [Received() for _ in range(12)]
 
         def noting(request, at_s):
             arrived.append(replace(request, scheduled_s=at_s))
             keep(request, at_s)
 
         service._live.arrive = noting
-        for i, one in enumerate(heard):
+        for i, one in enumerate(received):
             service.submit([1 + i] * (1 + 20 * i), Sampling(5 + 3 * i), one)
-            await heard[max(0, i - 3)].first.wait()
-        await asyncio.gather(*(one.ended.wait() for one in heard))
-        return heard, service.stats(), service.steps()
+            await received[max(0, i - 3)].first.wait()
+        await asyncio.gather(*(one.ended.wait() for one in received))
+        return received, service.stats(), service.steps()
 
-    heard, stats, steps = run(spec, use)
+    received, stats, steps = run(spec, use)
     expected = virtual(make(parse(spec)).sim, arrived)
 
-    assert [expected[r.id] for r in arrived] == [one.due_s for one in heard]
-    assert [5 + 3 * i for i in range(12)] == [len(one.tokens) for one in heard]
-    assert {"length"} == {one.end for one in heard}
-    assert all(at_s >= due_s for one in heard for at_s, due_s in zip(one.at_s, one.due_s, strict=True))
+    assert [expected[r.id] for r in arrived] == [one.due_s for one in received]
+    assert [5 + 3 * i for i in range(12)] == [len(one.tokens) for one in received]
+    assert {"length"} == {one.end for one in received}
+    assert all(at_s >= due_s for one in received for at_s, due_s in zip(one.at_s, one.due_s, strict=True))
     assert (0, 0, 0.0) == (stats.running, stats.waiting, stats.kv_usage)
-    assert steps[-1].end_s == max(one.due_s[-1] for one in heard)
+    assert steps[-1].end_s == max(one.due_s[-1] for one in received)
 
 
 def test_an_aborted_answer_makes_room():
-    """Whoever waits for memory gets it in the next step."""
+    """A sequence that waits for memory gets it in the next step."""
 
     async def use(service):
-        long, waiting = Heard(), Heard()
+        long, waiting = Received(), Received()
         ticket = service.submit([1] * 100, Sampling(61), long)
         await long.first.wait()
         second = service.submit([1] * 100, Sampling(5), waiting)
@@ -236,20 +236,20 @@ def test_a_listener_may_abort_others_and_itself_while_it_hears():
     """A stop text is seen in the middle of a step."""
 
     async def use(service):
-        heard, last = [Heard() for _ in range(3)], Heard()
+        received, last = [Received() for _ in range(3)], Received()
         tickets = []
-        told = heard[0].step
+        original_step = received[0].step
 
         def step(*given):
-            told(*given)
+            original_step(*given)
             for ticket in tickets:
                 ticket.abort()
 
-        heard[0].step = step
-        tickets += [service.submit([1] * 5, Sampling(10), one) for one in heard]
+        received[0].step = step
+        tickets += [service.submit([1] * 5, Sampling(10), one) for one in received]
         service.submit([1] * 5, Sampling(10), last)
         await last.ended.wait()
-        return [len(one.tokens) for one in heard], service.stats()
+        return [len(one.tokens) for one in received], service.stats()
 
     tokens, stats = run("sim:latency=linear:base_s=0.002", use)
 
@@ -261,7 +261,7 @@ def test_a_request_withdrawn_at_once_never_runs():
     """A client that hangs up at once costs nothing."""
 
     async def use(service):
-        gone, other = Heard(), Heard()
+        gone, other = Received(), Received()
         service.submit([1] * 5, Sampling(1000), gone).abort()
         service.submit([1] * 5, Sampling(3), other)
         await other.ended.wait()
@@ -276,12 +276,12 @@ def test_equal_prompts_have_equal_answers_that_can_be_read():
     """Greedy text that changes from one request to the next would look like a broken server."""
 
     async def use(service):
-        heard = [Heard() for _ in range(4)]
+        received = [Received() for _ in range(4)]
         samplings = [Sampling(6), Sampling(6), Sampling(6, temperature=1.0, seed=3), Sampling(6)]
-        for one, prompt, sampling in zip(heard, [[1, 2], [1, 2], [1, 2], [1, 3]], samplings, strict=True):
+        for one, prompt, sampling in zip(received, [[1, 2], [1, 2], [1, 2], [1, 3]], samplings, strict=True):
             service.submit(prompt, sampling, one)
-        await asyncio.gather(*(one.ended.wait() for one in heard))
-        return [service.tokenizer.decode(one.tokens) for one in heard]
+        await asyncio.gather(*(one.ended.wait() for one in received))
+        return [service.tokenizer.decode(one.tokens) for one in received]
 
     first, again, seeded, other = run("sim:latency=linear:base_s=0.001", use)
 
@@ -295,7 +295,7 @@ def test_what_can_never_be_served_is_refused_at_once():
 
     async def use(service):
         with pytest.raises(ValueError, match="needs KV memory for 199 tokens, the replica has 160"):
-            service.submit([1] * 100, Sampling(100), Heard())
+            service.submit([1] * 100, Sampling(100), Received())
         return service.max_model_len, service.model, service.stats().waiting
 
     assert (161, "opt-13b", 0) == run("sim:kv_blocks=10", use)

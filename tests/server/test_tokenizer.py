@@ -89,7 +89,7 @@ def test_the_words_of_an_answer_are_counted_as_its_tokens(wide, data):
 
 @pytest.mark.parametrize("size", [1024, 4096, 50_272, 128_256])
 def test_all_tokens_are_different_and_all_ids_are_used(size):
-    """Two ids of one text could not be told apart, and an id without a text would be a hole in an answer."""
+    """Two ids of one text could not be distinguished, and an id without a text would be a hole in an answer."""
     tokenizer = builtin(size)
     texts = [tokenizer.decode([i]) for i in range(256, size)]
 
@@ -118,7 +118,7 @@ def test_a_long_word_takes_no_long_time(wide):
 
 
 def test_words_are_all_different():
-    """Two ids of one text could not be told apart."""
+    """Two ids of one text could not be distinguished."""
     words = {word(i) for i in range(20_000)}
 
     assert 20_000 == len(words)
@@ -171,7 +171,7 @@ def test_half_a_character_is_kept_until_it_is_whole(loaded, kind, text):
 
 
 @pytest.mark.parametrize("kind", ["byte level", "byte fallback", "built in"])
-def test_half_a_surrogate_pair_is_no_fault_of_ours(loaded, kind):
+def test_half_a_surrogate_pair_is_no_internal_error(loaded, kind):
     """JSON can hold it (text cut inside an emoji), and the client would get a 500 for it."""
     tokenizer = loaded[kind]
 
@@ -198,7 +198,7 @@ def test_special_tokens_are_no_text(loaded):
     assert "fox" == tokenizer.stream().add(ids)  # and an id that no token has is nothing
 
 
-def test_a_conversation_is_said_in_the_template_of_the_folder(tmp_path):
+def test_a_conversation_uses_the_template_of_the_folder(tmp_path):
     """In another template the model would not answer but go on with the question."""
     tokenizer = of_folder(folder(tmp_path, byte_level(), chat_template=CHATML))
     ids = tokenizer.chat([{"role": "user", "content": " quick fox "}])
@@ -224,8 +224,8 @@ def test_a_template_of_its_own_file_and_one_of_several(tmp_path):
     assert "ab!" == read_template(at).render([{"role": "a"}, {"role": "b"}])
 
 
-def test_a_template_is_told_that_there_are_no_tools(tmp_path):
-    """Many templates ask `tools is not none`: the prompt would tell of tools that nobody gave."""
+def test_a_template_gets_no_tools(tmp_path):
+    """Many templates ask `tools is not none`: the prompt would tell of tools that was not given."""
     source = "{% if tools is not none or documents is not none %}# Tools{% endif %}{{ messages[0].content }}"
     at = folder(tmp_path, byte_level(), chat_template=source)
 

@@ -15,7 +15,7 @@ PAIRS = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 40)), min_size=1, 
 
 
 def saturated(admission: str, lengths, capacity: int = 12_000, seed: int = 0, **more):
-    """Everything queued at once on `capacity` tokens: (share of memory in use while somebody waits, records, sim)."""
+    """Everything queued at once on `capacity` tokens: (share of memory in use while a request waits, records, sim)."""
     requests = [Request(i, 0.0, int(p), int(o)) for i, (p, o) in enumerate(lengths)]
     fields = {"policy": "vllm-v0:max_batched_tokens=100000", "kv": "paged:block_tokens=1,watermark=0"} | more
     sim = Sim(admission=admission, kv_blocks=capacity, latency="linear", seed=seed, **fields)
@@ -52,7 +52,7 @@ def test_the_peak_of_the_documented_example():
 @given(pairs=PAIRS)
 @settings(max_examples=40, deadline=None)
 def test_the_peak_is_what_running_on_would_need(pairs):
-    """A peak that is too low admits somebody who must be thrown out later (K07.b)."""
+    """A peak that is too low admits a sequence that is preempted later (K07.b)."""
     running = [
         sum(held + step for held, rest in pairs if rest >= step) for step in range(max(rest for _, rest in pairs) + 1)
     ]
@@ -102,7 +102,7 @@ def test_memory_and_evictions_in_the_published_order():
 
 @pytest.mark.nightly
 def test_more_samples_and_more_reserve_evict_less():
-    """Caution that evicts more is no caution (K07.f)."""
+    """A conservative rule must not evict more (K07.f)."""
     lost = [
         sum(evicted(saturated(f"past-future:max_new=400,{how}", decode_heavy(seed=s), seed=s)[1]) for s in range(2))
         for how in ("samples=1,reserve=0", "samples=1", "samples=4", "samples=8,reserve=0.15")
@@ -125,7 +125,7 @@ def test_every_rule_is_fcfs_where_memory_has_no_end(name):
 
 @pytest.mark.parametrize("name", names("admission"))
 def test_leaping_equals_stepping_under_every_rule(name):
-    """A rule that changes its mind from step to step must be asked at every step, and draw as often."""
+    """A rule that changes its mind from step to step must be called at every step, and draw as often."""
     lengths = [(int(p) // 4 + 1, int(o) // 4) for p, o in decode_heavy(60)]
     leap = saturated(name, lengths, 1500)
     step = saturated(name, lengths, 1500, leap=False)
@@ -154,7 +154,7 @@ def test_equal_seeds_guess_alike_and_others_do_not():
         ("past-futur", "No rule of admission named 'past-futur'. Did you mean 'past-future'"),
     ],
 )
-def test_a_wrong_rule_is_told_before_anything_runs(spec, words):
+def test_a_wrong_rule_is_reported_before_anything_runs(spec, words):
     """A typo must not become a run under another rule."""
     from harness.errors import UsageError
 
@@ -162,17 +162,17 @@ def test_a_wrong_rule_is_told_before_anything_runs(spec, words):
         Core.of(admission=spec)
 
 
-@pytest.mark.parametrize(("admission", "told"), [("fcfs", True), ("past-future:max_new=400", False)])
-def test_a_livelock_is_told(admission, told, tmp_path):
+@pytest.mark.parametrize(("admission", "expected"), [("fcfs", True), ("past-future:max_new=400", False)])
+def test_a_livelock_is_reported(admission, expected, tmp_path):
     """Who is let in and thrown out over and over must hear of it, or he takes lost work for a slow system."""
     from harness.options import Given, run_spec
     from harness.runner.run import execute
 
-    asked = {
+    options = {
         "backend": "sim:kv=paged:blocks=60,utilisation=0.9", "policy": "vllm-v0", "admission": admission,
         "workload": "fixed:prompt=50,output=400", "arrivals": "constant", "rate": 50, "requests": 60,
     }  # fmt: skip
-    result = execute(run_spec(Given(asked)), out=tmp_path / "run")
-    kinds = [caution.code for caution in result.run.info.warnings]
+    result = execute(run_spec(Given(options)), out=tmp_path / "run")
+    kinds = [warning.code for warning in result.run.info.warnings]
 
-    assert told == ("livelock" in kinds)
+    assert expected == ("livelock" in kinds)

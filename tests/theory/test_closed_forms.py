@@ -31,9 +31,9 @@ DEEPSEEK = moe.Experts()
 
 def test_intensity_of_an_expert_is_that_of_the_roofline():
     """The tokens an expert needs would come from another formula (E15, K11.a)."""
-    told = [DEEPSEEK.intensity(rows) for rows in (300, 295, 40, inf)]
+    result = [DEEPSEEK.intensity(rows) for rows in (300, 295, 40, inf)]
 
-    assert pytest.approx([504.9, 497.8, 78.0, 3185.8], abs=0.05) == told
+    assert pytest.approx([504.9, 497.8, 78.0, 3185.8], abs=0.05) == result
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,14 @@ def test_the_least_number_of_tokens_is_the_least(ridge: float):
 
 def test_exchanges_of_experts_take_their_time():
     """The bound of 67 tokens per second would not come out (E16, K11.b)."""
-    told = moe.Traffic()
+    result = moe.Traffic()
 
-    assert pytest.approx([120.96e-6, 241.92e-6, 14.757e-3], rel=1e-4) == [told.exchange_s, told.layer_s, told.token_s]
-    assert 67 == int(1 / told.token_s)
+    assert pytest.approx([120.96e-6, 241.92e-6, 14.757e-3], rel=1e-4) == [
+        result.exchange_s,
+        result.layer_s,
+        result.token_s,
+    ]
+    assert 67 == int(1 / result.token_s)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +184,12 @@ def test_drafts_gain_less_in_larger_batches():
 def test_reserved_memory_holds_fewer_tokens_than_paged():
     """The reason for paging would not show: used share and batch fall from paged to oracle, pow2 and max (S05)."""
     traffic = Traffic(requests=400)
-    told = [filled(mode, 15_728, traffic) for mode in ("paged", "oracle", "pow2", "max")]
+    result = [filled(mode, 15_728, traffic) for mode in ("paged", "oracle", "pow2", "max")]
 
-    assert sorted((one.used for one in told), reverse=True) == [one.used for one in told]
-    assert sorted((one.batch for one in told), reverse=True) == [one.batch for one in told]
-    assert told[0].used >= 0.95
-    assert 15_728 // LONGEST_TOKENS == told[3].batch
+    assert sorted((one.used for one in result), reverse=True) == [one.used for one in result]
+    assert sorted((one.batch for one in result), reverse=True) == [one.batch for one in result]
+    assert result[0].used >= 0.95
+    assert 15_728 // LONGEST_TOKENS == result[3].batch
 
 
 def test_larger_blocks_waste_more():
@@ -196,7 +200,7 @@ def test_larger_blocks_waste_more():
     assert 0.769 == pytest.approx(large.used, abs=0.03)
 
 
-def test_lengths_have_the_means_that_were_asked_for():
+def test_lengths_have_the_requested_means():
     """What is cut off above 2,048 tokens would lower the means, and raise the batch (S05)."""
     lengths = [(r.prompt_tokens, r.output_tokens) for r in Traffic(requests=800).requests_at_once()]
 
@@ -208,18 +212,18 @@ FORMS = ["moe", "ping-pong", "kv-reuse", "knee", "chunking", "speculative", "han
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_is_told_in_every_way(capsys, name: str):
+def test_every_form_has_every_format(capsys, name: str):
     """A form would end in a traceback, or in lines that a terminal cannot show."""
-    said = {}
+    outputs = {}
     for form in ("text", "markdown", "json"):
         assert 0 == main(["theory", name, "--format", form])
-        said[form] = capsys.readouterr().out
-    told = json.loads(said["json"])
+        outputs[form] = capsys.readouterr().out
+    result = json.loads(outputs["json"])
 
-    assert name == told["form"]
-    assert max(map(len, said["text"].splitlines())) <= 100
-    assert all(len(row) == len(table["columns"]) for table in told["tables"] for row in table["rows"])
-    assert all(table["title"] in said["text"] for table in told["tables"])
+    assert name == result["form"]
+    assert max(map(len, outputs["text"].splitlines())) <= 100
+    assert all(len(row) == len(table["columns"]) for table in result["tables"] for row in table["rows"])
+    assert all(table["title"] in outputs["text"] for table in result["tables"])
 
 
 @pytest.mark.parametrize(("rate", "notes"), [("5", 0), ("5,20", 1)])
@@ -230,7 +234,7 @@ def test_a_dash_is_explained_only_where_one_stands(capsys, rate: str, notes: int
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "outputs"),
     [
         (["speculative", "--k", "4", "--alpha", "0.7", "--batch", "1"], "4  70.0%            44.3%          2.773"),
         (["moe", "--link", "50GBps", "--tokens", "32"], "67.8 tok/s"),
@@ -252,14 +256,14 @@ def test_a_dash_is_explained_only_where_one_stands(capsys, rate: str, notes: int
         ),
     ],
 )
-def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], said: str):
+def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], outputs: str):
     """Alpha would be taken for the share of drafts, a rounded rate for another one, a measured gain for a mistake."""
     assert 0 == main(["theory", *arguments])
-    assert said in capsys.readouterr().out
+    assert outputs in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "outputs"),
     [
         (["kv", "--memory", "-1GiB"], "--memory must hold a token of opt-13b, 819,200 bytes, got '-1GiB'"),
         (["moe", "--gpu", "h80"], "No hardware named 'h80'"),
@@ -278,17 +282,17 @@ def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], said: s
         (["moe", "--out", "moe.pdf"], "--out 'moe.pdf' must end in .html"),
     ],
 )
-def test_wrong_usage_is_one_sentence(capsys, arguments: list[str], said: str):
+def test_wrong_usage_is_one_sentence(capsys, arguments: list[str], outputs: str):
     """A mistyped value would end in a traceback, or be taken for another."""
     assert 2 == main(["theory", *arguments])
-    assert said in capsys.readouterr().err
+    assert outputs in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["prefill", "ping-pong", "knee"])
 def test_a_form_has_a_page_with_its_picture(tmp_path: Path, name: str):
     """The simulation laid over a formula could not be shown to anybody."""
-    assert 0 == main(["theory", name, "--out", str(tmp_path / "told.json")])
-    info = answers.of(tmp_path / "told.json")
+    assert 0 == main(["theory", name, "--out", str(tmp_path / "result.json")])
+    info = answers.of(tmp_path / "result.json")
     assert info is not None
     page = pages.page(info, tmp_path)
     (row,) = figures.of("theory").values()

@@ -123,7 +123,7 @@ def test_no_first_token_comes_before_its_prompt_can_have_run(cluster):
 
 @pytest.mark.parametrize("cluster", [{}, {"prefill": "2", "decode": "1"}], ids=str)
 def test_more_load_never_helps(cluster):
-    """I7: the same arrivals closer together keep the bounds no more often, but for the luck of few requests."""
+    """I7: the same arrivals closer together meet the bounds no more often, but for the luck of few requests."""
     met = []
     for rate_rps in (4, 16, 64, 256, 1024):
         records = Sim(latency=linear(), **cluster).simulate(poisson(rate_rps, 300))
@@ -168,7 +168,7 @@ def test_a_cluster_that_cannot_be_is_refused_in_a_sentence(fields, words):
     ],
 )
 def test_what_would_be_ignored_is_refused(fields, words):
-    """An option without effect makes a comparison of two equal systems that looks like a finding."""
+    """An option without effect makes a comparison of two equal systems that seems a finding."""
     with pytest.raises(UsageError) as error:
         Sim(**fields)
 

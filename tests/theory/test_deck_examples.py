@@ -1,4 +1,4 @@
-"""The worked examples of the lecture decks on static and continuous batching, exactly."""
+"""The worked examples of the lecture slides on static and continuous batching, exactly."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_static_occupancy_is_the_closed_form():
 
 
 def test_no_request_of_the_next_static_batch_starts_before_the_last_ends(draw):
-    """Request-level batching admits nobody into a running batch (K01.b)."""
+    """Request-level batching admits nothing into a running batch (K01.b)."""
     sim = Sim(policy="static:batch=5", kv_blocks=2000)
     records = sorted(sim.simulate(draw(53, rate_rps=50.0)), key=lambda r: (r.prefill_start_s, r.request_id))
     starts = np.array([r.prefill_start_s for r in records])
@@ -74,7 +74,7 @@ def test_padded_batches_are_charged_for_their_padding():
     assert (padded, plain) == (100, 60)
 
 
-def test_orca_forms_the_batches_of_the_deck():
+def test_orca_forms_the_batches_of_the_slides():
     """{R1,R2}; R3 arrives -> {R1,R2,R3}; R4, R5 arrive, R2 ends -> {R1,R3,R4}, R5 queued (K02.a, S03)."""
     outputs = (6, 2, 6, 3, 3)
     arrivals = (0.0, 0.0, 0.5, 1.2, 1.2)

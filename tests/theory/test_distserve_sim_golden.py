@@ -170,7 +170,7 @@ def test_a_sequence_that_sits_out_can_be_cancelled() -> None:
         ("sim:policy=distserve-sim:max_decode_tokens=0", "max_decode_tokens must be at least 1"),
     ],
 )
-def test_what_the_mode_cannot_do_is_said_in_one_sentence(spec: str, message: str) -> None:
+def test_what_the_mode_cannot_do_is_reported_in_one_sentence(spec: str, message: str) -> None:
     """A user must learn which settings the mode takes."""
     with pytest.raises(UsageError) as error:
         make("backends", spec)

@@ -57,13 +57,13 @@ def test_two_prefill_replicas_and_one_for_decode() -> None:
 def test_the_rates_of_its_search(
     fields: dict[str, Any], gpus: int, bounds_ms: tuple[float, float], per_gpu_rps: float
 ) -> None:
-    """GN3: the rate found keeps both bounds, and the next one that its search tries does not."""
+    """GN3: the rate found meets both bounds, and the next one that its search tries does not."""
     assert keeps(per_gpu_rps * gpus, bounds_ms, **fields)
     assert not keeps((per_gpu_rps + 0.0625) * gpus, bounds_ms, **fields)
 
 
 def test_one_stage_in_the_loop_of_stages_is_the_shared_core() -> None:
-    """The two ways in which the mode is carried out must be one mode."""
+    """The two ways in which the mode is executed must be one mode."""
     from backends.simulator.simdistserve import Rings
 
     legacy = np.random.RandomState(1)

@@ -32,7 +32,7 @@ OTHER = "roofline:model=llama3-70b,tp=8"
 def test_a_latency_model_of_another_system_was_valid(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Steps of eight GPUs were counted as one, with the memory of another model, and the run said VALID."""
+    """Steps of eight GPUs were counted as one, with the memory of another model, and the run was VALID."""
     assert main(["run", "--backend", "sim", "--requests", "5", *arguments]) == 2
     assert message in capsys.readouterr().err
 

@@ -26,9 +26,9 @@ def test_a_decode_that_rides_along_costs_no_more_than_the_prompt_it_displaces(sp
 def test_chunks_of_the_table_cost_what_was_measured(chunk: int, published: tuple[float, ...]):
     """Chunked prefill would look dearer or cheaper than it was measured to be (S12; Sarathi-Serve, figure 9)."""
     model = make("latency", "table:yi-34b-tp2")
-    told = [chunked(model, prompt, chunk).ratio for prompt in (2047, 4095, 8191, 16383)]
+    found = [chunked(model, prompt, chunk).ratio for prompt in (2047, 4095, 8191, 16383)]
 
-    assert published == pytest.approx(told, rel=0.03)
+    assert published == pytest.approx(found, rel=0.03)
 
 
 def test_chunks_never_take_less_than_prompts_of_as_many_tokens():
@@ -121,7 +121,7 @@ def test_a_model_in_a_file_is_the_model(tmp_path, form):
         ("x = ", "cannot be read as TOML"),
         ('latency = "mixed"\n[arguments]\ntoken = "1parsec"', "token_s must be a duration"),
         ('latency = "mixed"\narguments = 3', "arguments must be a table"),
-        ('latency = "table"', "is no table of step times"),
+        ('latency = "table"', "is not a table of step times"),
         ('latency = "table"\n[arguments]\nprefill = [[8, 1.0], [9, 0.5]]\ndecode = [[1, 0, 0.1]]', "takes less than"),
         ('latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.1], [1, 0, 0.2]]', "two decode"),
         ('latency = "table"\n[arguments]\nprefill = []\ndecode = []', "at least one point"),
@@ -136,32 +136,32 @@ def test_a_model_in_a_file_is_the_model(tmp_path, form):
         ),
     ],
 )
-def test_a_wrong_file_is_told_in_a_sentence(tmp_path, text, message):
-    """Nobody should read a traceback because a comma is missing."""
+def test_a_wrong_file_is_reported_in_a_sentence(tmp_path, text, message):
+    """A missing comma must not end in a traceback."""
     (tmp_path / "x.toml").write_text(text)
 
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as found:
         make("latency", f"file:{tmp_path}/x.toml")
 
-    assert message in str(told.value)
+    assert message in str(found.value)
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("file:nowhere.toml", "'nowhere.toml' is no file"),
+        ("file:nowhere.toml", "'nowhere.toml' is not a file"),
         ("mixed:yi-34b", "Did you mean 'yi-34b-tp2'?"),
         ("mixed:given", "every constant is 0"),
         ("mixed:token=-1", "token_s must not be negative"),
         ("fit6:h10", "Did you mean 'h100'?"),
         ("fit6:memory_share=0", "memory_share must be above 0"),
         ("table:yi-34b", "Did you mean 'yi-34b-tp2'?"),
-        ("table:nowhere.json", "'nowhere.json' is no file"),
+        ("table:nowhere.json", "'nowhere.json' is not a file"),
     ],
 )
-def test_wrong_constants_are_told_in_a_sentence(spec, message):
+def test_wrong_constants_are_reported_in_a_sentence(spec, message):
     """The nearest known name saves a look into the manual."""
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as found:
         make("latency", spec)
 
-    assert message in str(told.value)
+    assert message in str(found.value)

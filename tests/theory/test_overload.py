@@ -1,4 +1,4 @@
-"""The mark of overload has the rates that it is said to have, on a simulated system."""
+"""The mark of overload has the documented error rates, on a simulated system."""
 
 import numpy as np
 import pytest

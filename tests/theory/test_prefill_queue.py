@@ -82,15 +82,15 @@ def test_the_simulator_lies_on_the_form_for_tensor_parallelism():
 
 
 def test_the_command_tells_forms_and_crossover(capsys):
-    """Nobody could see which way of parallelism wins."""
+    """It would be unclear which parallelism wins."""
     code = main(["theory", "prefill", "--D", "80ms", "--K", "1.6,2.1", "--rate", "5", "--format", "json"])
-    told = json.loads(capsys.readouterr().out)
-    rows = {row[0]: row for row in told["tables"][0]["rows"]}
+    result = json.loads(capsys.readouterr().out)
+    rows = {row[0]: row for row in result["tables"][0]["rows"]}
 
     assert 0 == code
     assert Prefill(0.08).mean_s(5) == rows["one GPU"][3]
-    assert [1.6, 2.1] == [row[0] for row in told["tables"][1]["rows"]]
-    assert None is told["tables"][1]["rows"][1][1]
+    assert [1.6, 2.1] == [row[0] for row in result["tables"][1]["rows"]]
+    assert None is result["tables"][1]["rows"][1][1]
 
 
 def test_a_queue_without_end_has_no_mean(capsys):

@@ -49,39 +49,39 @@ def test_a_batch_passes_every_stage_of_a_pipeline():
 def test_the_command_prints_what_slo_takes(capsys):
     """The derived SLO would have to be typed over by hand."""
     code = main(["theory", "slo", "--latency", LINEAR, "--format", "json"])
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
 
     assert 0 == code
-    assert STEP_S == pytest.approx(told["decode_step_s"], rel=1e-15)
-    assert [5 * STEP_S, 25 * STEP_S] == [parse(row["slo"]).bounds[0].limit for row in told["derived"]]
-    assert "model" not in told["system"]  # constants are of no model
+    assert STEP_S == pytest.approx(result["decode_step_s"], rel=1e-15)
+    assert [5 * STEP_S, 25 * STEP_S] == [parse(row["slo"]).bounds[0].limit for row in result["derived"]]
+    assert "model" not in result["system"]  # constants are of no model
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_the_answer_names_step_slos_and_the_published_ones(capsys, form):
     """A reader could not tell ours from the paper's."""
     code = main(["theory", "slo", "--model", "yi-34b", "--tp", "2", "--format", form])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
     assert 0 == code
-    assert "A decode step of yi-34b on a100-80g, tp 2 (roofline)" in said
-    assert "Sarathi-Serve, table 3" in said
-    assert "times the strict SLO published for Yi-34B" in said
-    assert "87.9 ms a step" in " ".join(said.split())
-    assert form == "markdown" or max(map(len, said.splitlines())) <= 100
+    assert "A decode step of yi-34b on a100-80g, tp 2 (roofline)" in output
+    assert "Sarathi-Serve, table 3" in output
+    assert "times the strict SLO published for Yi-34B" in output
+    assert "87.9 ms a step" in " ".join(output.split())
+    assert form == "markdown" or max(map(len, output.splitlines())) <= 100
 
 
-def test_what_the_system_cannot_hold_is_said(capsys):
+def test_what_the_system_cannot_hold_is_reported(capsys):
     """An SLO for a batch that does not fit into memory would look measured."""
     main(["theory", "slo", "--model", "opt-13b"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "opt-13b takes at most 2,048 tokens" in said
-    assert "does not fit" in said
+    assert "opt-13b takes at most 2,048 tokens" in output
+    assert "does not fit" in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "output"),
     [
         (["sol"], "No theory command named 'sol'. Did you mean 'slo'?"),
         (["slo", "--derive", "stric"], "No SLO to derive named 'stric'. Did you mean 'strict'?"),
@@ -90,12 +90,12 @@ def test_what_the_system_cannot_hold_is_said(capsys):
         (["slo", "--model", "opt-1b"], "No model named 'opt-1b'"),
     ],
 )
-def test_wrong_usage_is_one_sentence(capsys, arguments, said):
+def test_wrong_usage_is_one_sentence(capsys, arguments, output):
     """A mistyped name would end in a traceback, or be taken for another."""
     code = main(["theory", *arguments])
 
     assert 2 == code
-    assert said in capsys.readouterr().err
+    assert output in capsys.readouterr().err
 
 
 def test_tokens_are_counted_in_plain_numbers_or_in_1024s():

@@ -83,7 +83,7 @@ def test_no_draft_where_computing_binds():
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("kv", ["paged:block_tokens=4,watermark=0", "reserve-oracle:block_tokens=4"])
 def test_every_token_comes_out_once_whatever_runs_short(policy, kv, draw):
-    """Drafts take memory that others need; nobody may lose a token or a block by it (I1, I2, I3)."""
+    """Drafts take memory that others need; no sequence may lose a token or a block by it (I1, I2, I3)."""
     requests = draw(40, rate_rps=20.0)
     records, sim = run("k=3,alpha=0.6", requests, policy=policy, kv=kv, kv_blocks=90, leap=False)
     steps = sim.steps_table().to_pydict()
@@ -114,15 +114,15 @@ def tokens(speculate, blocks, policy, temperature):
     engine = EngineCore(
         replica, executor, lambda r, v: np.random.default_rng(r.id).integers(0, v, r.prompt_tokens), clock, temperature
     )
-    said, steps = {}, 0
+    outputs, steps = {}, 0
     turn = engine.turn([Request(i, 0.0, 20 + 7 * i, 40 + 3 * i) for i in range(8)])
     while turn.step is not None:
         steps += 1
         for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-            said.setdefault(request_id, []).append(token)
+            outputs.setdefault(request_id, []).append(token)
         replica.check()
         turn = engine.turn()
-    return said, steps
+    return outputs, steps
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
@@ -134,7 +134,7 @@ def test_the_engine_says_the_same_with_and_without_drafts(blocks, temperature):
     prompts_first, _ = tokens("k=3", blocks, "vllm-v0", temperature)
 
     assert plain == drafted == prompts_first
-    assert {i: 40 + 3 * i for i in range(8)} == {i: len(said) for i, said in plain.items()}
+    assert {i: 40 + 3 * i for i in range(8)} == {i: len(outputs) for i, outputs in plain.items()}
     if temperature == 0:
         assert fewer < 0.8 * steps, "this case is here for drafts that are right"
 
@@ -157,8 +157,8 @@ def test_drafts_are_what_followed_last_time():
         ("k=4,beta=1", "no argument 'beta'"),
     ],
 )
-def test_wrong_speculation_is_told(text, words):
-    """Nobody should wait for a run to learn that alpha is a probability."""
+def test_wrong_speculation_is_reported(text, words):
+    """A wrong alpha must fail before the run."""
     with pytest.raises(UsageError, match=words):
         Core.of(speculate=text)
 
@@ -182,6 +182,6 @@ def test_drafts_come_out_in_real_time_too(draw):
     live = Sim(speculate="k=3,alpha=0.7", latency="linear", kv_blocks=60).real_time()
     for request in requests:
         live.arrive(request, request.scheduled_s)
-    told = Counter(i for ran in live.advance(1e9) for i in ran.tokens)
+    counts = Counter(i for ran in live.advance(1e9) for i in ran.tokens)
 
-    assert {r.id: r.output_tokens for r in requests} == dict(told)
+    assert {r.id: r.output_tokens for r in requests} == dict(counts)

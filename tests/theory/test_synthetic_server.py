@@ -28,7 +28,7 @@ def synthetic() -> ModuleType:
 @pytest.mark.nightly
 @pytest.mark.parametrize("rate_rps", [13.0, 14.6, 16.2])
 def test_attainment_is_that_of_another_simulator(synthetic: ModuleType, rate_rps: float) -> None:
-    """If this failed, what is said of searches on this server would be said of another one."""
+    """If this failed, results of searches on this server would belong to another one."""
     found = [synthetic.fixed(seed, rate_rps).attainment() for seed in range(SEEDS)]
     error = synthetic.SPREAD[rate_rps] / math.sqrt(SEEDS)
 

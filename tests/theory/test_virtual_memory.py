@@ -76,7 +76,7 @@ def test_mapping_in_the_step_is_never_faster(leap, draw):
     assert np.mean([s[-1] for s in ahead.values()]) < np.mean([s[-1] for s in sync.values()])
 
 
-def test_a_page_that_holds_no_token_is_told():
+def test_a_page_that_holds_no_token_is_reported():
     """A mistyped size must not become a stuck run."""
     with pytest.raises(UsageError, match="holds no token"):
         Core.of(kv="virtual:page_bytes=1KiB")

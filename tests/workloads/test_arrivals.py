@@ -26,7 +26,7 @@ def times(arrivals: Arrivals, count: int, seed: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("rate_rps", "cv"), [(4.0, 0.3), (4.0, 1.0), (0.5, 2.0), (20.0, 4.0)])
-def test_gamma_gaps_have_the_asked_mean_and_spread(rate_rps: float, cv: float) -> None:
+def test_gamma_gaps_have_the_requested_mean_and_spread(rate_rps: float, cv: float) -> None:
     """If this failed, a run at 'cv=2' would be a run at another burstiness, or at another rate."""
     gaps = np.diff(times(Gamma(rate_rps, cv), 200_001))
     mean_error = cv / rate_rps / math.sqrt(len(gaps))

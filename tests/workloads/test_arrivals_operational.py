@@ -51,7 +51,7 @@ def exact_integral(along: Sequence[Piece], time_s: float) -> Fraction:
 def test_arrivals_lie_where_the_integral_of_the_rate_reaches_the_sum_of_the_gaps(
     stretch: list[Piece], seed: int, shape: float
 ) -> None:
-    """If this failed, gaps would be lost or begun anew where the rate changes, and the rate would not be the asked."""
+    """If this failed, gaps would be lost or redrawn where the rate changes, and the rate would be wrong."""
     drawn, again = gamma(seed, shape), gamma(seed, shape)
     at_s = np.array(list(times_along(stretch, drawn)))
     total = float(sum((exact_integral([p], p.duration_s) for p in stretch), Fraction(0)))
@@ -125,7 +125,7 @@ def test_taking_one_at_a_time_gives_the_times_of_taking_all_at_once() -> None:
 
 
 def test_cutting_a_piece_in_two_changes_nothing() -> None:
-    """If this failed, a rate told per minute and the same rate told per hour would give two schedules."""
+    """If this failed, a rate per minute and the same rate per hour would give two schedules."""
     whole = (Piece(100.0, 5.0, 45.0),)
     cut = (Piece(30.0, 5.0, 17.0), *rest_of(whole, 30.0))
     one, two = (np.array(list(times_along(p, gamma(3)))) for p in (whole, cut))

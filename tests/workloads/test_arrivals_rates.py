@@ -157,7 +157,7 @@ def test_bursts_of_random_length_are_dispersed_as_stated() -> None:
 
 
 def test_a_gap_law_is_stated_only_where_the_rate_is_known() -> None:
-    """If this failed, a correct schedule with a random rate would be told to break its law."""
+    """If this failed, a correct schedule with a random rate would be reported to break its law."""
     assert make("arrivals", "onoff").gap_cdf is None
     assert make("arrivals", "onoff").operational_time is None
     assert not isinstance(make("arrivals", "mmpp"), GapLaw)
@@ -191,7 +191,7 @@ def test_a_ramp_to_nothing_ends() -> None:
 
 @pytest.mark.parametrize(("then", "later_rps", "mean_rps"), [("repeat", 2, 5), ("hold", 8, 8), ("stop", 0, 5)])
 def test_stairs_have_their_levels_and_what_comes_then(then: str, later_rps: float, mean_rps: float) -> None:
-    """If this failed, the levels of a staircase test would not be those asked for."""
+    """If this failed, the levels of a staircase test would not be the requested ones."""
     steps = make("arrivals", f"steps:levels=2/5/8,every=10s,then={then}")
 
     assert pytest.approx([2, 5, 8, later_rps]) == [rate_at(steps, t) for t in (5, 15, 25, 35)]
@@ -211,7 +211,7 @@ def test_a_spike_multiplies_the_base_rate_and_ends(every: str, base_rps: float) 
 
 @pytest.mark.parametrize("hour", [0, 3.7, 8, 16, 23])
 def test_the_daily_curve_has_its_peak_its_trough_and_its_mean(hour: float) -> None:
-    """If this failed, a day would be flatter or steeper than asked."""
+    """If this failed, a day would be flatter or steeper than requested."""
     curve = make("arrivals", "diurnal:rate=5,ratio=9,peak_h=16")
     expected = 5 * (1 + 0.8 * math.cos(2 * math.pi * (hour - 16) / 24))
 
@@ -241,8 +241,8 @@ def test_weekends_and_the_first_day_are_where_the_calendar_says() -> None:
 @pytest.mark.parametrize(
     ("spec", "cv"), [("weibull:4,shape=0.7", 1.4624), ("weibull:4,cv=2.5", 2.5), ("weibull:4,cv=0.4", 0.4)]
 )
-def test_weibull_gaps_have_the_asked_law_and_spread(spec: str, cv: float) -> None:
-    """If this failed, a heavy tail would be asked for and an ordinary one be sent."""
+def test_weibull_gaps_have_the_requested_law_and_spread(spec: str, cv: float) -> None:
+    """If this failed, a heavy tail would be requested and an ordinary one be sent."""
     member, at_s = make("arrivals", spec), times(spec, 200_001)
     gaps = np.diff(at_s)
 

@@ -111,7 +111,7 @@ def test_no_blocks_no_ratio() -> None:
     ],
 )  # fmt: skip
 def test_capacities(spec: str, capacity: int) -> None:
-    """A cache of another size than asked for would be replayed."""
+    """A cache of another size than requested would be replayed."""
     assert capacity == from_spec(spec, 512).capacity_blocks
 
 
@@ -128,7 +128,7 @@ def test_capacities(spec: str, capacity: int) -> None:
         ("lru:tokens=511", "less than one block of 512"),
     ],
 )
-def test_wrong_capacities_are_told(spec: str, what: str) -> None:
+def test_wrong_capacities_are_reported(spec: str, what: str) -> None:
     """A wrong spec would be a traceback, or a cache of nothing."""
     with pytest.raises(UsageError, match=what):
         from_spec(spec, 512)

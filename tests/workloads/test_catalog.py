@@ -86,7 +86,7 @@ def test_explaining_a_spec_tells_its_lengths() -> None:
     assert "Prompt tokens: mean 100.0, p50 100, p90 100" in catalog.explain("fixed:prompt=100")
 
 
-def test_deck_slots_ends_where_the_picture_says() -> None:
+def test_the_slots_preset_ends_where_the_picture_says() -> None:
     """If this failed, the textbook comparison of static and continuous batching would not come out."""
     requests = draw(catalog.load("deck-slots"), 100)
 
@@ -96,7 +96,7 @@ def test_deck_slots_ends_where_the_picture_says() -> None:
     assert 4 * 8 == sum(r.output_tokens for r in requests)
 
 
-def test_deck_orca_arrives_within_the_first_step() -> None:
+def test_the_orca_preset_arrives_within_the_first_step() -> None:
     """If this failed, the textbook batches {R1,R2}, {R1,R2,R3}, {R1,R3,R4} would not come out."""
     requests = draw(catalog.load("deck-orca"), 100)
 

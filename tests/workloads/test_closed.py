@@ -28,7 +28,7 @@ def test_every_user_has_one_request_at_a_time(loop: Closed) -> None:
     chains = {r.id: r.id for r in requests if not r.after}
     for r in requests:
         for before in r.after:
-            assert before in chains  # nobody waits twice for one answer
+            assert before in chains  # none waits twice for one answer
             chains[r.id] = chains.pop(before)
 
     assert loop.users == len([r for r in requests if not r.after]) == len(chains)
@@ -60,7 +60,7 @@ def test_users_of_a_ramp_start_one_after_the_other() -> None:
     assert [0.0, 2.0, 4.0, 6.0] == starts
 
 
-def test_think_times_have_the_mean_that_is_asked_for() -> None:
+def test_think_times_have_the_requested_mean() -> None:
     """If this failed, the load of a closed loop would not be what it says."""
     delay_s = draw(Closed(50, 3.0), requests=20_000).table["delay_s"].to_numpy()[1000:]
 
@@ -89,7 +89,7 @@ def test_times_are_those_of_the_schedule() -> None:
 
 
 def test_the_rate_is_not_known_before_the_answers() -> None:
-    """If this failed, a report would compare a closed loop with a rate that nobody promised."""
+    """If this failed, a report would compare a closed loop with a rate that was never promised."""
     loaded = catalog.load("chatbot", arrivals="closed:users=8,think=1s")
 
     assert loaded.rate_rps is None
@@ -118,11 +118,11 @@ def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:
     ("given", "words"),
     [
         ({"rate_rps": 4.0}, "--rate 4 does not go with 'closed:users=3': in a closed loop the answers decide the rate"),
-        ({"sessions": "fixed"}, "In a closed loop users ask again by themselves; leave out --sessions"),
+        ({"sessions": "fixed"}, "In a closed loop the users send follow-ups themselves; leave out --sessions"),
     ],
 )
 def test_a_closed_loop_takes_neither_a_rate_nor_sessions(given: dict[str, object], words: str) -> None:
-    """If this failed, a rate would be ignored, or a user would talk with himself."""
+    """If this failed, a rate would be ignored, or a user would follow itself."""
     with pytest.raises(UsageError, match=words):
         catalog.load("chatbot", arrivals="closed:users=3", **given)  # type: ignore[arg-type]  # a table of arguments
     with pytest.raises(UsageError, match="in a closed loop the answers decide"):

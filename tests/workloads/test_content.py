@@ -1,4 +1,4 @@
-"""Token ids: exact, shared where asked, the same everywhere."""
+"""Token ids: exact, shared where requested, the same everywhere."""
 
 import hashlib
 import subprocess

@@ -51,14 +51,14 @@ def requests(count: int, seed: int = 0) -> list[Request]:
     ]
 
 
-def sent(content: Calibrated, server: Server, asked: list[Request], outstanding: int = 1) -> np.ndarray:
+def sent(content: Calibrated, server: Server, requested: list[Request], outstanding: int = 1) -> np.ndarray:
     """(N,) relative error of each count, when answers come `outstanding` requests late."""
     counts: list[int] = []
-    for i, request in enumerate(asked):
+    for i, request in enumerate(requested):
         counts.append(server(content.text(request)))
         if i >= outstanding - 1:
-            content.observe(asked[i - outstanding + 1], counts[i - outstanding + 1])
-    return np.array(counts) / [r.prompt_tokens for r in asked] - 1
+            content.observe(requested[i - outstanding + 1], counts[i - outstanding + 1])
+    return np.array(counts) / [r.prompt_tokens for r in requested] - 1
 
 
 @pytest.mark.parametrize("outstanding", [1, 50])
@@ -77,9 +77,9 @@ def test_after_some_answers_a_hundred_tokens_are_a_hundred_tokens(server: Server
 
 def test_a_ratio_alone_would_not_do() -> None:
     """If this failed, the server of the test would be too easy."""
-    content, asked = Calibrated(), requests(400)
-    ratio = np.mean([per_word(content.text(r)) for r in asked]) / np.mean([r.prompt_tokens for r in asked])
-    errors = [per_word(Calibrated(ratio).text(r)) / r.prompt_tokens - 1 for r in asked]
+    content, requested = Calibrated(), requests(400)
+    ratio = np.mean([per_word(content.text(r)) for r in requested]) / np.mean([r.prompt_tokens for r in requested])
+    errors = [per_word(Calibrated(ratio).text(r)) / r.prompt_tokens - 1 for r in requested]
 
     assert abs(np.mean(errors)) > 0.02
 
@@ -109,8 +109,8 @@ def test_before_any_answer_the_first_guess_is_kept(tokens: int, tokens_per_word:
 
 def test_busting_makes_every_beginning_its_own() -> None:
     """If this failed, a run against a warm prefix cache would be faster than the system is."""
-    asked = [Request(i, 0.0, 200, 1, prefix_ids=(1, 2, 3, 4)) for i in range(300)]
-    starts = {tuple(Calibrated(bust=True).text(r).split()[:16]) for r in asked}
+    requested = [Request(i, 0.0, 200, 1, prefix_ids=(1, 2, 3, 4)) for i in range(300)]
+    starts = {tuple(Calibrated(bust=True).text(r).split()[:16]) for r in requested}
 
     assert 300 == len(starts)
 

@@ -141,16 +141,16 @@ def content(path: Path, seed: int = 0) -> Text:
 
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("name", MAKES)
-def test_the_tokenizer_counts_exactly_what_was_asked(name: str, around: str, built: Any) -> None:
+def test_the_tokenizer_counts_exactly_the_requested_tokens(name: str, around: str, built: Any) -> None:
     """If this failed, a server would be sent more or fewer tokens than the report says."""
     path = built(name, around)
     text = content(path)
     for number, count in enumerate((2, 3, 17, 64, 700, 5000)):
-        asked = request(count, (4, 5, 6), number=number)
-        found = encoded(path, text.text(asked))
+        target = request(count, (4, 5, 6), number=number)
+        found = encoded(path, text.text(target))
 
         assert count == len(found)
-        assert found == text.token_ids(asked, 10_000).tolist()
+        assert found == text.token_ids(target, 10_000).tolist()
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -198,7 +198,7 @@ def test_without_special_tokens_the_bare_text_has_the_count(built: Any) -> None:
 
 
 def test_words_that_merge_with_a_neighbour_are_not_used(built: Any, tmp_path: Path) -> None:
-    """If this failed, a tokenizer with a token for 'of the' would count fewer tokens than asked."""
+    """If this failed, a tokenizer with a token for 'of the' would count fewer tokens than requested."""
     letters = [chr(97 + i) for i in range(26)]
     vocabulary = {token: i for i, token in enumerate([*letters, "▁", *(f"▁{x}" for x in letters), "▁a▁b", "▁c▁c"])}
     merges = [*(("▁", x) for x in letters), ("▁a", "▁b"), ("▁c", "▁c")]
@@ -238,8 +238,8 @@ def test_busting_makes_every_first_block_its_own(name: str, built: Any) -> None:
     """If this failed, a run against a warm prefix cache would be faster than the system is."""
     path = built(name, "opened")
     busted = make("content", f"text:{path},bust=true", seed=3)
-    asked = [request(100, (1, 2, 3, 4), number=i) for i in range(300)]
-    found = [encoded(path, busted.text(r)) for r in asked]
+    target = [request(100, (1, 2, 3, 4), number=i) for i in range(300)]
+    found = [encoded(path, busted.text(r)) for r in target]
 
     assert 300 == len({tuple(ids[:16]) for ids in found})
     assert {100} == {len(ids) for ids in found}

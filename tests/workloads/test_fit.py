@@ -12,7 +12,7 @@ from harness.stats import arrivals
 from workloads import traces
 from workloads.arrivals._services import Component, LogRate
 from workloads.fit import _cox, _lengths, _rate, _sessions, _verdict, command
-from workloads.fit._cox import Curve
+from workloads.fit._cox import DispersionCurve
 from workloads.fit._stamps import gap_shape
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
@@ -150,8 +150,8 @@ def test_batches_of_requests_keep_their_dispersion(spread_s, mode):
 
 
 @pytest.mark.nightly
-def test_a_month_that_one_campaign_carries_is_not_called_well_fitted():
-    """A fit that nobody could make would be praised; the user would not hear of the other mode."""
+def test_a_month_dominated_by_one_campaign_is_not_called_well_fitted():
+    """An impossible fit would be accepted; the user would not learn of the other mode."""
     rng = np.random.default_rng(3)
     steady = rng.random(3_000) * 31 * 86_400
     campaign = 1e6 + rng.random(9_000) * 7200
@@ -177,7 +177,7 @@ def test_parts_of_azure_are_fitted_as_well_as_the_whole(shared_data, part, mode,
 
 
 @pytest.mark.nightly
-def test_memories_longer_than_the_trace_can_show_are_told():
+def test_memories_longer_than_the_trace_can_show_are_reported():
     """A trend in a short trace would be sold as a law."""
     at_s = 1000 * np.sqrt(np.sort(np.random.default_rng(0).random(4000)))
     model = fitted(made(at_s))
@@ -187,14 +187,14 @@ def test_memories_longer_than_the_trace_can_show_are_told():
 
 @pytest.mark.nightly
 @MODES
-def test_stamps_in_whole_seconds_keep_their_bursts_and_the_gap_law_is_said_to_be_unknown(shared_data, mode):
+def test_stamps_in_whole_seconds_keep_their_bursts_and_the_gap_law_is_unknown(shared_data, mode):
     """The grid would be taken for a burst every second, or a gap law made up."""
     at_s = np.floor(traces.read(str(shared_data / AZURE)).at_s)
     model = fitted(made(at_s), mode, seeds=10)
 
     assert 1.0 == model.quality["grain_s"]
     assert 1.0 == model.services[0].process.gap_shape
-    assert any("cannot be told" in note for note in model.method["notes"])
+    assert any("not identifiable" in note for note in model.method["notes"])
     assert model.quality["gaps_ks"]["model"] is None
     assert 1.0 == min(model.quality["widths_s"])
     assert model.quality["curve_distance"]["model"] <= 0.4
@@ -330,15 +330,15 @@ def test_any_lengths_can_be_measured_and_drawn(seed):
     assert (prompt.mean(), output.mean()) == pytest.approx(sampler.mean_tokens, rel=1e-3)
 
 
-def test_sessions_that_are_left_out_are_told():
+def test_sessions_that_are_left_out_are_reported():
     """A trace of few conversations would be drawn as strangers' requests, without a word."""
     at_s = renewal(1.0, 200)
     pairs = pa.array(np.where(np.arange(200) < 12, np.arange(200) // 2, np.arange(200)))
-    said = "sessions are too few to be fitted"
+    note = "sessions are too few to be fitted"
 
-    assert said in fitted(made(at_s, session=pairs)).text()
-    assert said not in fitted(made(at_s, session=pa.array(np.arange(200)))).text()
-    assert said not in fitted(made(at_s)).text()
+    assert note in fitted(made(at_s, session=pairs)).text()
+    assert note not in fitted(made(at_s, session=pa.array(np.arange(200)))).text()
+    assert note not in fitted(made(at_s)).text()
 
 
 def test_sessions_that_begin_at_once_are_not_called_too_few():
@@ -391,7 +391,7 @@ def test_shrinking_keeps_a_real_step_and_flattens_noise():
     assert np.repeat(of_flat, 1024 // len(of_flat)).std() < 0.05
 
 
-def test_a_window_of_ones_own_is_taken_to_the_nearest_halving_and_said():
+def test_a_given_window_is_rounded_to_the_nearest_halving_and_reported():
     """A user would believe in a window that is not the one used."""
     model = command.fit_trace(made(renewal(1.0)), mode="rate-following", window_s=60.0, seeds=0)
 
@@ -402,13 +402,16 @@ def test_a_window_of_ones_own_is_taken_to_the_nearest_halving_and_said():
 @pytest.mark.nightly
 def test_more_components_are_not_taken_for_noise():
     """Every fit would have six parameters, most of them about nothing."""
-    found = [_cox.fit(Curve.of(at_s, 0.25), _verdict.Renewal(1.0)) for at_s in (renewal(1.0, seed=s) for s in range(8))]
+    found = [
+        _cox.fit(DispersionCurve.of(at_s, 0.25), _verdict.Renewal(1.0))
+        for at_s in (renewal(1.0, seed=s) for s in range(8))
+    ]
 
     assert sum(len(fit.components) for fit in found) <= 1
 
 
 def test_a_model_file_says_where_it_comes_from_and_reads_back(tmp_path, shared_data):
-    """Nobody could tell what a model was fitted to, or how."""
+    """It would be unknown what a model was fitted to, or how."""
     model = command.fit(shared_data / AZURE, limit=3000)
     model.save(tmp_path / "model.json")
     again = Model.load(tmp_path / "model.json")
@@ -426,22 +429,22 @@ def test_a_model_file_says_where_it_comes_from_and_reads_back(tmp_path, shared_d
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "note"),
     [
-        ("", "is no JSON"),
+        ("", "is not JSON"),
         ("[1, 2]", "has no 'bench_model'"),
         ('{"a": 1}', "has no 'bench_model'"),
         ('{"bench_model": 99}', "of version 99, newer than 1"),
         ('{"bench_model": 1}', "'services' is missing"),
         ('{"bench_model": 1, "services": []}', "no services"),
-        ("\x00\xff", "is no JSON|is no text"),
+        ("\x00\xff", "is not JSON|is not a text"),
     ],
 )
-def test_what_is_no_model_is_refused_in_one_sentence(tmp_path, text, said):
+def test_what_is_no_model_is_refused_in_one_sentence(tmp_path, text, note):
     """A wrong file would end in a traceback."""
     (tmp_path / "model.json").write_text(text, encoding="latin-1")
 
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=note):
         Model.load(tmp_path / "model.json")
 
 
@@ -477,7 +480,7 @@ def test_a_damaged_model_is_refused_in_one_sentence(tmp_path, path, value):
 
 
 def test_a_missing_model_says_how_to_make_one(tmp_path):
-    """A user would be told of an OSError."""
+    """A user would see an OSError."""
     with pytest.raises(UsageError, match="bench trace fit"):
         Model.load(tmp_path / "none.json")
 
@@ -519,7 +522,7 @@ STRANGE = {
 @MODES
 @pytest.mark.parametrize("name", STRANGE)
 def test_strange_stamps_give_a_model_or_a_sentence(name, mode, tmp_path):
-    """A trace nobody thought of would end in a traceback, or fill the memory with empty bins."""
+    """An unforeseen trace would end in a traceback, or fill the memory with empty bins."""
     trace = made(STRANGE[name](np.random.default_rng(6)))
     try:
         model = fitted(trace, mode, seeds=2)

@@ -455,7 +455,7 @@ def compared(path: Path, form: str, data: bytes) -> None:
 def test_a_reader_finds_what_the_slow_one_finds(
     tmp_path: Path, form: str, rows: list[tuple[int, int]], changes: list[tuple[str, Any, Any]], end: bool
 ) -> None:
-    """If this failed, some damage would end in a traceback, be overlooked, or cost rows that nobody counts."""
+    """If this failed, some damage would end in a traceback, be overlooked, or cost uncounted rows."""
     header, lines = FORMS[form][1], lines_of(form.removesuffix("-list"), rows)
     listed = ",\n".join(lines)
     text = f"[{listed}]" if form.endswith("-list") else "\n".join(([header] if header else []) + lines)
@@ -527,7 +527,7 @@ CONVERSATIONS = st.lists(st.dictionaries(KEYS, st.sampled_from(WORDS)), max_size
 
 
 @given(
-    talks=st.lists(
+    conversations=st.lists(
         st.dictionaries(st.sampled_from(["conversations", "id"]), CONVERSATIONS | st.integers()), max_size=4
     ),
     changes=CHANGES,
@@ -535,7 +535,7 @@ CONVERSATIONS = st.lists(st.dictionaries(KEYS, st.sampled_from(WORDS)), max_size
 )
 @ANY
 def test_no_conversation_gives_a_traceback(
-    tmp_path: Path, talks: list[dict[str, Any]], changes: list[tuple[str, Any, Any]], listed: bool
+    tmp_path: Path, conversations: list[dict[str, Any]], changes: list[tuple[str, Any, Any]], listed: bool
 ) -> None:
     """If this failed, some conversation would crash a run instead of being refused."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -544,10 +544,10 @@ def test_no_conversation_gives_a_traceback(
         words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
         words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
         words.save(str(tokenizer))
-    data = (json.dumps(talks, indent=0) if listed else "\n".join(map(json.dumps, talks))).encode()
+    data = (json.dumps(conversations, indent=0) if listed else "\n".join(map(json.dumps, conversations))).encode()
     for change in changes:
         data = changed(data, change)
-    path = tmp_path / "talks.json"
+    path = tmp_path / "conversations.json"
     path.write_bytes(data)
     once = outcome(path, f"sharegpt:tokenizer={tokenizer}", 1 << 20)
     again = outcome(path, f"sharegpt:tokenizer={tokenizer}", 16)

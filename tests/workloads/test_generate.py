@@ -13,7 +13,7 @@ from workloads import traces
 from workloads.arrivals._services import Component
 from workloads.fit import _draw, _lengths, command
 from workloads.fit.model import Model, Service
-from workloads.fit.process import Cox, Following, merged
+from workloads.fit.process import Cox, RateTracking, merged
 
 ROWS = 150_000  # three blocks, the last one short
 
@@ -26,7 +26,7 @@ def lengths(seed):
 def model():
     """Two services, one of each kind."""
     chat = Service("chat", Cox(40.0, 0.9, (Component(0.4, 60.0), Component(0.2, 2.0))), lengths(1))
-    api = Service("api", Following(10.0, 0.5, 20.0, (0.2, 3.0, 1.0, 0.0, 0.8)), lengths(2))
+    api = Service("api", RateTracking(10.0, 0.5, 20.0, (0.2, 3.0, 1.0, 0.0, 0.8)), lengths(2))
     return Model((chat, api), {"file": "made"}, {})
 
 
@@ -55,7 +55,7 @@ def test_fewer_requests_are_the_beginning_of_more(whole, rows):
 
 
 def test_a_duration_cuts_the_same_stream(whole):
-    """The end of a run would depend on how its length was told."""
+    """The end of a run would depend on how its length was given."""
     at_s = whole.table["scheduled_s"].to_numpy()
     until_s = float(at_s[100_000])
     short = command.generate(model(), duration_s=until_s, seed=11)
@@ -110,7 +110,7 @@ def test_another_rate_keeps_the_lengths_and_the_mix():
 
 
 @pytest.mark.parametrize("rate_rps", [5.0, 80.0])
-def test_the_rate_is_what_was_asked_for_and_gaps_keep_their_spread(rate_rps):
+def test_the_rate_is_the_requested_one_and_gaps_keep_their_spread(rate_rps):
     """A higher rate would also make other bursts."""
     at_s = command.generate(plain(0.1), requests=200_000, seed=5, rate_rps=rate_rps).table["scheduled_s"].to_numpy()
     gaps_s = np.diff(at_s)
@@ -162,7 +162,7 @@ def test_merging_waits_for_the_slower_stream():
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "message"),
     [
         ({}, "number of requests or the duration"),
         ({"requests": 0}, "at least 1"),
@@ -172,9 +172,9 @@ def test_merging_waits_for_the_slower_stream():
         ({"duration_s": 1e-9}, "No request is due"),
     ],
 )
-def test_limits_that_make_no_sense_are_refused(limits, said):
+def test_limits_that_make_no_sense_are_refused(limits, message):
     """An endless or an empty schedule would be drawn."""
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         command.generate(plain(), **limits)
 
 
@@ -192,12 +192,12 @@ def test_the_plug_ins_draw_what_the_model_says(tmp_path):
     assert "made" == sampler.facts["file"]
 
 
-@pytest.mark.parametrize(("service", "said"), [("chta", "Did you mean 'chat'"), ("x", "Known: api, chat")])
-def test_an_unknown_service_is_named_with_those_there_are(tmp_path, service, said):
+@pytest.mark.parametrize(("service", "message"), [("chta", "Did you mean 'chat'"), ("x", "Known: api, chat")])
+def test_an_unknown_service_is_named_with_those_there_are(tmp_path, service, message):
     """A typing error would mix all services."""
     model().save(tmp_path / "model.json")
 
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         registry.make("arrivals", f"fitted:{tmp_path / 'model.json'},service={service}")
 
 

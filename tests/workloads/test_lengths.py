@@ -117,7 +117,7 @@ def test_the_copula_leaves_the_marginals_alone(name: str) -> None:
 
 @pytest.mark.nightly
 def test_shipped_figures_are_what_the_script_makes(shared_data: Path) -> None:
-    """If this failed, nobody could say where the shipped numbers come from."""
+    """If this failed, it would be unknown where the shipped numbers come from."""
     for source in make_lengths.SOURCES:
         shipped = json.loads((make_lengths.FIGURES / f"{source.name}.json").read_text())
         made = json.loads(json.dumps(make_lengths.figures(source, shared_data)))
@@ -127,7 +127,7 @@ def test_shipped_figures_are_what_the_script_makes(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
-def test_quantiles_are_told_as_stored(percent: int) -> None:
+def test_quantiles_are_those_stored(percent: int) -> None:
     """If this failed, `bench explain` would print another list's figures."""
     figures = json.loads((make_lengths.FIGURES / "sharegpt_distserve.json").read_text())
     expected = tuple(figures[side]["quantiles"][percent] for side in ("prompt", "output"))
@@ -162,7 +162,7 @@ def test_lognormal_mean_is_the_sum_over_its_probabilities() -> None:
     assert above.sum() / above[0] == pytest.approx(Lognormal().mean_tokens[0], rel=1e-9)
 
 
-def test_lognormal_has_the_asked_spread() -> None:
+def test_lognormal_has_the_requested_spread() -> None:
     """If this failed, 'cv' would not be the coefficient of variation."""
     drawn = draw(Lognormal(prompt_cv=0.5, output_cv=1.5))
 

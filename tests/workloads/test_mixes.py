@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHAT = Mixed(Poisson(1.0), Lognormal(), tag="chat", number=0)
-TALK = Mixed(Poisson(0.5), Lognormal(), Burstgpt(think_scale=0.01), tag="talk", number=1, priority=2)
+DIALOG = Mixed(Poisson(0.5), Lognormal(), Burstgpt(think_scale=0.01), tag="dialog", number=1, priority=2)
 AGENT = Mixed(Poisson(0.3), Lognormal(), Compound("1/3/1"), tag="agent", slo={"task": 60.0}, number=2)
 
 
@@ -41,7 +41,7 @@ def rows(workload: Any, tag: str, requests: int = 600, seed: int = 0) -> dict[st
 
 def test_ids_follow_the_order_of_time_and_links_are_kept() -> None:
     """If this failed, follow-ups would wait for the answers of strangers."""
-    requests = list(Schedule.draw(Blend((CHAT, TALK, AGENT)), seed=0, requests=800))
+    requests = list(Schedule.draw(Blend((CHAT, DIALOG, AGENT)), seed=0, requests=800))
     at = {r.id: r for r in requests}
     linked = [(r, at[p]) for r in requests for p in r.after]
 
@@ -54,7 +54,7 @@ def test_ids_follow_the_order_of_time_and_links_are_kept() -> None:
 
 def test_a_class_more_changes_no_other_class() -> None:
     """If this failed, mixes could not be compared class by class."""
-    alone, three = rows(Blend((CHAT, TALK)), "talk", 300), rows(Blend((CHAT, TALK, AGENT)), "talk", 600)
+    alone, three = rows(Blend((CHAT, DIALOG)), "dialog", 300), rows(Blend((CHAT, DIALOG, AGENT)), "dialog", 600)
     shared = min(len(alone["turn"]), len(three["turn"]))
 
     assert shared > 50
@@ -63,15 +63,15 @@ def test_a_class_more_changes_no_other_class() -> None:
 
 def test_bounds_and_priorities_travel_with_their_class() -> None:
     """If this failed, a scheduler could not tell who matters, or when a task must be done."""
-    table = Schedule.draw(Blend((CHAT, TALK, AGENT)), seed=0, requests=600).table
-    of = {tag: table.filter(pc.equal(table["tag"], tag)) for tag in ("chat", "talk", "agent")}
+    table = Schedule.draw(Blend((CHAT, DIALOG, AGENT)), seed=0, requests=600).table
+    of = {tag: table.filter(pc.equal(table["tag"], tag)) for tag in ("chat", "dialog", "agent")}
 
     assert [0] == of["chat"]["priority"].unique().to_pylist()
-    assert [2] == of["talk"]["priority"].unique().to_pylist()
+    assert [2] == of["dialog"]["priority"].unique().to_pylist()
     assert [60.0] == of["agent"]["slo_task_s"].unique().to_pylist()
     assert [None] == of["chat"]["slo_task_s"].unique().to_pylist()
     assert [None] == of["chat"]["session"].unique().to_pylist()
-    assert not set(of["talk"]["session"].to_pylist()) & set(of["agent"]["session"].to_pylist())
+    assert not set(of["dialog"]["session"].to_pylist()) & set(of["agent"]["session"].to_pylist())
 
 
 @pytest.mark.parametrize("shared", [None, Poisson(3.0)])
@@ -80,7 +80,7 @@ def test_a_mix_does_not_depend_on_how_much_is_drawn_at_a_time(
     monkeypatch: pytest.MonkeyPatch, shared: Poisson | None, first: int, most: int, split: int
 ) -> None:
     """If this failed, a seed would not name one schedule (G1)."""
-    workload = Blend((CHAT, TALK, AGENT), shared, (3, 2, 1) if shared else ())
+    workload = Blend((CHAT, DIALOG, AGENT), shared, (3, 2, 1) if shared else ())
     whole = Schedule.draw(workload, seed=5, requests=400)
     monkeypatch.setattr(mixed, "FIRST_CHUNK", first)
     monkeypatch.setattr(blend, "LEAST_CHUNK", first)
@@ -107,7 +107,7 @@ def test_a_rare_class_does_not_make_a_mix_draw_hundreds_of_thousands_of_arrivals
     assert taken < 50_000
 
 
-def test_shared_arrivals_are_dealt_out_whole() -> None:
+def test_shared_arrivals_are_split_completely() -> None:
     """If this failed, a burst that hits all classes at once would be lost, or sent twice."""
     classes = (CHAT, Mixed(Poisson(1.0), Fixed(), tag="other", number=1))
     table = Schedule.draw(Blend(classes, Constant(10.0), (3.0, 1.0)), seed=0, requests=20_000).table
@@ -160,7 +160,7 @@ deadline_s = 9
 
 @pytest.mark.parametrize(("of", "share"), [("requests", 0.5), ("arrivals", 0.25)])
 def test_shares_count_what_they_say_and_the_rate_is_that_of_requests(tmp_path: Path, of: str, share: float) -> None:
-    """If this failed, a mix of 1:1 would be another one, or come faster than asked."""
+    """If this failed, a mix of 1:1 would be another one, or come faster than requested."""
     (tmp_path / "two.toml").write_text(PRESET.format(of=of))
     loaded = catalog.load(str(tmp_path / "two.toml"))
     drawn = Schedule.draw(loaded.workload, seed=1, requests=30_000)
@@ -187,7 +187,7 @@ def test_another_rate_or_arrivals_for_a_mix(tmp_path: Path) -> None:
     assert 60.0 == pytest.approx(len(drawn) / drawn.span_s, rel=0.1)
 
 
-def test_recorded_arrivals_are_dealt_out_as_they_are(tmp_path: Path) -> None:
+def test_recorded_arrivals_are_split_unchanged(tmp_path: Path) -> None:
     """If this failed, the bursts of a trace could not be given to a mix, or would be bent in silence."""
     stamps = np.cumsum(np.random.default_rng(0).exponential(1.0, 50))
     rows = "".join(f"{t:.3f},5,5\n" for t in stamps - stamps[0])
@@ -201,7 +201,7 @@ def test_recorded_arrivals_are_dealt_out_as_they_are(tmp_path: Path) -> None:
         catalog.load("two-scenario", arrivals=f"trace:{tmp_path / 'trace.csv'}", rate_rps=2.0)
 
 
-def test_copies_of_a_class_have_the_popularity_that_is_asked_for() -> None:
+def test_copies_of_a_class_have_the_requested_popularity() -> None:
     """If this failed, tenants would not differ in traffic as they do."""
     loaded = catalog.load("multi-tenant:tenants=4,zipf=1")
     drawn = Schedule.draw(loaded.workload, seed=0, requests=10_000).table
@@ -229,7 +229,7 @@ def test_copies_of_a_class_have_the_popularity_that_is_asked_for() -> None:
         ),
     ],
 )
-def test_a_preset_file_that_is_wrong_is_told_in_a_sentence(tmp_path: Path, text: str, words: str) -> None:
+def test_a_preset_file_that_is_wrong_is_reported_in_a_sentence(tmp_path: Path, text: str, words: str) -> None:
     """If this failed, who writes a preset would meet a traceback."""
     (tmp_path / "mine.toml").write_text(text)
 

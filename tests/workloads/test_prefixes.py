@@ -44,7 +44,7 @@ def test_lists_of_many_requests_are_those_of_each_alone(rows: list[tuple[int, in
 
 @pytest.mark.parametrize("zipf", [0.0, 0.8, 1.0, 2.0])
 def test_popularity_follows_the_stated_law(zipf: float) -> None:
-    """If this failed, a cache would be measured at a skew that nobody asked for."""
+    """If this failed, a cache would be measured at a skew that was not requested."""
     drawn, _ = Prefixes(20, "80", zipf).draw(np.random.default_rng(1), 200_000)
     weights = np.arange(1, 21) ** -zipf
     expected = weights / weights.sum()
@@ -54,11 +54,11 @@ def test_popularity_follows_the_stated_law(zipf: float) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_the_stated_share_of_requests_carries_a_prefix(share: float) -> None:
+def test_the_stated_share_of_requests_has_a_prefix(share: float) -> None:
     """If this failed, the hit rate would be bounded by a share that is not the one in the spec."""
-    _, carried = Prefixes(3, share=share).draw(np.random.default_rng(2), 50_000)
+    _, has_prefix = Prefixes(3, share=share).draw(np.random.default_rng(2), 50_000)
 
-    assert abs(carried.mean() - share) <= 4 * math.sqrt(share * (1 - share) / len(carried))
+    assert abs(has_prefix.mean() - share) <= 4 * math.sqrt(share * (1 - share) / len(has_prefix))
 
 
 def test_draws_do_not_depend_on_how_many_are_taken() -> None:

@@ -59,7 +59,7 @@ def test_a_preset_draws_what_it_declares(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.presets())
 def test_a_preset_runs_to_its_end(name: str) -> None:
-    """If this failed, a preset would have requests that nobody ever sends, or follow-ups that never come."""
+    """If this failed, a preset would have requests that are never sent, or follow-ups that never come."""
     schedule = draw(name, min(50, catalog.load(name).requests or 50))
     lost: list[Any] = []
     follow_ups = Releases(schedule, lost.append) if schedule.has_follow_ups else None
@@ -90,7 +90,7 @@ def test_the_classes_of_a_mix_have_their_shares_of_the_arrivals(name: str) -> No
 
 @pytest.mark.parametrize("name", catalog.presets())
 def test_every_number_of_a_preset_has_a_source_beside_it(name: str) -> None:
-    """If this failed, nobody could tell a published number from one that we made up."""
+    """If this failed, published and invented numbers could not be distinguished."""
     text = catalog.preset_text(name)
     explained = catalog.explain(name)
 

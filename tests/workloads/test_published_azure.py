@@ -68,13 +68,15 @@ def test_azure_arrivals_are_as_bursty_as_the_trace(real: np.ndarray) -> None:
         ("gamma:rate=5.53,cv=1.4142", {"B1", "B2", "B3", "B4", "B5"}),
     ],
 )
-def test_toys_with_the_gaps_of_the_trace_are_told_from_it(real: np.ndarray, spec: str, fails: set[str]) -> None:
+def test_toys_with_the_gaps_of_the_trace_are_distinguished_from_it(
+    real: np.ndarray, spec: str, fails: set[str]
+) -> None:
     """If this failed, the criteria would pass a generator without any change of rate: gaps alone cannot tell."""
     assert fails.isdisjoint(passed(spec, real))
 
 
 def test_shipped_figures_are_what_the_fit_gives(shared_data: Path) -> None:
-    """If this failed, nobody could say where the three numbers come from."""
+    """If this failed, it would be unknown where the three numbers come from."""
     shipped = json.loads((fit_azure.FIGURES / "azure.json").read_text())
 
     assert shipped == fit_azure.figures(shared_data)

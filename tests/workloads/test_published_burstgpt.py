@@ -106,7 +106,7 @@ def test_toys_have_no_day(spec: str) -> None:
 
 
 def test_shipped_figures_are_what_the_tables_give(shared_data: Path) -> None:
-    """If this failed, nobody could say where the parameters come from."""
+    """If this failed, it would be unknown where the parameters come from."""
     shipped = json.loads((fit_burstgpt.FIGURES / "burstgpt.json").read_text())
 
     assert shipped == json.loads(json.dumps(fit_burstgpt.figures(shared_data)))
@@ -139,7 +139,7 @@ def test_windows_have_the_law_and_the_memory_of_the_figure() -> None:
 
 
 @pytest.mark.parametrize("spec", ["burstgpt", "burstgpt:api", "burstgpt:conversation", "burstgpt:api,mode=steady"])
-def test_a_run_of_minutes_has_about_the_rate_that_was_asked_for(spec: str) -> None:
+def test_a_run_of_minutes_has_about_the_requested_rate(spec: str) -> None:
     """If this failed, a short run would replay the idle head of the trace, or a flood."""
     made = make("arrivals", spec, rate_rps=4.0)
     counts = [len(until(made, 600.0, seed)) for seed in range(30)]
@@ -149,7 +149,7 @@ def test_a_run_of_minutes_has_about_the_rate_that_was_asked_for(spec: str) -> No
 
 
 def test_the_night_is_quiet_and_the_weekend_quieter() -> None:
-    """If this failed, the start of a run would not be the hour and day that was asked for."""
+    """If this failed, the start of a run would not be the hour and day that was requested."""
 
     def drawn(text: str) -> int:
         return len(until(make("arrivals", f"burstgpt:conversation,rate=1,{text}"), 3600.0, seed=1))
@@ -160,7 +160,7 @@ def test_the_night_is_quiet_and_the_weekend_quieter() -> None:
 
 
 def test_both_services_keep_their_shares_and_their_own_arrivals() -> None:
-    """If this failed, the mix of services would not be the one that was asked for."""
+    """If this failed, the mix of services would not be the one that was requested."""
     both = make("arrivals", "burstgpt:rate=2,api_share=0.25,mode=steady")
     times = until(both, 40_000.0, seed=2)
 
@@ -188,7 +188,7 @@ def test_a_grain_gives_whole_seconds_like_the_published_stamps() -> None:
 
 
 def test_published_rates_are_those_of_the_first_month() -> None:
-    """If this failed, no rate given would mean a rate that nobody published."""
+    """If this failed, no rate given would mean an unpublished rate."""
     both, api, conversation = (make("arrivals", f"burstgpt:{name}") for name in ("both", "api", "conversation"))
 
     assert 0.2775 == both.mean_rate_rps
@@ -215,7 +215,7 @@ def test_a_run_of_the_published_generator_is_warned_of(option: dict[str, str]) -
     """If this failed, a result under BurstGPT's name would hide that the traffic is unlike BurstGPT."""
     found = list(of_source(load("chatbot", **option).provenance))
 
-    assert ["unlike-the-data"] == [caution.code for caution in found]
+    assert ["unlike-the-data"] == [warning.code for warning in found]
     assert "burstgpt is like the traces" in found[0].remedy
     assert not list(of_source(load("chatbot", arrivals="burstgpt", lengths="burstgpt").provenance))
 
@@ -224,7 +224,7 @@ def test_a_run_of_the_published_generator_is_warned_of(option: dict[str, str]) -
 @pytest.mark.parametrize("law", [_stationary.gamma, _stationary.weibull])
 @pytest.mark.parametrize("shape", [0.2, 0.5, 2.0])
 def test_a_process_that_was_running_has_no_burst_at_its_start(law: Callable[..., object], shape: float) -> None:
-    """If this failed, every run with a bursty law would begin with a burst of its own making."""
+    """If this failed, every run with a bursty law would begin with an artificial burst."""
 
     def begun(rng: np.random.Generator, *, running: bool) -> int:
         times, gaps = np.zeros(1), law(shape, rng, running=running)

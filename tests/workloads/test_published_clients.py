@@ -14,7 +14,7 @@ from scipy import stats
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals
-from workloads._pool import Pool, choose
+from workloads._pool import ClientPool, choose
 from workloads.arrivals.servegen import Servegen as Times
 from workloads.clients import Clients
 from workloads.lengths.servegen import Servegen as Lengths
@@ -50,7 +50,7 @@ def law(prompt: str, output: str) -> dict[str, str]:
     return {"input_tokens": prompt, "output_tokens": output}
 
 
-def counts(pool: Pool, windows: int, seed: int) -> np.ndarray:
+def counts(pool: ClientPool, windows: int, seed: int) -> np.ndarray:
     """(clients, windows) arrivals per window of 600 s."""
     found = np.zeros((len(pool.clients), windows))
     for times, client in pool.blocks(np.random.default_rng(seed)):
@@ -172,7 +172,7 @@ def test_a_window_without_lengths_has_those_of_the_window_before(pool: Callable[
     assert {8} == set(chunk["prompt_tokens"].to_pylist())
 
 
-def test_requests_of_no_tokens_are_left_out_and_told(pool: Callable[..., str]) -> None:
+def test_requests_of_no_tokens_are_left_out_and_reported(pool: Callable[..., str]) -> None:
     """If this failed, zero-token requests would be drawn, or vanish without a word."""
     rows = "0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n"
     workload = Clients(pool((rows, {"0": law("{0: 0.25, 4: 0.75}", "{2: 1}")})))

@@ -69,7 +69,7 @@ def test_lists_have_their_quantiles_and_their_rank_correlation(shared_data: Path
 
 
 @pytest.mark.parametrize("spec", ["sharegpt:preparation=first-turn", "azure", "mooncake", "bwb", "lmsys"])
-def test_a_lognormal_law_and_the_published_zipf_are_told_from_the_lists(shared_data: Path, spec: str) -> None:
+def test_a_lognormal_law_and_the_published_zipf_are_distinguished_from_the_lists(shared_data: Path, spec: str) -> None:
     """If this failed, E1 would pass the families that people use instead of the lists."""
     known = stored(shared_data, LISTS[spec])
     law = known["prompt"]["fits"]["lognormal"]
@@ -81,7 +81,7 @@ def test_a_lognormal_law_and_the_published_zipf_are_told_from_the_lists(shared_d
 
 
 @pytest.mark.parametrize("spec", ["humaneval", "lmsys", "bwb", "sharegpt:preparation=distserve"])
-def test_independent_and_perfectly_paired_draws_are_told_from_the_lists(shared_data: Path, spec: str) -> None:
+def test_independent_and_perfectly_paired_draws_are_distinguished_from_the_lists(shared_data: Path, spec: str) -> None:
     """If this failed, E2 would pass generators that draw both sides alone, or both from one number."""
     wanted = stored(shared_data, LISTS[spec])["joint"]["spearman"]
     drawn = draw(make("lengths", spec), 20_000)
@@ -167,7 +167,7 @@ def test_the_published_zipf_has_the_median_that_makes_it_wrong() -> None:
 
 
 def test_shipped_burstgpt_figures_are_what_the_script_makes(shared_data: Path) -> None:
-    """If this failed, nobody could say where the shipped numbers come from."""
+    """If this failed, it would be unknown where the shipped numbers come from."""
     shipped = json.loads((make_lengths.FIGURES / f"{make_lengths_burstgpt.NAME}.json").read_text())
     made = json.loads(json.dumps(make_lengths_burstgpt.figures(shared_data)))
 

@@ -85,8 +85,8 @@ def test_the_published_month_passes_its_own_criteria(real: np.ndarray) -> None:
     assert passed([real]) == MONTH
 
 
-def test_toys_are_told_from_the_published_month(real: np.ndarray) -> None:
-    """If this failed, the criteria would pass a month without campaigns, without nights, or without memory."""
+def test_toys_are_distinguished_from_the_published_month(real: np.ndarray) -> None:
+    """If this failed, the criteria would pass a month without campaigns, without quiet hours, or without memory."""
     rng = np.random.default_rng(1)
     mean, curve = real.mean(), np.tile(real.reshape(-1, 24).mean(axis=0), HOURS // 24)
     heavy = mean**2 / (real.var(ddof=1) - mean)

@@ -230,7 +230,7 @@ def test_rows_without_tokens_are_dropped_by_name(tmp_path: Path) -> None:
     assert 0.0 == requests(loaded)[0].scheduled_s
 
 
-def test_an_unknown_hash_is_told(tmp_path: Path) -> None:
+def test_an_unknown_hash_is_reported(tmp_path: Path) -> None:
     """If this failed, invented rows under an official file name would pass as the real trace."""
     loaded = load_trace(write(tmp_path, TEN, "BurstGPT_1.csv"))
 

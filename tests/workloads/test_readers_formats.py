@@ -60,7 +60,7 @@ def test_a_chat_that_is_no_request_hands_its_parent_on(tmp_path: Path) -> None:
     assert {"output_length is 0": 1} == trace.facts["dropped"]
 
 
-def test_a_chat_whose_parent_is_not_in_the_file_is_told(tmp_path: Path) -> None:
+def test_a_chat_whose_parent_is_not_in_the_file_is_reported(tmp_path: Path) -> None:
     """If this failed, a follow-up from before the recording would pass as a first question."""
     trace = traces.read(write(tmp_path, [chat(5, 3, 0.0, 4), chat(6, 3, 1.0, 4), chat(7, 6, 2.0, 5)]))
     odd: Any = trace.facts["oddities"]
@@ -70,7 +70,7 @@ def test_a_chat_whose_parent_is_not_in_the_file_is_told(tmp_path: Path) -> None:
     assert "the turn before is not in the file: 2 rows." in odd
 
 
-def test_too_few_ids_are_told_and_too_many_refused(tmp_path: Path) -> None:
+def test_too_few_ids_are_reported_and_too_many_refused(tmp_path: Path) -> None:
     """If this failed, a prefix cache would see blocks that a prompt does not have."""
     few = chat(1, -1, 0.0, prompt=64) | {"hash_ids": [1, 2]}
     odd: Any = traces.read(write(tmp_path, [few])).facts["oddities"]
@@ -204,8 +204,8 @@ def test_keys_that_some_lines_lack_are_none_there(tmp_path: Path) -> None:
     assert ["a", None, None] == column(trace, "tag")
 
 
-def test_blocks_of_another_size_are_told(tmp_path: Path) -> None:
-    """Blocks of 64 tokens would be taken for blocks of 512, and a cache be said to need eight times the memory."""
+def test_blocks_of_another_size_are_reported(tmp_path: Path) -> None:
+    """Blocks of 64 tokens would be taken for blocks of 512, and a cache would seem to need eight times the memory."""
     rows: list[dict[str, object]] = [
         {"at": i, "prompt_tokens": 130, "output_tokens": 1, "prefix_ids": [1, 2, 3][: i + 1]} for i in range(3)
     ]
@@ -324,7 +324,7 @@ def test_unsorted_rows_are_sorted_on_request(tmp_path: Path) -> None:
         assert {"output_tokens is 0": 1} == trace.facts["dropped"]
 
 
-TALK = [
+CONVERSATIONS = [
     {"id": "x", "conversations": [("human", "a b c"), ("gpt", "d e"), ("human", "f"), ("gpt", "g h i j")]},
     {"id": "y", "conversations": [("system", "a"), ("gpt", "b c"), ("human", "d"), ("gpt", "e"), ("human", "f")]},
     {"id": "z", "conversations": []},
@@ -332,27 +332,27 @@ TALK = [
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> str:
-    rows = [{**t, "conversations": [{"from": f, "value": v} for f, v in t["conversations"]]} for t in TALK]
+def conversations(tmp_path: Path) -> str:
+    rows = [{**t, "conversations": [{"from": f, "value": v} for f, v in t["conversations"]]} for t in CONVERSATIONS]
     return write(tmp_path, json.dumps(rows, indent=1))
 
 
-def test_conversations_without_a_tokenizer_are_refused(talk: str) -> None:
+def test_conversations_without_a_tokenizer_are_refused(conversations: str) -> None:
     """If this failed, words or characters would be sold as tokens."""
     with pytest.raises(UsageError, match=r"holds text, no token counts; give the reader one .*sharegpt:tokenizer="):
-        traces.read(talk)
+        traces.read(conversations)
     with pytest.raises(UsageError, match=r"No tokenizer '/nowhere/t.json'"):
-        traces.read(talk, "sharegpt:tokenizer=/nowhere/t.json")
+        traces.read(conversations, "sharegpt:tokenizer=/nowhere/t.json")
 
 
-def test_conversations_are_counted_with_what_was_said_before(tmp_path: Path, talk: str) -> None:
+def test_conversations_are_counted_with_their_history(tmp_path: Path, conversations: str) -> None:
     """If this failed, later questions would be sent without the conversation that they belong to."""
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     words.save(str(tmp_path / "tokenizer.json"))
     for size in (1, 1 << 20):
-        trace = traces.read(talk, f"sharegpt:tokenizer={tmp_path / 'tokenizer.json'}", block_bytes=size)
+        trace = traces.read(conversations, f"sharegpt:tokenizer={tmp_path / 'tokenizer.json'}", block_bytes=size)
 
         assert [(3, 2), (6, 4), (4, 1)] == [(r["prompt_tokens"], r["output_tokens"]) for r in trace.table.to_pylist()]
         assert [(0, 0, None), (0, 1, 0), (1, 0, None)] == [

@@ -1,4 +1,4 @@
-"""What is odd about a trace is told: grids, gaps, equal rows, idle heads, look-alikes; no row is lost (traces A1)."""
+"""Anomalies of a trace are reported: grids, gaps, equal rows, idle heads, look-alikes; no row is lost (traces A1)."""
 
 import csv
 import tomllib
@@ -66,15 +66,15 @@ def test_ticks_of_another_width_are_found_and_steady_arrivals_are_none(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("step", "told"), [(1.0, "multiples of 1 s"), (60.0, "multiples of 60 s"), (0.25, "multiples of 0.25 s")]
+    ("step", "note"), [(1.0, "multiples of 1 s"), (60.0, "multiples of 60 s"), (0.25, "multiples of 0.25 s")]
 )
-def test_a_grid_is_told_whatever_its_width(tmp_path: Path, step: float, told: str) -> None:
+def test_a_grid_is_reported_whatever_its_width(tmp_path: Path, step: float, note: str) -> None:
     """If this failed, whole-second stamps would pass as simultaneous arrivals."""
     at_s = 7 + step * np.sort(np.random.default_rng(0).integers(0, 400, 500))
     found = facts(write(tmp_path, at_s))
 
     assert step == found["grain_s"]
-    assert any(told in sentence for sentence in found["oddities"])
+    assert any(note in sentence for sentence in found["oddities"])
 
 
 def test_equal_rows_are_kept_and_counted(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_equal_rows_are_kept_and_counted(tmp_path: Path) -> None:
     )
 
 
-def test_long_gaps_an_idle_head_and_large_prompts_are_told(tmp_path: Path) -> None:
+def test_long_gaps_an_idle_head_and_large_prompts_are_reported(tmp_path: Path) -> None:
     """If this failed, the first hour of BurstGPT would be replayed for its traffic."""
     at_s = np.concatenate((np.linspace(0, 50_000, 50), 60_000 + np.arange(950)))
     found = facts(write(tmp_path, at_s, prompts=[2_000_000] + [9] * 999))
@@ -103,7 +103,7 @@ def test_long_gaps_an_idle_head_and_large_prompts_are_told(tmp_path: Path) -> No
     assert any("1 prompt of more than 1,000,000 tokens, the largest of 2,000,000" in s for s in found["oddities"])
 
 
-def test_rows_with_one_stamp_are_told(tmp_path: Path) -> None:
+def test_rows_with_one_stamp_are_reported(tmp_path: Path) -> None:
     """If this failed, a list of lengths would pass as traffic."""
     found = facts(write(tmp_path, [3] * 40))
 
@@ -111,7 +111,7 @@ def test_rows_with_one_stamp_are_told(tmp_path: Path) -> None:
     assert "all 40 rows have the same stamp." in found["oddities"]
 
 
-def test_elapsed_times_that_cannot_be_are_told(tmp_path: Path) -> None:
+def test_elapsed_times_that_cannot_be_are_reported(tmp_path: Path) -> None:
     """If this failed, a damaged column would pass unseen because it is not used."""
     header = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
     path = tmp_path / "b.csv"
@@ -173,7 +173,7 @@ def positional(path: Path) -> list[tuple[int, int]]:
 
 
 def without_equal_rows(path: Path) -> list[tuple[int, int]]:
-    """Drops what looks like a copy."""
+    """Drops apparent copies."""
     rows = pd.read_csv(path).drop_duplicates()
     rows = rows[rows["Response tokens"] > 0]
     return list(zip(rows["Request tokens"].tolist(), rows["Response tokens"].tolist(), strict=True))

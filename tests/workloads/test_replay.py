@@ -24,7 +24,7 @@ CONVERSATIONS = [  # at, prompt, output, session, parent
 @pytest.fixture
 def conversations(tmp_path: Path) -> str:
     """A plain CSV of two conversations and a request that belongs to none."""
-    file = tmp_path / "talk.csv"
+    file = tmp_path / "dialog.csv"
     with file.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["at_s", "prompt_tokens", "output_tokens", "session", "parent"])
@@ -116,7 +116,7 @@ def _ticks(stamp: str) -> int:
 class TestTurns:
     """Later turns at recorded times, or after the answer."""
 
-    def test_recorded_turns_wait_for_nobody(self, conversations: str) -> None:
+    def test_recorded_turns_do_not_wait(self, conversations: str) -> None:
         """A slow system would be spared the load that production had."""
         table = drawn(conversations)
 
@@ -125,7 +125,7 @@ class TestTurns:
         assert 2 == len(set(table["session"].to_pylist()) - {None})
 
     def test_answered_turns_follow_the_one_before(self, conversations: str) -> None:
-        """A question would be asked before the answer that it is about."""
+        """A question would be sent before the answer that it is about."""
         table = drawn(conversations, turns="answered")
 
         assert [[], [], [0], [], [2]] == table["after"].to_pylist()
@@ -146,14 +146,14 @@ class TestTurns:
         assert [[], [], [0]] == table["after"].to_pylist()
         assert [0.5, 1.0, 7.5] == table["scheduled_s"].to_pylist()
 
-    def test_a_wrong_way_is_told(self, conversations: str) -> None:
+    def test_a_wrong_way_is_reported(self, conversations: str) -> None:
         """A typing error would replay something else."""
         with pytest.raises(UsageError, match="Did you mean 'answered'"):
             replay.load(conversations, turns="answerd")
 
 
 class TestOptions:
-    """What is done to a trace on its way, and that it can be told and repeated."""
+    """What is done to a trace on its way, and that it is reported and repeatable."""
 
     def test_order_of_the_steps(self, conversations: str) -> None:
         """A limit would count what the filter drops, or time be compressed before it is cut."""
@@ -163,7 +163,7 @@ class TestOptions:
         assert [30, 7] == table["prompt_tokens"].to_pylist()
         assert [0.5, 0.75] == table["scheduled_s"].to_pylist()
 
-    def test_everything_is_told(self, conversations: str) -> None:
+    def test_every_transformation_is_in_the_facts(self, conversations: str) -> None:
         """A report would pass a changed trace for the recorded one."""
         loaded = replay.load(
             conversations, where="prompt_tokens<=30", scale="thin:1", jitter="1ms", turns="answered", seed=5
@@ -178,7 +178,7 @@ class TestOptions:
             assert text in loaded.arrivals_text
         assert 4 == loaded.requests
 
-    def test_what_is_told_is_a_spec(self, tmp_path: Path) -> None:
+    def test_the_reported_transformation_is_a_spec(self, tmp_path: Path) -> None:
         """A comma in a file name, or between conditions, would end the run before it begins."""
         (tmp_path / "a,b.csv").write_text("t,in,out\n0,1,1\n60,5,5\n")
         loaded = replay.load(
@@ -239,7 +239,7 @@ class TestOptions:
             ({"reader": "azur"}, "Did you mean 'azure'"),
         ],
     )
-    def test_wrong_options_are_told(self, conversations: str, options: dict[str, object], what: str) -> None:
+    def test_wrong_options_are_reported(self, conversations: str, options: dict[str, object], what: str) -> None:
         """A wrong option would be a traceback, or be ignored."""
         with pytest.raises(UsageError, match=what):
             replay.load(conversations, **options)

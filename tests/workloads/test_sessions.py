@@ -55,7 +55,7 @@ def by_session(requests: list[Request]) -> dict[int | None, list[Request]]:
 
 
 def turn_facts(sessions: Any) -> dict[str, Any]:
-    """Medians over 20 seeds of what test F1 looks at."""
+    """Medians over 20 seeds of the statistics of test F1."""
     sizes = [tasks(sessions, 3000, seed).sizes for seed in SEEDS]
     going_on = [[float((s > k).sum() / max(1, (s >= k).sum())) for k in range(1, 5)] for s in sizes]
     shares = [[float((s == k).mean()) for k in (1, 2)] for s in sizes]
@@ -92,7 +92,7 @@ def test_conversations_have_as_many_turns_as_those_of_burstgpt() -> None:
 
 
 @pytest.mark.parametrize("toy", [Geometric(mean=4.18), Geometric(mean=1 / 0.356), Fixed(turns=4), Fixed(turns=2)])
-def test_toy_numbers_of_turns_are_told_from_real_ones(toy: Any) -> None:
+def test_toy_numbers_of_turns_are_distinguished_from_real_ones(toy: Any) -> None:
     """If this failed, test F1 would not see that a conversation without memory is none."""
     assert not as_turns_of_burstgpt(turn_facts(toy))
 
@@ -111,7 +111,7 @@ def test_people_think_as_long_as_those_of_burstgpt() -> None:
 
 
 @pytest.mark.parametrize("toy", [Geometric(mean=4.0, think_s=5709), Geometric(mean=4.0, think_s=189), Fixed(4, 131.0)])
-def test_toy_think_times_are_told_from_real_ones(toy: Any) -> None:
+def test_toy_think_times_are_distinguished_from_real_ones(toy: Any) -> None:
     """If this failed, test F2 would not see an exponential or a fixed think time (means or medians matched)."""
     assert not as_think_times_of_burstgpt(think_facts(toy))
 
@@ -136,7 +136,7 @@ def test_think_scale_shortens_every_think_time_alike() -> None:
     np.testing.assert_array_equal(whole.sizes, short.sizes)
 
 
-def test_a_prompt_is_all_that_was_said_before_and_something_new() -> None:
+def test_a_prompt_is_the_history_and_something_new() -> None:
     """If this failed, later turns would be as short as first ones."""
     (one,) = by_session(draw(Fixed(turns=3, think_s=5.0), requests=1, seed=1)).values()
     turns = tasks(Fixed(turns=3), 1, lengths=FixedLengths(100, 10))
@@ -148,7 +148,7 @@ def test_a_prompt_is_all_that_was_said_before_and_something_new() -> None:
 
 
 def test_history_is_truncated_at_the_stated_limit_and_the_oldest_goes_first() -> None:
-    """If this failed, prompts would pass the limit, or lose what was said last."""
+    """If this failed, prompts would pass the limit, or lose the last turn."""
     turns = tasks(Fixed(turns=5, truncate_at_tokens=340), 1, lengths=FixedLengths(100, 10))
 
     assert [100, 210, 320, 320, 320] == turns.prompt_tokens.tolist()

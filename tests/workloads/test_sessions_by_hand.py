@@ -23,14 +23,14 @@ def streams(pairs: list[tuple[int, int]]) -> Streams:
 def test_history_is_what_a_loop_over_the_turns_would_keep(
     data: st.DataObject, sizes: list[int], limit: int | None
 ) -> None:
-    """If this failed, prompts would hold other tokens than those that were said and kept."""
+    """If this failed, prompts would hold other tokens than the history that was kept."""
     pairs = data.draw(st.lists(LENGTHS, min_size=sum(sizes), max_size=sum(sizes)))
     drawn = conversations(np.array(sizes), streams(pairs), np.zeros, limit, 8)
-    said, prompts = iter(pairs), []
+    remaining, prompts = iter(pairs), []
     for size in sizes:
         history: list[int] = []  # tokens of each turn that is kept, its answer included
         for _ in range(size):
-            new, answer = next(said)
+            new, answer = next(remaining)
             while limit is not None and history and sum(history) + new > limit:
                 history.pop(0)
             prompts.append(sum(history) + new)
@@ -50,9 +50,9 @@ def test_prompts_share_blocks_if_and_only_if_they_begin_at_the_same_turn(
     row = 0
     for size in sizes:
         new, answer = (np.array(x) for x in zip(*pairs[row : row + size], strict=True))
-        said = np.concatenate(([0], np.cumsum(new + answer)))
+        before = np.concatenate(([0], np.cumsum(new + answer)))
         begins = [
-            int(np.flatnonzero(said == said[k] + new[k] - drawn.prompt_tokens[row + k])[0]) for k in range(size)
+            int(np.flatnonzero(before == before[k] + new[k] - drawn.prompt_tokens[row + k])[0]) for k in range(size)
         ]  # the turn at which the prompt of each turn begins
         ids = [
             set(range(f, f + n))
@@ -79,12 +79,12 @@ def test_prompts_of_a_task_hold_what_a_loop_over_its_stages_would(
     pairs = data.draw(st.lists(LENGTHS, min_size=size * count, max_size=size * count))
     task = Compound("/".join(map(str, widths)), inherit=inherit)  # type: ignore[arg-type]  # sampled
     drawn = task.tasks(count, streams(pairs))
-    said, expected, parents = iter(pairs), [], []
+    remaining, expected, parents = iter(pairs), [], []
     for number in range(count):
         held, first = 0, number * size
         before: list[int] = []
         for width in widths:
-            stage = [next(said) for _ in range(width)]
+            stage = [next(remaining) for _ in range(width)]
             expected += [held + new for new, _ in stage]
             parents += [before] * width
             before, first = list(range(first, first + width)), first + width

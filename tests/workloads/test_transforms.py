@@ -159,7 +159,7 @@ class TestScaling:
         assert sum(map(len, sessions)) == len(set().union(*sessions))
 
     def test_copies_keep_the_hour_of_the_day(self) -> None:
-        """Three weeks at once would have no nights any more."""
+        """Three weeks at once would have no quiet hours any more."""
         day_s = 86_400.0
         at_s = np.concatenate([day * day_s + np.linspace(0.4, 0.6, 100) * day_s for day in range(7)])
         free = Superpose(3).apply(trace(at_s), rng(7)).at_s
@@ -212,7 +212,7 @@ class TestScaling:
         assert once == again
         assert once != other
 
-    def test_what_was_done_is_told(self) -> None:
+    def test_transformations_are_reported(self) -> None:
         """A report would show the trace as if it had been recorded like that."""
         done = transforms.scaled(trace(np.arange(100.0)), "compress:2+thin:0.5", rng())
         steps = done.facts["scale"]
@@ -240,12 +240,12 @@ class TestScaling:
             ("", "the name is missing"),
         ],
     )
-    def test_wrong_steps_are_told(self, spec: str, what: str) -> None:
+    def test_wrong_steps_are_reported(self, spec: str, what: str) -> None:
         """A wrong step would be a traceback, or do nothing."""
         with pytest.raises(UsageError, match=what):
             transforms.scaled(trace(np.arange(10.0)), spec, rng())
 
-    def test_thinning_to_nothing_is_told(self) -> None:
+    def test_thinning_to_nothing_is_reported(self) -> None:
         """An empty trace would be replayed."""
         with pytest.raises(UsageError, match="leaves none of 2 requests"):
             Thin(1e-12).apply(trace(np.arange(2.0)), rng())
@@ -290,7 +290,7 @@ class TestFilter:
 
     def test_a_slice_keeps_its_start(self) -> None:
         """Time 0 would move from the start of the slice to its first long prompt."""
-        before = transforms.told(trace(np.array([5.0, 6.0])), start_s=100.0)
+        before = transforms.with_facts(trace(np.array([5.0, 6.0])), start_s=100.0)
 
         assert [6.0] == transforms.filtered(before, "prompt_tokens>=2").at_s.tolist()
 
@@ -305,9 +305,9 @@ class TestFilter:
     @pytest.mark.parametrize(
         ("text", "what"),
         [
-            ("prompt_tokens", "is no condition"),
-            ("prompt_tokens<=", "is no condition"),
-            ("prompt_tokens<=4096,", "is no condition"),
+            ("prompt_tokens", "is not a condition"),
+            ("prompt_tokens<=", "is not a condition"),
+            ("prompt_tokens<=4096,", "is not a condition"),
             ("promt_tokens<=4", "Did you mean 'prompt_tokens'"),
             ("prompt_tokens<=many", "must be compared with a number"),
             ("tag<api", "a tag is a word"),
@@ -315,7 +315,7 @@ class TestFilter:
             ("prompt_tokens>99", "leaves none of 5 requests"),
         ],
     )
-    def test_wrong_conditions_are_told(self, text: str, what: str) -> None:
+    def test_wrong_conditions_are_reported(self, text: str, what: str) -> None:
         """A wrong filter would let everything through."""
         with pytest.raises(UsageError, match=what):
             transforms.filtered(trace(np.arange(5.0)), text)
@@ -356,7 +356,7 @@ class TestJitter:
         assert 1.0 == pytest.approx(arrivals.dispersion(after.at_s, 0.5), abs=0.1)
 
     def test_a_time_of_ones_own(self) -> None:
-        """The width asked for would not be the one drawn."""
+        """The requested width would not be the one drawn."""
         after = transforms.jittered(trace(np.zeros(1000)), "250ms", rng(3))
 
         assert 0.25 == pytest.approx(after.at_s.max(), abs=0.01)
@@ -371,7 +371,7 @@ class TestJitter:
     @pytest.mark.parametrize(
         ("text", "what"), [("grain", "finer than 1 ms"), ("0s", "longer than 0 s"), ("soon", "must be a duration")]
     )
-    def test_wrong_jitter_is_told(self, text: str, what: str) -> None:
+    def test_wrong_jitter_is_reported(self, text: str, what: str) -> None:
         """Exact stamps would be blurred, or a wrong width taken for none."""
         with pytest.raises(UsageError, match=what):
             transforms.jittered(trace(np.cumsum(rng().exponential(1, 100))), text, rng())

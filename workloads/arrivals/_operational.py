@@ -44,7 +44,7 @@ def times_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[float]:
     """Arrival times (s) of a renewal process with `gaps` of mean 1, whose rate follows the `pieces`.
 
     The first gap comes before the first arrival. Ends when the pieces do. Times never fall, and the stream does not
-    depend on how much of it is taken at a time. Pieces are asked for as they are reached, so they may be endless;
+    depend on how much of it is taken at a time. Pieces are drawn as they are reached, so they may be endless;
     endless pieces of rate 0 are never left.
     """
     for chunk in chunks_along(pieces, gaps):

@@ -10,7 +10,7 @@ import numpy as np
 from workloads._checks import positive
 from workloads.arrivals._operational import Gaps
 
-CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that nobody's chunks change the stream
+CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that its chunks do not change the stream
 
 
 def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:

@@ -1,6 +1,6 @@
 """The two services of BurstGPT as pieces of rate and gap law: conversation, and API with its campaigns.
 
-Rates are relative, with mean 1 in the long run; a user's rate multiplies them. Where each number comes from is told in
+Rates are relative, with mean 1 in the long run; a user's rate multiplies them. The source of each number is in
 `tools/fit_burstgpt.py`.
 
 A stationary random rate: its logarithm is a sum of Ornstein-Uhlenbeck processes, each with its own memory.

@@ -96,11 +96,11 @@ class Burstgpt:
         if self.mode == "figure6":
             return _along(self._table(rng), rng)
         gaps_rng, noise_rng = rng.spawn(2)
-        talk = Conversation(**self.figures["conversation"])
-        gaps = gamma(talk.gamma_shape, gaps_rng, running=True)
+        conversation = Conversation(**self.figures["conversation"])
+        gaps = gamma(conversation.gamma_shape, gaps_rng, running=True)
         if self.mode == "steady":
             return times_along([Piece(math.inf, rate_rps, rate_rps)], gaps)
-        return times_along(talk.pieces(rate_rps, 24 * self.start_day + self.start_h, noise_rng), gaps)
+        return times_along(conversation.pieces(rate_rps, 24 * self.start_day + self.start_h, noise_rng), gaps)
 
     def _table(self, rng: np.random.Generator) -> Iterator[Piece]:
         return table_pieces(self.figures["figure6"][self.service], self.mean_rate_rps / self._published_rps(), rng)

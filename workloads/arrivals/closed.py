@@ -1,4 +1,4 @@
-"""A closed loop: users who each wait for their answer, think, and ask again."""
+"""A closed loop: users who each wait for their answer, think, and send the next request."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CHUNK = 4096  # requests drawn at once, or one of each user where there are more
 
 
 class Cycles(NamedTuple):
-    """Requests in order of their earliest time (s), the number of the user who asks, and the think time before it."""
+    """Requests in order of their earliest time (s), the number of the user, and the think time before it."""
 
     at_s: np.ndarray
     user: np.ndarray
@@ -28,8 +28,8 @@ class Closed:
     Think times are exponential with that mean, or all the same (`law=fixed`). Users start at 0, or evenly spread
     over `ramp_s` seconds. A request that failed does not stop its user. The schedule holds the earliest time of
     each request, as if answers took no time; so that a duration bounds it, a cycle is taken to last at least
-    `least_cycle_s` even where nobody thinks, which also is the fastest that a user can go. The rate follows from
-    the answers, so it cannot be asked for; `mean_rate_rps` is that of the earliest times, the highest possible, in
+    `least_cycle_s` even without think time, which also is the fastest that a user can go. The rate follows from
+    the answers, so it cannot be set; `mean_rate_rps` is that of the earliest times, the highest possible, in
     requests per second. Source: closed systems in Schroeder, Wierman, Harchol-Balter, Open Versus Closed, NSDI 2006.
     """
 
@@ -79,7 +79,7 @@ class Closed:
             users = np.broadcast_to(np.arange(self.users), at_s.shape)
             drawn = (at_s.ravel(), users.ravel(), think_s.ravel())
             merged = Cycles(*(np.concatenate(pair) for pair in zip(waiting, drawn, strict=True)))
-            due = merged.at_s < last_s.min()  # nobody comes before: the next of each user is later than its last
+            due = merged.at_s < last_s.min()  # none comes earlier: the next of each user is later than its last
             waiting = Cycles(*(column[~due] for column in merged))
             ready = Cycles(*(column[due] for column in merged))
             order = np.lexsort((ready.user, ready.at_s))

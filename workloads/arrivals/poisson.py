@@ -1,4 +1,4 @@
-"""Poisson arrivals: independent exponential gaps, as from very many users who do not know of each other."""
+"""Poisson arrivals: independent exponential gaps, as from very many independent users."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workloads._pool import Pool, choose
+from workloads._pool import ClientPool, choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Servegen:
     rate_rps: float | None = None
     clients: int | None = None
     start_s: float = 0.0
-    pool: Pool = field(init=False, repr=False, compare=False)
+    pool: ClientPool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         pool = choose(self.path, rate_rps=self.rate_rps, clients=self.clients, start_s=self.start_s)

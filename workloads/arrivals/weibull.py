@@ -30,7 +30,7 @@ class Weibull:
     def __post_init__(self) -> None:
         positive(rate_rps=self.rate_rps)
         if self.shape is not None and self.cv is not None:
-            raise ValueError("shape and cv say the same thing twice; leave one of them out.")
+            raise ValueError("shape and cv are redundant; leave one of them out.")
         if self.shape is not None and not SMALLEST_SHAPE <= self.shape <= LARGEST_SHAPE:
             raise ValueError(f"shape must be between {SMALLEST_SHAPE:g} and {LARGEST_SHAPE:g}, got {self.shape:g}.")
         least, most = _cv(LARGEST_SHAPE), _cv(SMALLEST_SHAPE)

@@ -27,7 +27,7 @@ class Calibration:
         self._spread[-1], self._spread[:, -1] = 0.0, 0.0
         self._spread[-1, -1] = OVERHEAD_TOKENS**2
         self.observed = 0
-        self.errors: deque[float] = deque(maxlen=RECENT)  # (counted - asked) / asked
+        self.errors: deque[float] = deque(maxlen=RECENT)  # (counted - planned) / planned
 
     def __repr__(self) -> str:
         return (
@@ -49,8 +49,8 @@ class Calibration:
         reached = self.overhead_tokens + np.cumsum(self._weights[stream])
         return int(np.abs(reached - tokens).argmin()) + 1
 
-    def learn(self, stream: np.ndarray, asked: int, counted: int) -> None:
-        """A text of the words `stream` was to have `asked` tokens; the server counted `counted`."""
+    def learn(self, stream: np.ndarray, planned: int, counted: int) -> None:
+        """A text of the words `stream` was to have `planned` tokens; the server counted `counted`."""
         seen = np.bincount(stream, minlength=len(self._weights)).astype(float)
         seen[-1] = 1.0
         doubt = self._spread @ seen
@@ -58,4 +58,4 @@ class Calibration:
         self._weights += doubt * ((counted - seen @ self._weights) / trust)
         self._spread -= np.outer(doubt, doubt) / trust
         self.observed += 1
-        self.errors.append((counted - asked) / asked)
+        self.errors.append((counted - planned) / planned)

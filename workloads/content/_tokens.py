@@ -7,7 +7,7 @@ across the border of two words would be made in the pair as well. For any other 
 
 How long the requests of the clients of a ServeGen pool are.
 
-The tokens of prompt and output are drawn each on its own, given client and time, because the pool tells no more; their
+The tokens of prompt and output are drawn each on its own, given client and time, for lack of joint counts; their
 correlation is that between clients. ServeGen's own generator draws both from one number, and so pairs them perfectly.
 Source: Xiang et al., ServeGen (arXiv 2505.09999), and alibaba/ServeGen @ f891d118, servegen/construct.py.
 
@@ -57,7 +57,7 @@ FORMS = (Form(" ", " "), Form("", " "), Form("", ""))
 Encode = Callable[[str], list[int]]
 
 
-class Pool(NamedTuple):
+class TokenPool(NamedTuple):
     """`words[i]` is the token `ids[i]`; `opening` and `closing` are the special tokens around every text."""
 
     form: Form
@@ -68,7 +68,7 @@ class Pool(NamedTuple):
     sha256: str
 
 
-def load(path: str, *, special: bool) -> Pool:
+def load(path: str, *, special: bool) -> TokenPool:
     """The words of a Hugging Face `tokenizer.json`; `special`: with the tokens that it adds around a text.
 
     Raises UsageError for a file that is none, and for a tokenizer without enough such words.
@@ -77,7 +77,7 @@ def load(path: str, *, special: bool) -> Pool:
     form, words, ids = _found(path, tokenizer.get_vocab(with_added_tokens=False), _encoder(tokenizer, special=False))
     around = _encoder(tokenizer, special=special)(form.text(words[:1]))
     at = around.index(ids[0])
-    return Pool(form, words, ids, tuple(around[:at]), tuple(around[at + 1 :]), sha256)
+    return TokenPool(form, words, ids, tuple(around[:at]), tuple(around[at + 1 :]), sha256)
 
 
 def _encoder(tokenizer: object, *, special: bool) -> Encode:

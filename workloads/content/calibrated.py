@@ -26,12 +26,13 @@ REMEMBERED = 65_536  # texts whose count may still come
 class Calibrated:
     """Common English words, as many as come closest to `prompt_tokens` tokens of the server.
 
-    At first a word counts for `tokens_per_word` tokens; `observe` is told what the server counted (its usage field)
-    and learns the tokens of each word and what the server adds to every text. `facts` states the error: mean and mean
-    absolute difference of counted and asked tokens, by the asked ones, over the last 100 answers. A block of a prefix
-    has a fixed number of words, block tokens / `tokens_per_word`, so that sharing does not move while the lengths are
-    learned; give the tokens_per_word that a first run found to have blocks of the right size. Words are drawn from
-    `seed` as in `tokens`; with `bust` no prompt begins like another.
+    At first a word counts for `tokens_per_word` tokens; `observe` gets what the server counted (its usage field)
+    and learns the tokens of each word and what the server adds to every text. `facts` states the error: mean and
+    mean absolute difference of counted and planned tokens, relative to the planned ones, over the last 100 answers.
+
+    A block of a prefix has a fixed number of words, block tokens / `tokens_per_word`, so that sharing does not move
+    while lengths are learned; give the tokens_per_word that a first run found to have blocks of the right size. Words
+    are drawn from `seed` as in `tokens`; with `bust` no prompt begins like another.
 
     It takes effect with a backend that sends text and reports the prompt tokens of the server. The simulator and the
     engine take `token_ids`, which are those of `tokens`. Source: least squares, see `_calibration.py`.
@@ -49,7 +50,7 @@ class Calibrated:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says about the content; errors are None before the first answer."""
+        """Facts for reports; errors are None before the first answer."""
         found, errors = self.calibration, self.calibration.errors
         return {
             "content": f"text of {len(WORDS)} English words, calibrated by the server's counts",
@@ -86,5 +87,5 @@ class Calibrated:
     def _stream(self, request: Request, count: int) -> np.ndarray:
         """(count,) numbers of words."""
         block = max(1, round(request.prefix_block_tokens / self.tokens_per_word))
-        asked = replace(request, prompt_tokens=count, prefix_block_tokens=block)
-        return Tokens(self.seed, self.bust).token_ids(asked, len(WORDS))
+        planned = replace(request, prompt_tokens=count, prefix_block_tokens=block)
+        return Tokens(self.seed, self.bust).token_ids(planned, len(WORDS))

@@ -27,14 +27,14 @@ class Text:
     special: bool = True
     bust: bool = False
     seed: int = 0
-    pool: _tokens.Pool = field(init=False, repr=False, compare=False)
+    pool: _tokens.TokenPool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pool", _tokens.load(self.tokenizer, special=self.special))
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says about the content."""
+        """Facts for reports."""
         return {
             "content": f"text of {len(self.pool.words)} words that are one token each",
             "tokenizer_sha256": self.pool.sha256,

@@ -21,7 +21,7 @@ class Tokens:
     Token j of block b of a prefix depends on (seed, b, j) and nothing else; a token of the request's own on
     (seed, request id, position). So neither order nor process matters, and no generator is built per request.
     With `bust` the first 32 tokens of every prompt are its own, so that no prefix cache finds anything: lengths stay,
-    and `prefix_ids` stay in the tables, but nothing is shared (`facts` says so).
+    and `prefix_ids` stay in the tables, but nothing is shared (stated in `facts`).
     Source: the counter-based generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
     """
 
@@ -30,7 +30,7 @@ class Tokens:
 
     @property
     def facts(self) -> dict[str, object]:
-        """What a report says about the content."""
+        """Facts for reports."""
         return {"content": "random token ids", **busted(self.bust)}
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
@@ -55,8 +55,8 @@ class Tokens:
 
 def busted(bust: bool) -> dict[str, object]:
     """The facts of a content with `bust`."""
-    told = f"the first {BUST_TOKENS} tokens of every prompt are its own: prefix_ids are named, but nothing is shared"
-    return {"bust": told} if bust else {}
+    note = f"the first {BUST_TOKENS} tokens of every prompt are its own: prefix_ids are named, but nothing is shared"
+    return {"bust": note} if bust else {}
 
 
 def _key(*parts: int) -> int:

@@ -36,17 +36,17 @@ MOST_STEPS = 40  # of a least-squares search; most need about 15
 SETTLED = 0.02  # change of all parameters below which a round is the last
 GOOD = 0.5  # log2, root mean square
 DRAWS = 60  # simulated in a round
-LONGEST = 0.25  # of the span: a longer memory cannot be told from a trend
+LONGEST = 0.25  # of the span: a longer memory cannot be distinguished from a trend
 GRID = 2 * STEPS  # points of a simulated rate
 SEED = 1  # of the simulated rates: the same for all parameters, so that a fit is repeatable
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetDispersion:
     """What a draw as long as the trace should show: the closed form for its gaps, a known share of the rate that
     comes from a daily curve, and by how much a typical draw stays below the expectation."""
 
-    curve: Curve
+    curve: DispersionCurve
     gaps: _verdict.Renewal
     profile: Floats  # (W + 1,) variance of the mean of the daily curve over each width, and over the span
     typical: Floats  # (W,) median by mean of the variance that slow components bring
@@ -82,8 +82,8 @@ class Fit(NamedTuple):
     off_by: float
 
 
-def fit(curve: Curve, gaps: _verdict.Renewal, profile: Floats | None = None) -> Fit:
-    """As many components (0 to 3) as the curve can tell apart.
+def fit(curve: DispersionCurve, gaps: _verdict.Renewal, profile: Floats | None = None) -> Fit:
+    """As many components (0 to 3) as the curve can distinguish.
 
     One more component is taken if it lowers the sum of squared weighted errors by 18.4 (twice the 1 % point with two
     degrees of freedom of chi-square) and their root mean square by 15 %. `profile` (W + 1,) is the variance that a
@@ -91,10 +91,10 @@ def fit(curve: Curve, gaps: _verdict.Renewal, profile: Floats | None = None) -> 
     comes within 0.5 of the curve (a few campaigns carry the trace), the fit is the one whose expectation is right.
     """
     known = np.zeros(len(curve.widths_s) + 1) if profile is None else profile
-    plain = best = _grown(Wanted(curve, gaps, known, np.ones(len(curve.widths_s))))
+    plain = best = _grown(TargetDispersion(curve, gaps, known, np.ones(len(curve.widths_s))))
     tried = []
     for _ in range(ROUNDS):
-        wanted = Wanted(curve, gaps, known, _typical(curve, best))
+        wanted = TargetDispersion(curve, gaps, known, _typical(curve, best))
         tried.append(Fit(best, wanted.off_by(best)))
         if not best or (len(tried) > 1 and np.allclose(best, tried[-2].components, rtol=SETTLED)):
             break
@@ -104,7 +104,7 @@ def fit(curve: Curve, gaps: _verdict.Renewal, profile: Floats | None = None) -> 
     return Fit(tuple(sorted(components, key=lambda part: -part.tau_s)), found.off_by)
 
 
-def _grown(wanted: Wanted) -> tuple[Component, ...]:
+def _grown(wanted: TargetDispersion) -> tuple[Component, ...]:
     best: tuple[Component, ...] = ()
     cost = wanted.cost(best)
     for number in range(1, MOST_COMPONENTS + 1):
@@ -120,7 +120,7 @@ def _grown(wanted: Wanted) -> tuple[Component, ...]:
     return best
 
 
-def _fitted(wanted: Wanted, starts: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
+def _fitted(wanted: TargetDispersion, starts: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
     """The best components among those reached from each of some starting points."""
     from scipy.optimize import least_squares  # heavy
 
@@ -142,11 +142,11 @@ def _components(logs: Floats) -> tuple[Component, ...]:
     return tuple(Component(float(sd), float(tau_s)) for sd, tau_s in np.exp(np.reshape(logs, (-1, 2))))
 
 
-def _is_slow(part: Component, curve: Curve) -> bool:
+def _is_slow(part: Component, curve: DispersionCurve) -> bool:
     return part.tau_s > 2 * curve.span_s / GRID
 
 
-def _typical(curve: Curve, components: Sequence[Component]) -> Floats:
+def _typical(curve: DispersionCurve, components: Sequence[Component]) -> Floats:
     """(W,) median over draws by expectation of the variance of the rate, as a span of this length shows it.
 
     Components faster than two steps of the grid are left out: a span holds so many of their ups and downs that it
@@ -176,7 +176,7 @@ MODEL_ERROR = 0.05  # of the log of an index of dispersion: what no model of thi
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class DispersionCurve:
     """The index of dispersion of counts at widths from about a mean gap to a tenth of the span.
 
     `base` is how many arrivals lie in each bin of the smallest width; wider bins are sums of these.
@@ -189,7 +189,7 @@ class Curve:
     values: Floats  # (W,)
 
     @classmethod
-    def of(cls, times_s: Floats, least_s: float) -> Curve:
+    def of(cls, times_s: Floats, least_s: float) -> DispersionCurve:
         """The curve of a trace; widths are whole multiples of `least_s`, about 8 per decade."""
         base = arrivals.counts(times_s, least_s)
         largest = max(len(base) // arrivals.MIN_BINS, 1)

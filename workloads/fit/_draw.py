@@ -1,4 +1,4 @@
-"""Draws requests from a model in blocks that are the same whoever draws them, and with how many workers.
+"""Draws requests from a model in blocks that are the same for any number of workers.
 
 Arrivals are one stream, cut into blocks of 65,536 rows. The lengths of block b come from a seed of their own, (seed,
 b), so that blocks can be drawn in any order, by any number of processes.
@@ -27,7 +27,7 @@ ROWS = 65_536
 _ARRIVALS, _LENGTHS = 0, 1  # of the seed's children
 
 
-class Block(NamedTuple):
+class DrawnBlock(NamedTuple):
     """Rows of a draw: time (s), number of the service, prompt and output tokens, (N,) each."""
 
     at_s: np.ndarray
@@ -36,7 +36,7 @@ class Block(NamedTuple):
     output_tokens: np.ndarray
 
 
-class Limits(NamedTuple):
+class DrawLimits(NamedTuple):
     """How much is drawn; at least one of both."""
 
     requests: int | None
@@ -45,7 +45,7 @@ class Limits(NamedTuple):
 
 def checked(
     model: Model, rate_rps: float | None, requests: int | None, duration_s: float | None, workers: int
-) -> Limits:
+) -> DrawLimits:
     """The limits. Raises UsageError for ones that make no sense."""
     if requests is None and duration_s is None:
         raise UsageError("A model has no end: give the number of requests or the duration.")
@@ -57,7 +57,7 @@ def checked(
         raise UsageError(f"The rate must be > 0 req/s, got {rate_rps:g}; the model's own is {model.rate_rps:.4g}.")
     if workers < 1:
         raise UsageError(f"The number of workers must be at least 1, got {workers}.")
-    return Limits(requests, duration_s)
+    return DrawLimits(requests, duration_s)
 
 
 def arrivals(
@@ -72,14 +72,14 @@ def arrivals(
     return merged(streams)
 
 
-def blocks(model: Model, rate_rps: float | None, limits: Limits, seed: int, workers: int) -> Iterator[Block]:
+def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int, workers: int) -> Iterator[DrawnBlock]:
     """Blocks of 65,536 rows (the last one has fewer), in order of time."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ARRIVALS,)))
     due = enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits))
     if workers == 1:
         samplers = [_lengths.sampler(service.lengths) for service in model.services]
         for number, (at_s, which) in due:
-            yield Block(at_s, which, *_tokens(samplers, seed, number, which))
+            yield DrawnBlock(at_s, which, *_tokens(samplers, seed, number, which))
         return
     with closing(_parallel(model, due, seed, workers)) as drawn:
         yield from drawn
@@ -87,7 +87,7 @@ def blocks(model: Model, rate_rps: float | None, limits: Limits, seed: int, work
 
 def _parallel(
     model: Model, due: Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]], seed: int, workers: int
-) -> Generator[Block, None, None]:
+) -> Generator[DrawnBlock, None, None]:
     waiting: deque[tuple[np.ndarray, np.ndarray, Future[tuple[np.ndarray, np.ndarray]]]] = deque()
     figures = [service.lengths for service in model.services]
     pool = ProcessPoolExecutor(workers, get_context("spawn"))  # not fork: Arrow's threads would not be in the child
@@ -96,9 +96,9 @@ def _parallel(
             waiting.append((at_s, which, pool.submit(_work, figures, seed, number, which)))
             if len(waiting) > 2 * workers:
                 at_s, which, future = waiting.popleft()
-                yield Block(at_s, which, *future.result())
+                yield DrawnBlock(at_s, which, *future.result())
         for at_s, which, future in waiting:
-            yield Block(at_s, which, *future.result())
+            yield DrawnBlock(at_s, which, *future.result())
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -130,7 +130,7 @@ def _even(stream: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.
 
 
 def _limited(
-    stream: Iterator[tuple[np.ndarray, np.ndarray]], limits: Limits
+    stream: Iterator[tuple[np.ndarray, np.ndarray]], limits: DrawLimits
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     left = limits.requests
     for at_s, which in stream:

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.stats.arrivals import autocorrelation
-from workloads.fit._cox import Curve, summed
+from workloads.fit._cox import DispersionCurve, summed
 
 Floats = npt.NDArray[np.float64]
 
@@ -14,7 +14,7 @@ COMES_BACK = 0.4  # autocorrelation of hourly counts at 24 h, above which there 
 
 
 def hourly(times_s: Floats, zero_s: float = 0.0) -> tuple[float, ...]:
-    """24 factors of mean 1, one per hour of the day counted from the trace's time 0; empty where no day looks alike.
+    """24 factors of mean 1, one per hour of the day counted from the trace's time 0; empty where days differ.
 
     A curve is taken if the trace covers two days and the hourly counts of one day tell those of the next
     (autocorrelation at 24 h of at least 0.4; a month of BurstGPT has 0.03, a pure daily curve 0.996).
@@ -59,7 +59,7 @@ def factors(at_s: npt.NDArray[np.floating], day: tuple[float, ...], week: tuple[
     return np.asarray(found)
 
 
-def variance(curve: Curve, day: tuple[float, ...], week: tuple[float, ...]) -> Floats:
+def variance(curve: DispersionCurve, day: tuple[float, ...], week: tuple[float, ...]) -> Floats:
     """(W + 1,) variance of the mean factor over each width of the curve, as the trace's span shows it, and 0 for the
     span itself: the curve is the same in every draw."""
     if not day:

@@ -13,7 +13,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from workloads.fit._cox import Curve, summed
+from workloads.fit._cox import DispersionCurve, summed
 from workloads.fit._verdict import Renewal, dispersion
 
 Floats = npt.NDArray[np.float64]
@@ -68,7 +68,7 @@ def _shrink(counts: npt.NDArray[np.int64], gaps: Renewal) -> tuple[float, bool]:
     return (math.sqrt(excess / seen) if seen else 0.0), excess > CLEAR * error
 
 
-def off_by(curve: Curve, factors: Floats, gaps: Renewal) -> float:
+def off_by(curve: DispersionCurve, factors: Floats, gaps: Renewal) -> float:
     """By how much the dispersion that these factors give is off the curve of the trace (log2, root mean square)."""
     window_s = curve.span_s / len(factors)
     steps = np.clip(np.round(curve.widths_s / window_s), 1, max(len(factors) // 2, 1)).astype(int)

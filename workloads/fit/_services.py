@@ -12,11 +12,11 @@ import pyarrow as pa
 from harness.errors import UsageError
 from workloads import trace_rows
 from workloads.fit import _cox, _lengths, _profile, _rate, _sessions
-from workloads.fit._cox import Curve
+from workloads.fit._cox import DispersionCurve
 from workloads.fit._stamps import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
 from workloads.fit._verdict import Renewal
 from workloads.fit.model import Service
-from workloads.fit.process import Cox, Following, Process
+from workloads.fit.process import Cox, Process, RateTracking
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
@@ -31,7 +31,7 @@ TREND = 0.2  # of the span: a memory above this is near the longest that is fitt
 
 @dataclass(slots=True)
 class Work:
-    """What a fit is made with, and what there is to say about it."""
+    """Options of a fit, and its notes."""
 
     mode: str
     window_s: float | None
@@ -65,11 +65,11 @@ def _groups(trace: Trace, work: Work) -> list[tuple[str | None, np.ndarray]]:
     if not small:
         return large
     rest = np.sort(np.concatenate([rows for _, rows in small]))
-    said = ", ".join(f"{len(rows)} of '{tag}'" for tag, rows in small)
+    counts = ", ".join(f"{len(rows)} of '{tag}'" for tag, rows in small)
     if large and len(rest) < LEAST_ROWS:
-        work.notes.append(f"tags with too few requests for a service are counted with '{large[0][0]}': {said}.")
+        work.notes.append(f"tags with too few requests for a service are counted with '{large[0][0]}': {counts}.")
         return [(large[0][0], np.sort(np.concatenate([large[0][1], rest]))), *large[1:]]
-    work.notes.append(f"tags with too few requests for a service are one service without a tag: {said}.")
+    work.notes.append(f"tags with too few requests for a service are one service without a tag: {counts}.")
     return [*large, (None, rest)]
 
 
@@ -107,13 +107,13 @@ def _of_sessions(
             f"{_named(tag)}{(~whole).sum()} turns of sessions bring nothing new, since history was dropped, or have no "
             "answer: they are left out of the lengths of turns."
         )
-    silent = Work(work.mode, work.window_s, work.grain_s)  # what there is to say was said of the requests
+    silent = Work(work.mode, work.window_s, work.grain_s)  # its notes would repeat those of the requests
     lengths = _lengths.measure(found.new_tokens[whole], found.output_tokens[whole])
     return _sessions.measure(found), _process(tag, found.start_s, silent), lengths
 
 
 def _no_sessions(tag: str | None, table: pa.Table, work: Work, why: str) -> tuple[None, None, None]:
-    """A trace that names sessions which cannot be fitted: it is said that the model has none."""
+    """A trace with sessions that cannot be fitted: a note states that the model has none."""
     session = table["session"].drop_null() if "session" in table.column_names else None
     if session is not None and len(session) > len(session.unique()):
         work.notes.append(f"{_named(tag)}{why}, so every request stands by itself.")
@@ -126,8 +126,8 @@ def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:
     if shape is None:
         why = f"stamps sit on a grid of {work.grain_s:.4g} s" if work.grain_s else "too few gaps"
         work.notes.append(
-            f"{_named(tag)}the law of the gaps cannot be told ({why}): exponential in operational time is assumed, and "
-            "requests are spread inside a tick."
+            f"{_named(tag)}the gap distribution is not identifiable ({why}): exponential gaps in operational time are "
+            "assumed, and requests are spread inside a tick."
         )
     gaps = Renewal(shape or 1.0)
     if work.mode == "rate-following":
@@ -136,7 +136,7 @@ def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:
 
 
 def _random(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Cox:
-    curve = Curve.of(stamps.at_s, stamps.least_s)
+    curve = DispersionCurve.of(stamps.at_s, stamps.least_s)
     day = _profile.hourly(stamps.at_s)
     week = _profile.weekly(stamps.at_s, day)
     profile = _profile.variance(curve, day, week)
@@ -170,9 +170,9 @@ def _other_shape(tag: str | None, own: float, taken: float) -> str:
     )
 
 
-def _followed(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Following:
+def _followed(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> RateTracking:
     levels = _rate.levels_for(len(stamps.at_s), stamps.span_s, stamps.grain_s, work.window_s)
-    curve, keep = Curve.of(stamps.at_s, stamps.least_s), work.window_s is not None
+    curve, keep = DispersionCurve.of(stamps.at_s, stamps.least_s), work.window_s is not None
 
     def followed(shape: float) -> tuple[float, np.ndarray]:
         found = _rate.factors(stamps.spread_s, levels, Renewal(shape), keep=keep)
@@ -191,7 +191,7 @@ def _followed(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Fol
             f"windows are {window_s:.4g} s, not {work.window_s:.4g} s: the span of the trace is halved again and again "
             f"(at most {_rate.MOST_LEVELS} times)."
         )
-    return Following(stamps.rate_rps, shape, window_s, tuple(float(x) for x in factors / factors.mean()))
+    return RateTracking(stamps.rate_rps, shape, window_s, tuple(float(x) for x in factors / factors.mean()))
 
 
 def _named(tag: str | None) -> str:

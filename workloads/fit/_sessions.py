@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-LEAST = 20  # sessions of two turns or more, below which nothing is said
-MOST_TURNS = 1000  # that are told apart
+LEAST = 20  # sessions of two turns or more, below which nothing is reported
+MOST_TURNS = 1000  # that are distinguished
 RANKS = np.arange(101) / 100
 
 

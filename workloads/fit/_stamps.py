@@ -15,7 +15,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 RARE = 0.01  # of the gaps are 0 on a grid: with fewer the grid hides nothing
-COARSE = 0.1  # of the gaps are 0 on a grid: with more the gap law cannot be told
+COARSE = 0.1  # of the gaps are 0 on a grid: with more the gap distribution is not identifiable
 SEED = 2  # of the places of stamps inside their tick: the same for every fit
 SMALLEST_SHAPE, LARGEST_SHAPE = 0.01, 1e4  # of gaps that float64 sums can still tell apart
 _EDGE = 1e-6  # of a tick: keeps a stamp off the edge of a bin
@@ -51,13 +51,13 @@ class Stamps:
 
     @property
     def least_s(self) -> float:
-        """The width of the narrowest bins that are worth a count: a mean gap, in whole ticks."""
+        """The width of the narrowest useful bins: a mean gap, in whole ticks."""
         gap_s = 1 / self.rate_rps
         return gap_s if self.grain_s is None else self.grain_s * max(1, math.ceil(gap_s / self.grain_s))
 
     @property
     def gaps_known(self) -> bool:
-        """Whether the law of the gaps can be told."""
+        """Whether the gap distribution is identifiable."""
         return self.grain_s is None or bool((np.diff(self.at_s) < self.grain_s / 2).mean() <= COARSE)
 
 

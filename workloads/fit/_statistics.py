@@ -26,17 +26,17 @@ WINDOWS_S = (300.0, 1200.0, 3600.0)  # the first one in which at least three win
 
 
 @dataclass(frozen=True, slots=True)
-class Yard:
+class Statistics:
     """What is measured on a series of arrivals (s): the widths that the trace allows, and its gaps to compare with."""
 
     widths_s: tuple[float, ...]
     acf_s: tuple[float, ...]
     window_s: float | None
-    gaps_s: Floats | None  # sorted, of the trace; None where their law cannot be told
+    gaps_s: Floats | None  # sorted, of the trace; None where their distribution is not identifiable
 
     @classmethod
-    def of_trace(cls, stamps: Stamps) -> Yard:
-        """The yard that fits a trace."""
+    def of_trace(cls, stamps: Stamps) -> Statistics:
+        """The statistics that suit a trace."""
         grain_s, span_s = stamps.grain_s or 0.0, stamps.span_s
         least_s = span_s / min(MOST_BINS, MOST_PER_ROW * len(stamps.at_s))
         widths = _within((*arrivals.WIDTHS_S, *LONG_S), grain_s, least_s, span_s / arrivals.MIN_BINS)

@@ -61,7 +61,7 @@ def _factor(log2: float | None) -> str:
 def _gaps(facts: Mapping[str, Any]) -> str:
     found = facts["gaps_ks"]
     if found["model"] is None:
-        return f"The law of the gaps cannot be told: stamps sit on a grid of {_number(facts['grain_s'])} s."
+        return f"The gap distribution is not identifiable: timestamps lie on a grid of {_number(facts['grain_s'])} s."
     return (
         f"Gaps: KS distance {found['model']:.3f} (Poisson arrivals {_number(found['poisson'], 3)}; gaps alone say "
         "little about bursts)."

@@ -36,7 +36,7 @@ def fit(
     """A generator of requests like those of the trace, with its quality measured on 20 seeds (`model.quality`).
 
     `window_s` is the narrowest window of mode rate-following; None chooses it. `model.save(path)` writes
-    model.json, `Model.load(path)` reads it, `model.text()` tells it in words. Raises UsageError for what is wrong
+    model.json, `Model.load(path)` reads it, `model.text()` describes it. Raises UsageError for what is wrong
     with the file, and for a trace that is too short to fit (it says how many requests it has and needs).
     """
     _check(mode, window_s)
@@ -67,21 +67,21 @@ def fit_trace(
 
 def dropped(services: Sequence[Service], source: Mapping[str, object], name: str = "MODEL") -> list[str]:
     """What the trace has and requests drawn from its model (a file of that `name`) do not have, in sentences."""
-    said = []
+    notes = []
     reuse = source.get("prefix_reuse")
     if isinstance(reuse, float) and reuse > 0:
-        said.append(
+        notes.append(
             f"shared prefixes are dropped: {reuse:.1%} of the prompt blocks of the trace repeat an earlier one, and no "
             "prompt that is drawn shares any."
         )
     if found := [service.sessions for service in services if service.sessions]:
         count = sum(each["sessions"] for each in found)
         turns = sum(each["sessions"] * each["mean_turns"] for each in found) / count
-        said.append(
+        notes.append(
             f"sessions are dropped: {count:,} of {turns:.3g} turns on average are in the model, but 'generate' draws "
             f"requests one by one; --sessions fitted:{name} draws sessions."
         )
-    return said
+    return notes
 
 
 _GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
@@ -128,7 +128,7 @@ def generate(
     return Schedule(table, digest(table))
 
 
-def _chunk(model: Model, block: _draw.Block, rows: int) -> pa.Table:
+def _chunk(model: Model, block: _draw.DrawnBlock, rows: int) -> pa.Table:
     columns = {"tag": _tags(model, block)} if _has_tags(model) else {}
     return schedule_chunk(
         len(block.at_s),
@@ -168,7 +168,7 @@ def _has_tags(model: Model) -> bool:
     return any(service.tag is not None for service in model.services)
 
 
-def _tags(model: Model, block: _draw.Block) -> pa.Array:
+def _tags(model: Model, block: _draw.DrawnBlock) -> pa.Array:
     return pa.array([service.tag for service in model.services], pa.string()).take(pa.array(block.service))
 
 

@@ -112,12 +112,12 @@ class Model:
             raise UsageError(f"No model '{path}'; 'bench trace fit TRACE -o {path}' makes one.") from None
         except (OSError, UnicodeDecodeError):
             raise UsageError(
-                f"'{path}' is not a model: it is no text file; give what 'bench trace fit' wrote."
+                f"'{path}' is not a model: it is not a text file; give what 'bench trace fit' wrote."
             ) from None
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise UsageError(f"'{path}' is not a model: it is no JSON ({error}).") from None
+            raise UsageError(f"'{path}' is not a model: it is not JSON ({error}).") from None
         return cls._of(values, path)
 
     @classmethod

@@ -78,7 +78,7 @@ class Cox:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class RateTracking:
     """Arrivals (req/s) along the rate of the trace, in windows of `window_s`; it starts again after the last."""
 
     rate_rps: float
@@ -116,7 +116,7 @@ class Following:
         )
 
 
-Process = Cox | Following
+Process = Cox | RateTracking
 
 
 def from_json(values: Mapping[str, Any]) -> Process:
@@ -127,7 +127,7 @@ def from_json(values: Mapping[str, Any]) -> Process:
         return Cox(float(values["rate_rps"]), float(values["gap_shape"]), parts, day, week)
     if values["kind"] == "rate-following":
         factors = tuple(map(float, values["factors"]))
-        return Following(float(values["rate_rps"]), float(values["gap_shape"]), float(values["window_s"]), factors)
+        return RateTracking(float(values["rate_rps"]), float(values["gap_shape"]), float(values["window_s"]), factors)
     raise ValueError(f"kind must be parametric or rate-following, got '{values['kind']}'.")
 
 

@@ -15,7 +15,7 @@ from harness.stats import arrivals
 from workloads import transforms
 from workloads.fit import _draw, _lengths, _verdict
 from workloads.fit._stamps import Stamps
-from workloads.fit._statistics import Draw, Yard, sorted_gaps, toy, until
+from workloads.fit._statistics import Draw, Statistics, sorted_gaps, toy, until
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
@@ -40,7 +40,7 @@ class Quality:
     measured: Mapping[str, Any]
 
     def facts(self) -> dict[str, Any]:
-        """Plain data for JSON and pictures; None where a statistic cannot be told.
+        """Plain data for JSON and pictures; None where a statistic is unknown.
 
         `mode`, `rows`, `span_s`, `rate_rps`, `seeds`, `grain_s`, `widths_s` [bin widths],
         `dispersion`: {`trace` [one per width], `median` [..], `low` [5 %], `high` [95 %], `poisson` [..], `gamma`},
@@ -59,9 +59,9 @@ class Quality:
 
 
 def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
-    """Quality of a model of this trace; fewer seeds than asked for (at least 3) for more than 300,000 rows."""
+    """Quality of a model of this trace; fewer seeds than requested (at least 3) for more than 300,000 rows."""
     stamps = Stamps.of(np.asarray(trace.at_s, np.float64), transforms.grain_s(trace.at_s))
-    yard = Yard.of_trace(stamps)
+    statistics = Statistics.of_trace(stamps)
     seeds = max(min(seeds, LEAST_SEEDS), min(seeds, MOST_ROWS // len(trace)))
     cv = arrivals.gap_cv(stamps.spread_s) or 1.0
     draws: dict[str, Draw] = {
@@ -70,7 +70,9 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
         "gamma": toy(stamps.rate_rps, cv),
     }
     few = max(min(seeds, MOST_TOY_ROWS // len(trace)), 1)
-    rows = {name: yard.drawn(draw, stamps.span_s, seeds if name == "model" else few) for name, draw in draws.items()}
+    rows = {
+        name: statistics.drawn(draw, stamps.span_s, seeds if name == "model" else few) for name, draw in draws.items()
+    }
     facts = {
         "mode": model.method.get("mode"),
         "rows": len(trace),
@@ -78,31 +80,32 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
         "rate_rps": stamps.rate_rps,
         "seeds": seeds,
         "grain_s": stamps.grain_s,
-        **_compared(yard, yard.measure(stamps.at_s), rows),
-        "gap_cdf": _gap_cdf(yard, draws["model"], stamps.span_s),
+        **_compared(statistics, statistics.measure(stamps.at_s), rows),
+        "gap_cdf": _gap_cdf(statistics, draws["model"], stamps.span_s),
         "lengths": _compared_lengths(model, trace),
     }
     plain = _plain(facts)
     return Quality(plain | {"verdict": _verdict.sentences(plain)})
 
 
-def _compared(yard: Yard, own: Floats, rows: Mapping[str, Floats]) -> dict[str, Any]:
+def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -> dict[str, Any]:
     middle = {name: _quantile(found, 0.5) for name, found in rows.items()}
     band = {"low": _quantile(rows["model"], 0.05), "high": _quantile(rows["model"], 0.95)}
     toys = {"poisson": middle["poisson"], "gamma": middle["gamma"]}
     series = {"trace": own, "median": middle["model"], **band, **toys}
-    curve, acf = slice(0, len(yard.widths_s)), slice(len(yard.widths_s), -3)
-    compared = [w <= USUAL_S for w in yard.widths_s]
+    curve, acf = slice(0, len(statistics.widths_s)), slice(len(statistics.widths_s), -3)
+    compared = [w <= USUAL_S for w in statistics.widths_s]
     distances = {name: arrivals.curve_distance(found[curve], own[curve]) for name, found in middle.items()}
     usual = {name: arrivals.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()}
     return {
-        "widths_s": yard.widths_s,
+        "widths_s": statistics.widths_s,
         "dispersion": {name: row[curve] for name, row in series.items()},
         "curve_distance": usual,
         "curve_distance_all": distances,
         "gaps_ks": {name: found[-2] for name, found in middle.items()},
-        "acf": {"widths_s": yard.acf_s, **{name: row[acf] for name, row in series.items()}},
-        "window_cv": yard.window_s and {"width_s": yard.window_s, **{name: row[-3] for name, row in series.items()}},
+        "acf": {"widths_s": statistics.acf_s, **{name: row[acf] for name, row in series.items()}},
+        "window_cv": statistics.window_s
+        and {"width_s": statistics.window_s, **{name: row[-3] for name, row in series.items()}},
         "rate_rps_drawn": {name: series[name][-1] for name in ("low", "median", "high")},
     }
 
@@ -115,15 +118,15 @@ def _quantile(rows: Floats, share: float) -> Floats:
     return found
 
 
-def _gap_cdf(yard: Yard, draw: Draw, span_s: float) -> dict[str, Any] | None:
-    if yard.gaps_s is None:
+def _gap_cdf(statistics: Statistics, draw: Draw, span_s: float) -> dict[str, Any] | None:
+    if statistics.gaps_s is None:
         return None
     seed = np.random.default_rng(0)
     drawn = sorted_gaps(until(draw(seed), span_s))
-    at = np.unique(np.quantile(yard.gaps_s, np.linspace(0.005, 0.995, 100)))
+    at = np.unique(np.quantile(statistics.gaps_s, np.linspace(0.005, 0.995, 100)))
     return {
         "gaps_s": at,
-        "trace": np.searchsorted(yard.gaps_s, at, side="right") / len(yard.gaps_s),
+        "trace": np.searchsorted(statistics.gaps_s, at, side="right") / len(statistics.gaps_s),
         "model": np.searchsorted(drawn, at, side="right") / max(len(drawn), 1),
     }
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
-from workloads.lengths._second_hand import Law, SecondHand
+from workloads.lengths._summary_law import Law, SummaryLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +19,14 @@ class EmpiricalLengths:
 
     figures: ClassVar[Mapping[str, Any]]
     argument: ClassVar[str | None]
-    sampler: Empirical | SecondHand = field(init=False, repr=False, compare=False)
+    sampler: Empirical | SummaryLaw = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
         if chosen not in self.figures:
             raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
         figures = self.figures[chosen]
-        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _second_hand(figures))
+        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _summary_law(figures))
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
@@ -47,10 +47,10 @@ class EmpiricalLengths:
         return self.sampler.pairs(rng)
 
 
-def _second_hand(known: Mapping[str, Any]) -> SecondHand:
+def _summary_law(known: Mapping[str, Any]) -> SummaryLaw:
     prompt, output = Law.of(**known["prompt"]), Law.of(**known["output"])
     facts = {key: known[key] for key in ("preparation", "tokenizer", "source", "licence")}
-    return SecondHand(prompt, output, known["correlation"], facts)
+    return SummaryLaw(prompt, output, known["correlation"], facts)
 
 
 @cache

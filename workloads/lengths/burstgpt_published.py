@@ -38,7 +38,7 @@ class BurstgptPublished:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What a report must say of it."""
+        """Facts for reports."""
         return {
             "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
             "licence": "MIT (example code)",

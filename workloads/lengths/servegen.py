@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workloads._pool import Pool, choose
+from workloads._pool import ClientPool, choose
 from workloads.content._tokens import TokenLaws
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
@@ -22,7 +22,7 @@ class Servegen:
 
     path: str
     clients: int | None = None
-    pool: Pool = field(init=False, repr=False, compare=False)
+    pool: ClientPool = field(init=False, repr=False, compare=False)
     laws: TokenLaws = field(init=False, repr=False, compare=False)
     shares: np.ndarray = field(init=False, repr=False, compare=False)  # (laws,)
 

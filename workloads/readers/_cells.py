@@ -115,7 +115,7 @@ def stamp_ns(cell: object, refuse: Fail) -> tuple[int, bool]:
     return seconds * SECOND_NS + int((fraction or "0").ljust(9, "0")), zone is not None
 
 
-def looks_like_a_stamp(cell: object) -> bool:
+def may_be_timestamp(cell: object) -> bool:
     """Whether a cell is a date rather than a number."""
     return isinstance(cell, str) and _STAMP.fullmatch(cell.strip()) is not None
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from workloads.readers import _cells
+from workloads.readers._anomalies import Anomalies
 from workloads.readers._cells import SECOND_NS, BadRow
-from workloads.readers._oddities import Oddities
 from workloads.readers._sessions import ByParent, ByRow, BySession
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Collector:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self.oddities = Oddities()
+        self.oddities = Anomalies()
         self.dropped: Counter[str] = Counter()
         self.kept = 0
         self.done = False

@@ -31,7 +31,7 @@ def header(file: Path, line: int, text: str) -> tuple[str, ...]:
     columns = tuple(c.strip() for c in names)
     repeated = [c for c in columns if columns.count(c) > 1]
     if repeated:
-        raise UsageError(f"Trace '{file}', line {line}: column {_cells.shown(repeated[0])} is there twice.")
+        raise UsageError(f"Trace '{file}', line {line}: column {_cells.shown(repeated[0])} appears twice.")
     return columns
 
 
@@ -113,7 +113,7 @@ def _line_finder(run: Lines, rows: int) -> Callable[[int], int]:
 
 
 class _Rows:
-    """Makes blocks of one file; knows its first row."""
+    """Makes blocks of one file; holds its first row."""
 
     def __init__(self, file: Path, columns: tuple[str, ...]) -> None:
         self._file, self._columns = file, columns

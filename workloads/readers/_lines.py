@@ -197,6 +197,6 @@ def numbered(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def reason(error: Exception) -> str:
-    """What the operating system, or a decoder, says is wrong."""
+    """The reason given by the operating system or a decoder."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text[:1].lower() + text[1:].rstrip(".")

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from harness.errors import UsageError, no_such
 from workloads.readers import _cells, _lines
-from workloads.readers._cells import looks_like_a_stamp, shown_columns
+from workloads.readers._cells import may_be_timestamp, shown_columns
 from workloads.readers._collect import Block, Floats, Ints
 from workloads.readers._requests import Requests, empty
 
@@ -28,7 +28,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "at_us": ("at_us", "timestamp_us"),
     "at_ns": ("at_ns", "timestamp_ns"),
     "prompt": ("prompt_tokens", "input_tokens", "num_prefill_tokens", "input_length", "prompt_len", "input_len"),
-    # what was asked stands before what came: a failed request of a run came to less
+    # the requested length comes first: a failed request of a run has fewer output tokens
     "output": ("output_tokens_asked", "output_tokens", "num_decode_tokens", "output_length", "output_len"),
     "session": ("session", "session_id"),
     "turn": ("turn",),
@@ -61,9 +61,11 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
     units = [unit for unit in UNITS if unit in found]
     missing = [n for n in ("prompt", "output") if n not in found] + ([] if units else ["at"])
     if missing:
-        asked = " or ".join(missing)
+        missing_names = " or ".join(missing)
         what = (
-            f"no column is known as {asked}" if given is None else f"--columns names all that is read, and no {asked}"
+            f"no column is known as {missing_names}"
+            if given is None
+            else f"--columns names all that is read, and no {missing_names}"
         )
         raise UsageError(f"Trace '{file}': {what}; found: {shown_columns(columns)}; write --columns {_EXAMPLE}.")
     if len(units) > 1:
@@ -119,7 +121,7 @@ def requests(block: Block, given: str | None) -> Requests:
 def _stamps(block: Block, column: str, per_s: int) -> tuple[Ints | Floats, int]:
     cells = block.cells(column)
     typed = isinstance(cells, pa.Array) and pa.types.is_timestamp(cells.type)
-    if typed or looks_like_a_stamp(block.first[column]):
+    if typed or may_be_timestamp(block.first[column]):
         return block.stamps_ns(column), UNITS["at_ns"]
     return block.numbers(column), per_s
 
@@ -149,11 +151,11 @@ def open_table(file: Path) -> parquet.ParquetFile:
     try:
         return parquet.ParquetFile(file)
     except (OSError, ValueError) as error:  # Arrow's errors are these
-        raise UsageError(f"Trace '{file}' is no whole Parquet file: {_first(error)}.") from None
+        raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_first(error)}.") from None
 
 
 def columns(table: parquet.ParquetFile) -> tuple[str, ...]:
-    """Names of the columns; raises UsageError where one is there twice."""
+    """Names of the columns; raises UsageError where one appears twice."""
     return tuple(table.schema_arrow.names)
 
 
@@ -168,7 +170,7 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int) -> Iterator[Block]
     names = columns(table)
     repeated = [c for c in names if names.count(c) > 1]
     if repeated:
-        raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} is there twice.")
+        raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} appears twice.")
     start = 0
     first: dict[str, object] = {}
     batches = table.iter_batches(batch_size=rows, use_threads=False)
@@ -227,6 +229,6 @@ def _first(error: Exception) -> str:
 
 
 def _comparable(kind: pa.DataType) -> bool:
-    """Whether rows can be told apart by such a column (lists of ids cannot)."""
+    """Whether such a column can identify rows (lists of ids cannot)."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string, pa.types.is_timestamp)
     return any(is_one(kind) for is_one in kinds)

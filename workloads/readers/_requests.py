@@ -18,7 +18,7 @@ class Requests:
     """Columns of a block, one value a row.
 
     `at` is in the units of the file, `per_s` of them a second. `drops` are reasons why a row is no request (the first
-    that applies counts), `notes` what is odd about rows that stay. A conversation is told in one of three ways:
+    that applies counts), `notes` what is odd about rows that stay. A conversation is given in one of three ways:
     `session` names it; or `chat` and `parent` name each turn and the one before; or, beside `session`, `parent_row` is
     the number of the row of the turn before. `turn` is the recorded turn, from 0, where there is one. `expanded` says
     that a row of the file holds several requests.

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class LengthHistogram:
     """A law on numbers: `values` rise, `probabilities` sum to 1; both (K,)."""
 
     values: Floats
@@ -45,7 +45,7 @@ class Lengths:
     """
 
     start_s: float
-    fields: Mapping[str, Histogram]
+    fields: Mapping[str, LengthHistogram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _lengths(file: Path) -> tuple[Lengths, ...]:
     try:
         windows = json.loads(_lines.checked(str(file)).read_bytes())
     except (ValueError, OSError) as error:
-        raise UsageError(f"ServeGen file '{file}' is no complete JSON: {str(error)[:80]}.") from None
+        raise UsageError(f"ServeGen file '{file}' is not complete JSON: {str(error)[:80]}.") from None
     if not isinstance(windows, dict) or not windows:
         raise UsageError(f"ServeGen file '{file}': an object of windows expected.")
     found = []
@@ -179,7 +179,7 @@ def _lengths(file: Path) -> tuple[Lengths, ...]:
     return tuple(sorted(found, key=lambda w: w.start_s))
 
 
-def _histogram(file: Path, window: str, field: str, given: object) -> Histogram | None:
+def _histogram(file: Path, window: str, field: str, given: object) -> LengthHistogram | None:
     where = f"ServeGen file '{file}', window {window[:20]!r}, field {field!r}"
     text = given if isinstance(given, str) else json.dumps(given).replace('"', "")
     body = text.strip().removeprefix("{").removesuffix("}")
@@ -195,7 +195,7 @@ def _histogram(file: Path, window: str, field: str, given: object) -> Histogram 
         raise UsageError(f"{where}: probabilities must be 0 or more and sum to 1, they sum to {total:g}.")
     if values[0] < 0:
         raise UsageError(f"{where}: values must not be negative, got {values[0]:g}.")
-    return Histogram(values, weights / total)
+    return LengthHistogram(values, weights / total)
 
 
 def _fail(file: Path, line: int, column: str | None, message: str) -> NoReturn:

@@ -31,7 +31,7 @@ class Source:
     def require(self, needs: tuple[str, ...], reader: str, form: str) -> None:
         """Raise UsageError unless every column that the reader needs is there."""
         if form != self.form:
-            self._refuse(f"reader '{reader}' needs {FORMS[form]}, this looks like {FORMS[self.form]}")
+            self._refuse(f"reader '{reader}' needs {FORMS[form]}, this file seems to be {FORMS[self.form]}")
         missing = [n for n in needs if n not in self.columns]
         if missing:
             what = f"missing column '{missing[0]}'; found: {shown_columns(self.columns)}"

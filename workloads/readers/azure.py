@@ -30,7 +30,7 @@ class Azure:
     facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not published", "stamps": "100 ns (2023) or 1 us (2024)"}
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output = self.needs
         at_ns = block.stamps_ns(stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)

@@ -36,7 +36,7 @@ class Bailian:
     }
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         _, _, stamp, prompt, output, _ = self.needs
         chat, parent = block.names(CHAT), block.names(PARENT)
         at_s = block.numbers(stamp)

@@ -21,7 +21,7 @@ class Burstgpt:
     """Stamps in whole seconds since day 0 of the collection, counts in tokens.
 
     Source: HPMLL/BurstGPT, data CC-BY-4.0 (Wang et al., KDD 2025). Part 3 inserts `Session ID` and `Elapsed
-    time`, so columns go by name. `Response tokens` 0 marks a failure: such rows are told as dropped. Equal rows
+    time`, so columns go by name. `Response tokens` 0 marks a failure: such rows are dropped. Equal rows
     are kept: whole-second stamps make them legitimate. The log type becomes the tag, `conversation` or `api`.
     """
 
@@ -75,7 +75,7 @@ def _check_totals(block: Block, sums: Ints) -> None:
 
 
 def _elapsed(block: Block) -> Marked:
-    """The one use of `Elapsed time`: to say how many rows have none that can be right."""
+    """The one use of `Elapsed time`: to count rows with an impossible value."""
     if not block.has(ELAPSED):
         return ()
     cells = block.cells(ELAPSED)

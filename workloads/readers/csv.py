@@ -24,8 +24,8 @@ class Csv:
     stamp: ClassVar[str] = "at_s"
     block_tokens: ClassVar[int] = 512
     mapped: ClassVar[bool] = True
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not told by the file", "stamps": "as the file gives them"}
+    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         return _plain.requests(block, self.columns)

@@ -28,20 +28,20 @@ class Jsonl:
     needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[bool] = True
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not told by the file", "stamps": "as the file gives them"}
+    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
 
     def __post_init__(self) -> None:
         block_size(self.block_tokens)
 
     def requests(self, block: Block) -> Requests:
-        """Every object; one without prompt or output tokens is told as dropped."""
+        """Every object; one without prompt or output tokens is reported as dropped."""
         found = _plain.requests(block, self.columns)
         if found.prefix_ids is None:
             return found
         blocks = found.prefix_ids.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         over = (blocks - 1) * self.block_tokens >= np.maximum(found.prompt_tokens, 1)
-        said = (
+        note = (
             f"more prefix blocks of {self.block_tokens} tokens than the prompt has room for; tell their size with "
             "--reader jsonl:block_tokens=N"
         )
-        return replace(found, notes=(*found.notes, (said, over)))
+        return replace(found, notes=(*found.notes, (note, over)))

@@ -34,7 +34,7 @@ class Mooncake:
     }
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output, ids = self.needs
         at_ms = block.numbers(stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)

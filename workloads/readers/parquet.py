@@ -16,7 +16,7 @@ class Parquet:
 
     Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or timestamps, counts are tokens. `session`, `turn`,
     `parent` (row number of the turn before), `tag` and `prefix_ids` may be there; a converted trace says the size of
-    its blocks itself. Of the requests of a run, the output is the one asked for. Source: the user's file.
+    its blocks itself. Of the requests of a run, the output is the requested one. Source: the user's file.
     """
 
     columns: str | None = None
@@ -26,11 +26,11 @@ class Parquet:
     needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[bool] = True
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not told by the file", "stamps": "as the file gives them"}
+    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
 
     def __post_init__(self) -> None:
         block_size(self.block_tokens)
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         return _plain.requests(block, self.columns)

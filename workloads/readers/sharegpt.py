@@ -15,7 +15,7 @@ from workloads.readers._requests import Requests
 
 _ASKS = frozenset({"human", "user"})
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "bard", "bing"})
-_UNTOLD = "give the reader one that counts them: --reader sharegpt:tokenizer=PATH/tokenizer.json"
+_NEEDS_TOKENIZER = "give the reader one that counts them: --reader sharegpt:tokenizer=PATH/tokenizer.json"
 
 Count = Callable[[str], int]
 
@@ -32,7 +32,7 @@ class Sharegpt:
     """Lengths and sessions without stamps: every request is at 0 s, counts are tokens of the given `tokenizer`.
 
     `tokenizer` is the path of a Hugging Face `tokenizer.json`. Each question is a request: its prompt is all that was
-    said before and the question (no chat template), its output the answer. A conversation is a session. Source of the
+    before it and the question (no chat template), its output the answer. A conversation is a session. Source of the
     format: huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered.
     """
 
@@ -54,9 +54,9 @@ class Sharegpt:
             object.__setattr__(self, "count", lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids))
 
     def requests(self, block: Block) -> Requests:
-        """A request per question; a question without an answer is told as dropped."""
+        """A request per question; a question without an answer is reported as dropped."""
         if self.count is None:
-            raise UsageError(f"Trace '{block.file}' holds text, no token counts; {_UNTOLD}.")
+            raise UsageError(f"Trace '{block.file}' holds text, no token counts; {_NEEDS_TOKENIZER}.")
         turns = [turn for row in range(block.size) for turn in _turns(block, row, self.count)]
         prompt, output, reason = (np.array([t[i] for t in turns], np.int64) for i in (1, 2, 3))
         drops = tuple((text, reason == i) for i, text in enumerate(_REASONS) if i)
@@ -80,22 +80,22 @@ def _turns(block: Block, row: int, count: Count) -> Iterator[_Turn]:
     """The questions of a conversation, or one dropped turn where there is none."""
     session = str(block.start + row)
     history = question = answer = 0
-    asked = answered = any_asked = False
+    has_question = answered = any_question = False
     for speaker, text in _messages(block, row):
         tokens = count(text)
         if speaker in _ASKS:
-            if asked:
+            if has_question:
                 yield _turn(session, question, answer, answered)
-            asked = any_asked = True
+            has_question = any_question = True
             answered, answer = False, 0
             question = history + tokens
-        elif speaker in _ANSWERS and asked:
+        elif speaker in _ANSWERS and has_question:
             answered = True
             answer += tokens
         history += tokens
-    if asked:
+    if has_question:
         yield _turn(session, question, answer, answered)
-    if not any_asked:
+    if not any_question:
         yield _Turn(session, 0, 0, _NO_QUESTION)
 
 

@@ -22,7 +22,7 @@ class Splitwise:
     facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not published", "stamps": "seconds, as passed on by others"}
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output = self.needs
         at_s = block.numbers(stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)

@@ -18,7 +18,7 @@ class TimedTrace:
     """Stamps in `unit` (s, ms or us), counts in tokens; `hash_ids`, where there, name blocks of `block_tokens` tokens.
 
     Source of the format: vllm-project/vllm PR 39795, `vllm bench serve` with a timed trace, which reads Mooncake's rows
-    (ms, 512) and Bailian's (s, 16) alike. The file does not tell unit and block size; those of Mooncake are assumed.
+    (ms, 512) and Bailian's (s, 16) alike. The file does not state unit and block size; those of Mooncake are assumed.
     """
 
     unit: str = "ms"
@@ -28,8 +28,8 @@ class TimedTrace:
     needs: ClassVar[tuple[str, ...]] = ("timestamp", "input_length", "output_length")
     stamp: ClassVar[str] = "timestamp"
     facts: ClassVar[Mapping[str, str]] = {
-        "tokenizer": "not told by the file",
-        "stamps": "unit as the reader was told, milliseconds by default (--reader timed-trace:unit=s for seconds)",
+        "tokenizer": "not stated by the file",
+        "stamps": "unit of the reader option, milliseconds by default (--reader timed-trace:unit=s for seconds)",
     }
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class TimedTrace:
             raise no_such("unit", self.unit, _PER_S)
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is told as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output = self.needs
         at = block.numbers(stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)

@@ -27,7 +27,7 @@ def conversations(
 ) -> Tasks:
     """Conversations of `sizes` (tasks,) turns; `think_s(n)` draws n times from an answer to the next turn.
 
-    A prompt is all that was said before (prompts' new parts and answers) and the new part. One that would be longer
+    A prompt is the history (earlier new parts and answers) and the new part. One that would be longer
     than `truncate_at_tokens` drops the oldest turns, each with its answer, until it fits; a new part that is too
     long alone is sent alone. What was dropped stays dropped. A prompt starts with the same named blocks as the one
     before it in its conversation, unless something was dropped in between.
@@ -36,9 +36,9 @@ def conversations(
     begin = np.repeat(first, sizes)  # (M,) first row of the conversation of each row
     rows = np.arange(len(begin))
     new, answer = streams.pairs(len(rows))
-    said = np.cumsum(new + answer) - (new + answer)  # (M,) tokens said before, over all conversations
-    oldest = _oldest_kept(said, new, begin, truncate_at_tokens)
-    prompt = said - said[oldest] + new
+    before = np.cumsum(new + answer) - (new + answer)  # (M,) tokens before each row, over all conversations
+    oldest = _oldest_kept(before, new, begin, truncate_at_tokens)
+    prompt = before - before[oldest] + new
     delay_s = np.zeros(len(rows))
     delay_s[rows > begin] = think_s(int((rows > begin).sum()))
     blocks = np.where(np.repeat(sizes > 1, sizes), -(-prompt // block_tokens), 0)  # one alone shares nothing
@@ -55,12 +55,12 @@ def conversations(
     )
 
 
-def _oldest_kept(said: np.ndarray, new: np.ndarray, begin: np.ndarray, limit: int | None) -> np.ndarray:
+def _oldest_kept(before: np.ndarray, new: np.ndarray, begin: np.ndarray, limit: int | None) -> np.ndarray:
     """(M,) row of the oldest turn that the prompt of each row still holds."""
     if limit is None:
         return begin
-    fits = np.searchsorted(said, said + new - limit)  # the first row after which all together fit
-    return np.asarray(np.maximum.accumulate(np.clip(fits, begin, np.arange(len(said)))))
+    fits = np.searchsorted(before, before + new - limit)  # the first row after which all together fit
+    return np.asarray(np.maximum.accumulate(np.clip(fits, begin, np.arange(len(before)))))
 
 
 def _first_block(oldest: np.ndarray, blocks: np.ndarray, begin: np.ndarray, first: np.ndarray) -> np.ndarray:

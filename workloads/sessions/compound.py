@@ -73,10 +73,10 @@ class Compound:
     def _inherited(self, own: np.ndarray, answer: np.ndarray, widths: np.ndarray) -> np.ndarray:
         """(count, stages) tokens that the prompts of a stage hold before their own."""
         first = np.cumsum(widths) - widths
-        answers, all_said = (np.add.reduceat(x, first, axis=1) for x in (answer, own + answer))  # (count, stages)
+        answers, spoken = (np.add.reduceat(x, first, axis=1) for x in (answer, own + answer))  # (count, stages)
         held = np.zeros_like(answers)
         if self.inherit == "context":
-            held[:, 1:] = np.cumsum(all_said, axis=1)[:, :-1]
+            held[:, 1:] = np.cumsum(spoken, axis=1)[:, :-1]
         elif self.inherit == "answers":
             held[:, 1:] = answers[:, :-1]
         return held

@@ -23,7 +23,7 @@ _ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Blocks that were asked for, and those of them that led a prompt and were there already."""
+    """Blocks that were queried, and those of them that led a prompt and were cached."""
 
     blocks: int
     hits: int
@@ -94,7 +94,7 @@ def distinct_blocks(table: pa.Table) -> int:
 
 
 def from_spec(text: str, block_tokens: int) -> Lru:
-    """The cache that `lru:tokens=3M` or `lru:blocks=8000` tells; tokens are rounded down to whole blocks.
+    """The cache of a spec `lru:tokens=3M` or `lru:blocks=8000`; tokens are rounded down to whole blocks.
 
     K, M and G stand for 10**3, 10**6 and 10**9. Raises UsageError for anything else.
     """

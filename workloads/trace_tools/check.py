@@ -1,4 +1,4 @@
-"""Reads a trace from end to end and says everything odd about it, apart from what its format is known for."""
+"""Reads a trace from end to end and reports its anomalies, except those that its format is known for."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,12 +27,12 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
     if official is None or _known.known(digest) is not None:
         # what name, hash and number of rows say against the file: invented rows go round under official names
         doubts = _known.facts(Path(path), digest, int(str(facts["rows"])), whole=True)[1]
-    told = [str(text) for text in facts["oddities"]]
-    dropped = [text for text in told if " left out: " in text]
-    twins = _twins(facts)
-    odd = [*disorder, *doubts, *dropped, *twins]
-    said = [f"SHA-256 {digest} is that of {'no known official file' if official is None else official}."]
-    rest = [text for text in told if text not in odd and not (twins and text.startswith("equal to "))]
+    oddities = [str(text) for text in facts["oddities"]]
+    dropped = [text for text in oddities if " left out: " in text]
+    duplicates = _duplicates(facts)
+    odd = [*disorder, *doubts, *dropped, *duplicates]
+    hash_note = [f"SHA-256 {digest} is that of {'no known official file' if official is None else official}."]
+    rest = [text for text in oddities if text not in odd and not (duplicates and text.startswith("equal to "))]
     return {
         "file": path,
         "sha256": digest,
@@ -40,7 +40,7 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
         "rows": facts["rows"],
         "requests": facts["requests"],
         "odd": odd,
-        "notes": [*said, *rest],
+        "notes": [*hash_note, *rest],
     }
 
 
@@ -62,7 +62,7 @@ def _facts(blocks: traces.Blocks) -> dict[str, Any]:
     return dict(blocks.facts)
 
 
-def _twins(facts: Mapping[str, object]) -> list[str]:
+def _duplicates(facts: Mapping[str, object]) -> list[str]:
     grain_s, count = facts["grain_s"], int(str(facts["duplicates"]))
     if not count or (isinstance(grain_s, float) and grain_s >= COARSE_S):
         return []

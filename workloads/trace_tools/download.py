@@ -2,10 +2,10 @@
 
 One attempt to fetch a file over HTTP into FILE.part, from where an earlier attempt stopped.
 
-FILE.part.json beside it holds the address and what the server said about the file, so that two versions are never
+FILE.part.json beside it holds the URL and the validators of the server, so that two versions are never
 joined.
 
-Fetches a trace from its public address: goes on where it stopped, and checks the hash before the file has its name.
+Downloads a trace from its public URL: resumes a partial file, and checks the hash before it gets its name.
 
 While it is incomplete it is called FILE.part.
 """
@@ -28,8 +28,8 @@ from workloads.readers import _known
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file that can be fetched; `sha256` None where nobody has stated it."""
+class KnownTrace:
+    """A file that can be fetched; `sha256` None where it is not known."""
 
     name: str
     url: str
@@ -47,13 +47,13 @@ class Source:
         return _file_name(self.url)
 
 
-def sources() -> dict[str, Source]:
+def sources() -> dict[str, KnownTrace]:
     """All known traces, in the order of the table."""
     values = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
-    return {name: Source(name, **entry) for name, entry in values.items()}
+    return {name: KnownTrace(name, **entry) for name, entry in values.items()}
 
 
-def find(name_or_url: str) -> Source:
+def find(name_or_url: str) -> KnownTrace:
     """The source of that name, or of that http(s) address. Raises UsageError for anything else."""
     known = sources()
     if name_or_url in known:
@@ -65,10 +65,10 @@ def find(name_or_url: str) -> Source:
         return same[0]
     parts = urllib.parse.urlsplit(name_or_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"'{name_or_url}' is no address to download from; it must begin with https:// or http://.")
+        raise UsageError(f"'{name_or_url}' is not a download URL; it must begin with https:// or http://.")
     if not _file_name(name_or_url):
-        raise UsageError(f"'{name_or_url}' names no file; give the address of the trace file itself.")
-    return Source(name=_file_name(name_or_url), url=name_or_url)
+        raise UsageError(f"'{name_or_url}' names no file; give the URL of the trace file.")
+    return KnownTrace(name=_file_name(name_or_url), url=name_or_url)
 
 
 def _file_name(url: str) -> str:
@@ -94,7 +94,7 @@ class Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told how it goes: `note` gets sentences, `progress` bytes so far and in all (None: unknown).
+    """Listener of a download: `note` gets sentences, `progress` bytes so far and in all (None: unknown).
 
     `sleep` waits some seconds.
     """
@@ -106,7 +106,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What a server says about a file, to tell whether the rest belongs to what is there."""
+    """Validators of a server for a file, to check that the rest belongs to the partial file."""
 
     url: str
     etag: str | None = None
@@ -126,9 +126,9 @@ def fetch(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
         watch.note(f"'{part}' is of another address or of unknown origin; starting again.")
     if version is not None and had == version.size:
         return
-    asked = _request(url, had if version is not None else 0, version)
+    request = _request(url, had if version is not None else 0, version)
     try:
-        answer = urllib.request.urlopen(asked, timeout=timeout_s)  # noqa: S310  # http(s) only: sources.find
+        answer = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310  # http(s) only: sources.find
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -269,22 +269,20 @@ def download(
         _complete(wanted.url, part, watch, timeout_s)
     except KeyboardInterrupt:
         kept = part.stat().st_size if part.exists() else 0
-        raise Interrupted(
-            f"interrupted; {kept:,} bytes are kept in '{part}': the same command goes on there."
-        ) from None
+        raise Interrupted(f"interrupted; {kept:,} bytes are kept in '{part}': rerun the command to resume.") from None
     return _checked(part, path, wanted)
 
 
-def _there(path: Path, wanted: Source) -> Fetched:
-    """A file of that name is there already: good if it is the one that is wanted."""
+def _there(path: Path, wanted: KnownTrace) -> Fetched:
+    """A file of that name exists: good if it is the requested one."""
     digest = _sha256(path)
     if digest != wanted.sha256:
-        why = "has another hash than the official file" if wanted.sha256 else "is there already"
+        why = "has another hash than the official file" if wanted.sha256 else "already exists"
         raise UsageError(f"'{path}' {why}; --force replaces it, -o FOLDER puts the download elsewhere.")
     return Fetched(path, path.stat().st_size, digest, known_as(digest), new=False)
 
 
-def _checked(part: Path, path: Path, wanted: Source) -> Fetched:
+def _checked(part: Path, path: Path, wanted: KnownTrace) -> Fetched:
     """The complete file under its name. Raises NotValid when it is not the one that is wanted."""
     with part.open("rb") as stream:
         pointer = stream.read(len(_LFS)) == _LFS
@@ -328,7 +326,7 @@ def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
         if failures > RETRIES:
             raise BenchError(
                 f"'{url}' could not be read: {reason}, {failures} times in a row; {size(part):,} bytes are "
-                f"kept in '{part}', and the same command goes on there."
+                f"kept in '{part}'; rerun the command to resume."
             )
         wait_s = 2.0 ** (failures - 1)
         watch.note(f"{reason} after {size(part):,} bytes; next attempt in {wait_s:g} s.")

@@ -36,7 +36,7 @@ MOST_RANKED = 1_000_000
 
 
 def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything that `bench trace info` tells, fit for JSON; None where something cannot be told.
+    """All facts of `bench trace info`, fit for JSON; None where unknown.
 
     `caches` are specs such as 'lru:tokens=3M' (see `cache.from_spec`). Raises UsageError for a wrong spec.
     """
@@ -66,7 +66,7 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def shares_stamps(trace: Trace, grain: float | None) -> bool:
-    """Whether stamps are so coarse that the gaps say more about the clock than about the traffic."""
+    """Whether timestamps are so coarse that gaps reflect the clock rather than the traffic."""
     return grain is not None and trace.mean_rate_rps * grain > 1
 
 

@@ -46,9 +46,9 @@ def write(
     block_tokens: int | None = None,
     force: bool = False,
 ) -> int:
-    """Write the tables and return how many rows they have; `about()` is asked after the last.
+    """Write the tables and return how many rows they have; `about()` is called after the last.
 
-    `about` tells where the rows come from and what was done; Parquet holds it as JSON, each key under `bench.KEY`.
+    `about` is the origin of the rows and the transformations; Parquet holds it as JSON, each key under `bench.KEY`.
     `block_tokens` is the size of the blocks that the prefix ids name. Raises UsageError for an unknown ending, a file
     that is there (unless `force`), or no folder.
     """
@@ -57,7 +57,7 @@ def write(
     stream = iter(tables)
     first = next(stream, None)
     if first is None or not len(first):
-        raise UsageError(f"There is no request to write into '{path}'; ask for more of them, or a longer duration.")
+        raise UsageError(f"There is no request to write into '{path}'; give more requests or a longer duration.")
     columns = [f.with_metadata({"unit": UNITS[f.name]} if f.name in UNITS else None) for f in first.schema]
     blocks = {} if block_tokens is None else {"bench.block_tokens": str(block_tokens)}
     schema = pa.schema(columns, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
@@ -77,7 +77,7 @@ def write(
 
 
 def origin(path: str) -> Mapping[str, object] | None:
-    """What a Parquet file that was written here tells about where its rows come from; None for other files."""
+    """The origin of the rows in a Parquet file written by this module; None for other files."""
     import pyarrow.parquet as pq  # heavy
 
     file = Path(path)
@@ -98,7 +98,7 @@ def _allowed(path: str, force: bool) -> Path:
         raise no_such("form of trace to write", file.suffix or path, SINKS, "The ending of --output FILE tells it.")
     files.check(path)
     if file.exists() and not force:
-        raise UsageError(f"'{path}' is there already; --force replaces it.")
+        raise UsageError(f"'{path}' already exists; --force replaces it.")
     return file
 
 
@@ -175,7 +175,7 @@ SINKS: Mapping[str, Callable[[Path, pa.Schema], AbstractContextManager[Sink]]] =
 def trace_table(schedule: pa.Table) -> pa.Table:
     """The columns of a trace from those of a schedule (`harness.data.records.SCHEDULE`).
 
-    Columns that say nothing (no session, no tag, no prefix) are left out. A request that comes after several is told
+    Empty columns (no session, no tag, no prefix) are left out. A request that comes after several is written
     as coming after the last of them.
     """
     columns: dict[str, pa.Array | pa.ChunkedArray] = {

@@ -1,1 +1,1 @@
-"""Whom memory admits, one rule a file."""
+"""Admission rules, one a file."""

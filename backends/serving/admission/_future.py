@@ -1,4 +1,4 @@
-"""What memory will be needed later: the peak of a set of sequences, whose ends somebody has guessed."""
+"""Predicted memory: the peak of a set of sequences with estimated output lengths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def held_tokens(seq: Sequence) -> int:
 def peak_tokens(futures: Iterable[tuple[int, int]], rounding: int = 0) -> int:
     """Most tokens stored at any time by sequences of (tokens held, tokens still to come) that all go on together.
 
-    Memory is fullest just before somebody ends; `rounding` is what the last block of each may waste. Source: the
+    Memory is fullest just before a sequence ends; `rounding` is what the last block of each may waste. Source: the
     documentation of LightLLM (ModelTC/lightllm), Past-Future scheduler.
     """
     held = peak = 0

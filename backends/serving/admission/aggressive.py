@@ -28,8 +28,8 @@ class Aggressive:
             raise ValueError(f"watermark must be a share above 0 and up to 1, got {self.watermark}")
 
     @property
-    def steadfast(self) -> bool:
-        """True: what is held only grows until somebody ends."""
+    def decision_is_stable(self) -> bool:
+        """True: held memory only grows until a sequence ends."""
         return True
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002

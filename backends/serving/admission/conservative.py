@@ -1,4 +1,4 @@
-"""Admission as if every answer were as long as it may be: no preemption, and much memory that nobody uses.
+"""Admission as if every answer were as long as it may be: no preemption, and much memory stays unused.
 
 Source: the rule that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
 """
@@ -30,7 +30,7 @@ class Conservative:
             raise ValueError(f"overcommit must be above 0, got {self.overcommit}")
 
     @property
-    def steadfast(self) -> bool:
+    def decision_is_stable(self) -> bool:
         """True: what it counts does not depend on how far a sequence has come."""
         return True
 

@@ -16,8 +16,8 @@ class Fcfs:
     """Nothing beyond the watermark of the memory mode; what runs short later is preempted."""
 
     @property
-    def steadfast(self) -> bool:
-        """True: it never says no."""
+    def decision_is_stable(self) -> bool:
+        """True: it never rejects."""
         return True
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002

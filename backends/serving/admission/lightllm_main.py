@@ -38,7 +38,7 @@ class LightllmMain:
             raise ValueError(f"token_ratio must be a share from 0 to 1, got {self.token_ratio}")
 
     @property
-    def steadfast(self) -> bool:
+    def decision_is_stable(self) -> bool:
         """False: the rest of a sequence shrinks as it goes on."""
         return False
 

@@ -1,4 +1,4 @@
-"""Admission that knows how long every answer will be: as full as memory can be without a preemption.
+"""Admission with known answer lengths: as full as memory can be without a preemption.
 
 Source: the bound that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025). No real system can do
 this, so results with it are oracle results.
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backends.serving.admission._future import held_tokens, peak_fits, with_candidate
-from backends.serving.batch import Oracle as Door
+from backends.serving.batch import Oracle as LengthOracle
 from backends.serving.batch import Sequence
 from backends.serving.replica import Replica
 
@@ -18,14 +18,14 @@ class Oracle:
     """The peak of memory, with true lengths, must fit."""
 
     @property
-    def steadfast(self) -> bool:
-        """False: the later somebody begins, the less of him overlaps with the others."""
+    def decision_is_stable(self) -> bool:
+        """False: the later a sequence begins, the less it overlaps with the others."""
         return False
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
-        """Whether nobody will have to give way."""
-        futures = [(held_tokens(s), Door.output_tokens(s) - s.emitted) for s in with_candidate(replica, seq)]
+        """Whether no sequence will be preempted."""
+        futures = [(held_tokens(s), LengthOracle.output_tokens(s) - s.emitted) for s in with_candidate(replica, seq)]
         return peak_fits(replica, futures)
 
     def finished(self, output_tokens: int) -> None:
-        """Nothing to learn: it knows."""
+        """No-op: lengths are known."""

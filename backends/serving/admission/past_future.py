@@ -21,7 +21,7 @@ class PastFuture:
     """The peak must fit all memory but the share `reserve`, in each of `samples` guesses.
 
     A guess is a length among the last `window` answers, longer than what is out already; where there is none it is
-    `max_new_tokens`, the longest answer that may be asked for. With `sticky` a sequence is guessed once.
+    `max_new_tokens`, the longest answer that can be requested. With `sticky` a sequence is guessed once.
     """
 
     samples: int = 4
@@ -41,7 +41,7 @@ class PastFuture:
             raise ValueError(f"reserve must be a share in [0, 1), got {self.reserve}")
 
     @property
-    def steadfast(self) -> bool:
+    def decision_is_stable(self) -> bool:
         """False: it guesses anew at every step."""
         return False
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ZeroEvict:
-    """Nobody may run short of blocks before all have `max_decode_tokens` tokens of output."""
+    """No sequence may run out of blocks before all have `max_decode_tokens` tokens of output."""
 
     max_decode_tokens: int = 256
 
@@ -27,8 +27,8 @@ class ZeroEvict:
         at_least("max_decode_tokens", self.max_decode_tokens)
 
     @property
-    def steadfast(self) -> bool:
-        """False: the later somebody begins, the less of him overlaps with the others."""
+    def decision_is_stable(self) -> bool:
+        """False: the later a sequence begins, the less it overlaps with the others."""
         return False
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002

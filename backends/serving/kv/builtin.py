@@ -30,7 +30,7 @@ class Paged:
         return False
 
     def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Never asked: nothing is reserved; what would be stored at the end."""
+        """Not called by the core, as nothing is reserved: the tokens stored at the end."""
         return prompt + output - 1
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  paging refuses no length by itself
@@ -44,7 +44,7 @@ class ReserveMax:
 
     Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Max)).
 
-    Every sequence reserves `max_tokens` tokens, whatever it will use.
+    Every sequence reserves `max_tokens` tokens, used or not.
     """
 
     max_tokens: int = 2048

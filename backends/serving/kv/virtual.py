@@ -55,7 +55,7 @@ class Virtual:
         return False
 
     def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Never asked: nothing is reserved; what would be stored at the end."""
+        """Not called by the core, as nothing is reserved: the tokens stored at the end."""
         return prompt + output - 1
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself

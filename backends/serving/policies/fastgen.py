@@ -1,6 +1,6 @@
 """Dynamic SplitFuse: every pass has the same number of tokens; decodes first, then pieces of prompts up to the budget.
 
-A decode that finds no block waits for one, it is not preempted; when nothing can run at all, the youngest gives way.
+A decode that finds no block waits for one, it is not preempted; when nothing can run, the youngest is preempted.
 Source: Holmes et al., DeepSpeed-FastGen, 2024; scheduling as in deepspeedai/DeepSpeed-MII
 `mii/batching/ragged_batching.py`, limits of DeepSpeed `manager_configs.py`. There a deadlock resets every sequence;
 here it costs one.
@@ -42,7 +42,7 @@ class Fastgen:
         return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
-        """Decodes that find a block, then prompts exactly up to the budget; the youngest gives way to a deadlock."""
+        """Decodes that find a block, then prompts exactly up to the budget; a deadlock preempts the youngest."""
         self._fuse(replica, batch)
         while not batch.decode_seqs and not batch.prefills and replica.running:
             replica.preempt(batch, max(replica.holders(), key=_order), last=True)
@@ -62,7 +62,7 @@ class Fastgen:
             replica.decode(batch, self.budget)
 
     def _choose(self, replica: Replica, most: int) -> None:
-        """Who decodes: in order of arrival all that have room in their last block or find a free one, `most` of them.
+        """Choose decodes: in order of arrival, those with room in their last block or a free one, `most` of them.
 
         The others sit out with the memory that they hold.
         """

@@ -1,7 +1,7 @@
 """Sarathi-Serve: stall-free batching. Decodes first, then chunks of prompts, never more than the token budget.
 
 Source: Agrawal et al., Sarathi-Serve, OSDI 2024, algorithm 3. Blocks for the whole prompt are taken at admission, so
-an admitted prompt never fails later. Nobody is admitted in a step that preempted. Dynamic chunks: as in
+an admitted prompt never fails later. No request is admitted in a step that preempted. Dynamic chunks: as in
 microsoft/sarathi-serve `sarathi_scheduler.py`.
 """
 

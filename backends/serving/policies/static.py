@@ -1,4 +1,4 @@
-"""Static (request-level) batching: take up to `batch` requests, run them to their end, admit nobody meanwhile.
+"""Static (request-level) batching: take up to `batch` requests, run them to their end, admit none meanwhile.
 
 Source: FasterTransformer style, as drawn in Yu et al., Orca, OSDI 2022. With `pad` short prompts are padded to the
 longest of the batch and finished rows stay, at their cost, until the last one ends.

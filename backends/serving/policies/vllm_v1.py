@@ -1,7 +1,7 @@
-"""vLLM v1: one budget for all that runs, in order of admission; memory on demand; the last to come gives way.
+"""vLLM v1: one token budget in order of admission; memory on demand; the last admitted is preempted first.
 
 Source: vllm-project/vllm `vllm/v1/core/sched/scheduler.py`: running sequences first, whatever they need, then waiting
-ones, nobody new in a step that preempted. Prompts are always chunked.
+ones, no admission in a step that preempted. Prompts are always chunked.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class VllmV1:
         """Preempt until the decodes and `chunks` of those that are left fit. Returns the blocks of the chunks."""
         blocks, decoding = replica.blocks, replica.decoding
         if replica.drafts is not None:
-            replica.drafts.plan(len(decoding), blocks.free)  # nobody gives way to a draft
+            replica.drafts.plan(len(decoding), blocks.free)  # drafts never preempt
         growth = sum(replica.blocks_to_grow(seq, tokens) for seq, tokens in chunks) if chunks else 0
         while decoding.blocks_needed() + growth > blocks.free:
             victim = max(replica.holders(), key=_admitted if self.order == "fcfs" else _least_urgent)

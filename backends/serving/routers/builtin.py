@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RoundRobin:
-    """Round robin: replicas in turn, whatever they are doing.
+    """Round robin: replicas in turn, regardless of load.
 
     Counts the requests that it has routed.
     """
@@ -59,7 +59,7 @@ def _mix(z: int) -> int:
 class LeastRequests:
     """Least requests: the replica with the fewest waiting and running requests; the first of equals.
 
-    Knows the number of requests at each replica, as a gateway does that counts what it sent.
+    Uses the number of requests at each replica, as a gateway that counts what it sent.
     """
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
@@ -75,7 +75,7 @@ class LeastOutstandingTokens:
 
     As a gateway does that counts the tokens it sent and has had no last token for; long prompts weigh what they are.
 
-    Knows the prompt tokens of the requests at each replica that are not over.
+    Uses the prompt tokens of the requests at each replica that are not over.
     """
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
@@ -89,7 +89,7 @@ class Queue:
 
     Source: the policy `queue` of Llumnix (Sun et al., OSDI 2024), its comparison "queue-size balancing".
 
-    Knows how many requests hold no memory yet, and how many do.
+    Uses how many requests hold no memory yet, and how many do.
     """
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
@@ -99,12 +99,12 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load: the replica whose memory is asked for least, by what runs and what waits; of equals the least busy one.
+    """Load: the replica with the least memory demand, by what runs and what waits; of equals the least busy one.
 
     Source: the load `kv_blocks_ratio` of Llumnix (Sun et al., OSDI 2024): blocks in use and blocks that the queue
     demands, over all blocks. It adds up the queue at every arrival, so that it is slow where queues are thousands long.
 
-    Knows the free blocks of each replica and the lengths in its queue.
+    Uses the free blocks of each replica and the lengths in its queue.
     """
 
     @property

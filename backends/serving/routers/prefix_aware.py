@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrefixAware:
-    """Knows the requests at each replica and the blocks that it stores."""
+    """Uses the requests at each replica and the blocks that it stores."""
 
     match: float = 0.5
     uneven_requests: int = 32

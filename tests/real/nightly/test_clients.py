@@ -22,8 +22,8 @@ def null(clients, tmp_path_factory):
 def test_a_client_ends_without_errors(clients, environment, null, tiny, tmp_path, name):
     """If this failed, a benchmark that people know could not be tried against a known truth."""
     url, log = null
-    asked, run = clients["CLIENTS"][name]
-    report = run(environment(asked), clients["Server"](url, "demo", tiny("ascii"), tmp_path))
+    request, run = clients["CLIENTS"][name]
+    report = run(environment(request), clients["Server"](url, "demo", tiny("ascii"), tmp_path))
     real = clients["truth"](log)
 
     assert ([], clients["REQUESTS"]) == (list(report.errors), report.completed)

@@ -15,17 +15,17 @@ SENT = {"ttft": "ttft_sent", "tpot": "tpot"}
 
 @pytest.mark.parametrize("name", [name for name, (environment, _) in MAKE["TOOLS"].items() if environment])
 def test_a_fresh_file_gives_the_tools_own_aggregates(clients, environment, tiny, tmp_path, name):
-    """A new version of a tool would write something else, and nobody would notice before a user does."""
+    """A new version of a tool would write something else, and users would notice first."""
     folder, run = MAKE["TOOLS"][name]
     programs = environment(folder)
     (tmp_path / "tiny").symlink_to(tiny("ascii"))
     backend = "null:ttft=0.03,itl=0.004,tokens=8"
     with clients["serving"](backend, "m", tmp_path) as (url, _):
         written = run(programs / "python", url, tmp_path)
-    told = imports.open(next(iter(written.values())))[0]
+    imported = imports.open(next(iter(written.values())))[0]
 
-    assert told.info.aggregates["completed"] == told.info.summary.status["ok"] == MAKE["REQUESTS"]
-    assert told.info.verdict.valid, told.info.verdict.text
+    assert imported.info.aggregates["completed"] == imported.info.summary.status["ok"] == MAKE["REQUESTS"]
+    assert imported.info.verdict.valid, imported.info.verdict.text
     for word, ours in SENT.items():
-        values = sample(metrics()[ours], told.requests, succeeded(told.requests))
-        assert told.info.aggregates[word]["mean"] == pytest.approx(values.mean(), rel=1e-6), word
+        values = sample(metrics()[ours], imported.requests, succeeded(imported.requests))
+        assert imported.info.aggregates[word]["mean"] == pytest.approx(values.mean(), rel=1e-6), word

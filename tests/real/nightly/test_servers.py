@@ -57,8 +57,8 @@ def test_vllm_counts_the_end_of_the_sequence(vllm, tokenizer, greedy, kit):
     assert "stop" == answer["choices"][0]["finish_reason"]
 
 
-def test_transformers_streams_without_done_and_with_unasked_usage(transformers_serve, tiny, kit):
-    """If this failed, our rules for streams without [DONE] would be about a server that nobody runs."""
+def test_transformers_streams_without_done_and_with_unrequested_usage(transformers_serve, tiny, kit):
+    """If this failed, the rules for streams without [DONE] would fit no real server."""
     body = {"model": str(tiny("ascii")), "messages": [{"role": "user", "content": "bade fi"}], "max_tokens": 12}
     seen = [event for _, event in kit.events(f"{transformers_serve}/v1/chat/completions", body | {"stream": True})]
 

@@ -1,4 +1,4 @@
-"""The engine's process as its clients see it: started, asked, listened to, ended."""
+"""Client side of the engine process: starts it, sends requests, receives turns, ends it."""
 
 import asyncio
 import socket
@@ -16,8 +16,8 @@ GRACE_S = 5.0  # for the process to leave after its socket closed
 
 
 @dataclass(slots=True)
-class Link:
-    """`on_turn` hears every turn; `on_failure` hears once why there will be no more."""
+class EngineProcess:
+    """`on_turn` gets every turn; `on_failure` is called once, with the error that ended the process."""
 
     on_turn: Callable[[Turn], None]
     on_failure: Callable[[BackendError], None]
@@ -52,7 +52,7 @@ class Link:
         return ready.facts
 
     def send(self, message: object) -> None:
-        """Tell the process something. Raises BackendError when it does not run."""
+        """Send a message to the process. Raises BackendError when it does not run."""
         if self._writer is None or self._writer.is_closing():
             raise BackendError("The engine is not running.")
         self._writer.write(frame(message))
@@ -87,7 +87,7 @@ class Link:
             assert isinstance(turn, Turn)
             try:
                 self.on_turn(turn)
-            except Exception as error:  # noqa: BLE001  # a bug of ours: whoever waits for tokens must not wait for ever
+            except Exception as error:  # noqa: BLE001  # a bug here must fail all requests, or they would wait forever
                 self._fail(f"{type(error).__name__}: {error}")
                 return
 

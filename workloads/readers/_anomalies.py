@@ -1,4 +1,4 @@
-"""Watches the rows of a trace go by and says what is odd about them: grids, gaps, equal rows, an idle head."""
+"""Finds anomalies in the rows of a trace: grids, gaps, equal rows, an idle head."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 LONG_GAP_S = 3600.0
 LARGE_PROMPT_TOKENS = 1_000_000
-_COARSE_S = 0.01  # a grid at least this wide is told
-_STEPS = 1 << 16  # that the search for ticks looks at, the first of the file
+_COARSE_S = 0.01  # a grid at least this wide is reported
+_STEPS = 1 << 16  # that the search for ticks reads, the first of the file
 _SAMPLES = 1 << 12  # of the curve of rows over time
 _HEAD = 0.05  # share of rows that is the head,
 _IDLE = 5.0  # which is idle where it takes this many times its share of the time
 _MOST_AT_ONE_STAMP = 1_000_000  # equal rows are looked for among no more
 
 
-class Oddities:
+class Anomalies:
     """Statistics of bounded size, whatever the number of rows; they do not depend on where blocks end."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Oddities:
         self.rows += len(at_s)
 
     def note(self, text: str, rows: int) -> None:
-        """Rows of which a reader says something."""
+        """Rows with a note of the reader."""
         if rows:
             self._notes[text] += rows
 
@@ -150,8 +150,8 @@ class Oddities:
         if tick_s := self.tick_s:
             found.append(f"stamps come at ticks about {tick_s:g} s apart, {each}; replayed as they are.")
         elif self.resolution_s >= _COARSE_S:
-            told = f"stamps are multiples of {self.resolution_s:g} s"
-            found.append(f"{told}; {counted(shared)} at the stamp of the row before.")
+            note = f"stamps are multiples of {self.resolution_s:g} s"
+            found.append(f"{note}; {counted(shared)} at the stamp of the row before.")
         head = self._samples[: int(_HEAD * len(self._samples)) + 1]
         span_s = self._last_s - self._first_s
         if len(self._samples) >= 100 and head[-1] - self._first_s > _IDLE * _HEAD * span_s:

@@ -55,7 +55,7 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
-class SecondHand:
+class SummaryLaw:
     """The sampler, and what is known about its list."""
 
     prompt: Law

@@ -30,7 +30,7 @@ MOST_BYTES = 1 << 24
 
 
 @dataclass(slots=True)
-class Heard:
+class ProbeResponse:
     """An answer outside the run. `events` token events; `early` whether a chunk without text came well before them."""
 
     status: int
@@ -53,8 +53,8 @@ class Heard:
         return message.whole(self.stream.usage.get("prompt_tokens"))
 
 
-class Talk:
-    """`async with Talk(url, ...) as talk`. Every failure of the connection is a BackendError in one sentence."""
+class ControlClient:
+    """Requests outside the measurement. A failed connection raises a BackendError."""
 
     __slots__ = ("_key", "_proxy", "_redaction", "_session", "_ssl", "_timeout_s", "url")
 
@@ -81,9 +81,9 @@ class Talk:
         )
 
     def __repr__(self) -> str:
-        return f"<Talk with {self._redaction.url(self.url)}>"
+        return f"<ControlClient of {self._redaction.url(self.url)}>"
 
-    async def __aenter__(self) -> Talk:
+    async def __aenter__(self) -> ControlClient:
         return self
 
     async def __aexit__(
@@ -103,7 +103,7 @@ class Talk:
 
     @property
     def hint(self) -> str:
-        """What is probably wrong with the URL, and which one to try; empty where it looks right."""
+        """What is probably wrong with the URL, and which one to try; empty for a plausible URL."""
         likely = likely_url(self.url)
         if likely is None:
             return ""
@@ -125,8 +125,8 @@ class Talk:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from None
 
-    async def ask(self, builder: Builder, request: Request, path: str) -> Heard:
-        """Send a request as it is sent in the run; hang up when far more tokens come than were asked.
+    async def ask(self, builder: Builder, request: Request, path: str) -> ProbeResponse:
+        """Send a request as it is sent in the run; close the connection when far more tokens come than requested.
 
         Raises ValueError for a prompt that the content cannot make.
         """
@@ -143,7 +143,7 @@ class Talk:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from None
 
-    async def _hear(self, answer: aiohttp.ClientResponse, most_events: int) -> Heard:
+    async def _hear(self, answer: aiohttp.ClientResponse, most_events: int) -> ProbeResponse:
         data, ends, at_s, cut = bytearray(), [], [], False
         try:
             async for piece in answer.content.iter_any():
@@ -155,30 +155,32 @@ class Talk:
                     break
         except aiohttp.ClientPayloadError:
             cut = True
-        heard = Heard(answer.status, answer.headers, cut=cut)
-        self._fill(heard, bytes(data), list(zip(ends, at_s, strict=True)))
-        return heard
+        response = ProbeResponse(answer.status, answer.headers, cut=cut)
+        self._fill(response, bytes(data), list(zip(ends, at_s, strict=True)))
+        return response
 
-    def _fill(self, heard: Heard, body: bytes, arrivals: list[tuple[int, float]]) -> None:
-        heard.streamed = body.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
-        if heard.status == 200 and heard.streamed:
-            said = heard.stream = framing.follow(framing.events(body), whole=not heard.cut)
-            tokens = counting.count(said).which
-            heard.events = len(tokens)
-            if said.fault is not None:
-                heard.words = self.shown(said.fault)
-            if tokens and said.first_role is not None:
-                gap_s = _arrival(arrivals, said.end[tokens[0]]) - _arrival(arrivals, said.first_role)
-                heard.early = gap_s > EARLY_S
+    def _fill(self, response: ProbeResponse, body: bytes, arrivals: list[tuple[int, float]]) -> None:
+        response.streamed = body.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
+        if response.status == 200 and response.streamed:
+            stream = response.stream = framing.follow(framing.events(body), whole=not response.cut)
+            tokens = counting.count(stream).which
+            response.events = len(tokens)
+            if stream.fault is not None:
+                response.words = self.shown(stream.fault)
+            if tokens and stream.first_role is not None:
+                gap_s = _arrival(arrivals, stream.end[tokens[0]]) - _arrival(arrivals, stream.first_role)
+                response.early = gap_s > EARLY_S
             return
         found = _json(body)
         chunk = found if isinstance(found, dict) else {}
         words = message.error_text(chunk) or chunk.get("message") or chunk.get("detail")
-        heard.words = self.shown(str(words or body[:2000].decode(errors="replace"))) if heard.status != 200 else ""
-        if heard.status == 200:
-            framing.take(heard.stream, chunk, len(body))
-            heard.events = len(counting.count(heard.stream).which)
-            heard.words = self.shown(message.error_text(chunk) or "")
+        response.words = (
+            self.shown(str(words or body[:2000].decode(errors="replace"))) if response.status != 200 else ""
+        )
+        if response.status == 200:
+            framing.take(response.stream, chunk, len(body))
+            response.events = len(counting.count(response.stream).which)
+            response.words = self.shown(message.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
         """A server's words in one line of at most 300 characters, without secrets."""
