@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from harness.data.folder import Run
-from reports import _pictures, html
+from reports import _pictures
+from reports.answers.run import document
+from reports.document import html
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +22,5 @@ class Png:
 
     def render(self, run: Run) -> dict[str, bytes]:
         """The files by the names of their figures. Raises BenchError where no browser draws them."""
-        parts = html.parts(run, html.chosen(self.sections, remote=True))
+        parts = html.figures(document(run), self.sections)
         return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)

@@ -132,7 +132,7 @@
   function drawNext() {
     const box = inView.shift() || others.shift();
     try {
-      if (box && !box.dataset.drawn) draw(box);
+      if (box && !box.dataset.drawn && box.clientWidth) draw(box);
     } finally {
       busy = inView.length + others.length > 0;
       if (busy) inView.length ? setTimeout(drawNext) : idle(drawNext);
@@ -161,6 +161,20 @@
     for (let i = 0; i < bytes.length; i++) bytes[i] = packed.charCodeAt(i);
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   }
+
+  // what is folded is drawn when it is opened, by hand or by a link to it
+  for (const details of document.querySelectorAll("details.section")) {
+    details.addEventListener("toggle", () => {
+      if (details.open) boxes.filter((box) => details.contains(box) && !box.dataset.drawn).forEach(drawSoon);
+    });
+  }
+  function unfold() {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const details = target && target.closest("details.section");
+    if (details) details.open = true;
+  }
+  addEventListener("hashchange", unfold);
+  unfold();
 
   async function start() {
     const [data, library] = await Promise.all([unpacked("data"), unpacked("plotly")]);
