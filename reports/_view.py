@@ -61,7 +61,6 @@ class View:
     errors: tuple[Error, ...]
     fidelity: str
     warnings: tuple[Warned, ...]
-    no_warnings: str
     definitions: Facts
     commands: tuple[str, ...]
     facts: Facts
@@ -84,7 +83,6 @@ def view(run: Run) -> View:
     qualified = rest.rstrip(".") if word == VALID and head.lower() == "valid" else ""
     left_out = {OVERLOADED: "overload", FAILED: "max-failed"}.get(word)  # what the verdict says already
     warned = [w for w in info.warnings or () if left_out is None or w.code != left_out]
-    no_warnings = "No warnings." if run.complete else "None were noted before the run ended."
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
@@ -110,7 +108,6 @@ def view(run: Run) -> View:
         errors=result.errors,
         fidelity=_sending.fidelity(info),
         warnings=tuple(Warned(sentence(w.message, 600), sentence(w.remedy, 400)) for w in warned),
-        no_warnings="None but the overload." if word == OVERLOADED else no_warnings,
         definitions=(*in_use(), *(OF_REMOTE if _sending.client(run) else ())),
         commands=_system.commands(run),
         facts=_system.used(run),

@@ -9,12 +9,17 @@ from reports import _data, _format, _scaled, _sending, _sliders, _verdict, _view
 from reports._rows import Row
 from reports._system import Facts
 from reports._view import View
-from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Block, Cell, Command, Document, Figure, Finding, Markup, Notice, Section, Table
 
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
 """Figures that stand open on the page; the others are folded."""
 NARROW = ("max", "mean", "p90", "p50", "client floor p50 / p99")
 """Columns that a narrow window does without, first choice first."""
+GROWN = (
+    "<strong>The queue grew all through the run:</strong> latencies and goodput in these figures tell how long the run "
+    "was, not how fast the system is."
+)
+EVERY_VALUE = "The tables of figures hold at most some of the points; every value is in the Parquet files of the run."
 
 
 def document(run: Run) -> Document:
@@ -43,7 +48,7 @@ def _key_facts(run: Run, view: View) -> Iterator[tuple[str, str]]:
     if view.interval:
         yield "Interval", view.interval
     yield "Throughput", view.flow
-    yield "Requests", ", ".join(f"{count} {status}" for status, count, _ in view.counts)
+    yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in view.counts)
     yield "Sending", view.fidelity
     if run.info.virtual:
         yield "Client floor", "none: time is simulated"
@@ -51,7 +56,8 @@ def _key_facts(run: Run, view: View) -> Iterator[tuple[str, str]]:
         floors = _sending.floors(run.info)
         known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
         shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
-        yield "Client floor", "; ".join(shown) or "not measured"
+        if known:
+            yield "Client floor", "; ".join(shown)
         yield "Client", view.client_line
         yield "Server", view.server_line
 
@@ -65,7 +71,7 @@ def _sections(run: Run, view: View) -> Iterator[Section]:
     classes = tuple(_rows(group.note, group.rows, view) for group in view.classes)
     advice = tuple(Command(one.text, one.command) for one in _verdict.several_rates(run))
     yield Section("percentiles", "Latency", (*_latencies(view), *_errors(view)))
-    yield Section("figures", "Figures", (*_curve(run), *key))
+    yield Section("figures", "Figures", (*_curve(run), *_caution(run, view), *key))
     yield Section("classes", "By class of traffic", classes, detail=True)
     yield Section("more", "More figures", (*([sliders] if sliders else []), *others), detail=True)
     yield Section("rates", "Other rates", advice, detail=True)
@@ -75,13 +81,22 @@ def _sections(run: Run, view: View) -> Iterator[Section]:
     yield Section("ran", "What was run", _facts("What was run", view.ran), detail=True)
 
 
+def _caution(run: Run, view: View) -> Iterator[Markup]:
+    """What a reader of the figures must know; it stands on the page alone, as they do."""
+    if run.info.source.per_request is False:
+        yield Markup(f"<p>{_data.AGGREGATES}</p>")
+        return
+    if view.overloaded:
+        yield Markup(f"<p>{GROWN}</p>")
+    yield Markup(f"<p>{EVERY_VALUE}</p>")
+
+
 def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
     """Key -> figure and its section; what another tool's aggregates can never show is left out."""
     measured = _data.measured(run)
-    aggregates = bool(run.info.source) and not run.info.source.per_request
-    for row in () if aggregates else figures.of("run").values():
-        whole = row.section == figures.FIDELITY or row.over_time
-        yield row.key, (Figure(row.key, row.title, partial(row.draw, run if whole else measured)), row.section)
+    for row in () if run.info.source.per_request is False else figures.of("run").values():
+        shown = run if row.over_time else measured
+        yield row.key, (Figure(row.key, row.title, partial(row.draw, shown)), row.section)
 
 
 def _latencies(view: View) -> Iterator[Block]:

@@ -108,12 +108,13 @@ def _section(section: Section, look: Look) -> Iterator[list[Line]]:
 
 
 def table(block: Table, look: Look) -> Grid:
-    """The table without a box. Heads break between words, then names are broken; a number never is."""
+    """The table without a box. Heads and remarks in brackets break between words, then names; a number never does."""
     rule = box.Box(_RULE.format("─" if look.blocks else "-"))
     grid = Grid(box=rule, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     cells = [[Text(clean(cell.text if isinstance(cell, Cell) else cell, None)) for cell in row] for row in block.rows]
     for number, head in enumerate(block.heads):
-        column = [row[number].cell_len for row in cells]
+        halves = [row[number].plain.partition(" (") for row in cells]
+        column = [cell_len(part) for value, _, remark in halves for part in (value, *remark.split())]
         words = max(map(cell_len, head.split()), default=1)
         if block.left <= number < len(block.heads) - block.words:
             grid.add_column(Text(head), justify="right", min_width=max([words, *column]), overflow="fold")
