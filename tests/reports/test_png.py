@@ -9,7 +9,9 @@ import pytest
 
 from harness.data.folder import Run
 from harness.errors import BenchError
-from reports import _pictures, html
+from reports import _pictures
+from reports.answers.run import document
+from reports.document import html
 from reports.png import Png
 
 MakeRun = Callable[..., Run]
@@ -33,7 +35,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 @pytest.mark.skipif(not any(map(shutil.which, _pictures.NAMES)), reason="no Chromium: apt-get install chromium")
 def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slide or a pull request would lack a figure, or have a blurred one."""
-    some = [part for part in html.parts(make_run(300, tags=(HOSTILE, "plain"))) if part.height][:3]
+    some = [part for part in html.figures(document(make_run(300, tags=(HOSTILE, "plain")))) if part.height][:3]
     monkeypatch.setattr(html, "parts", lambda *_: some)
     found = Png(width=700, scale=1).render(make_run(1))
     widths = {struct.unpack(">I", picture[16:20])[0] for picture in found.values()}
@@ -58,7 +60,7 @@ def test_a_browser_that_does_not_draw_is_told(
 ) -> None:
     """The user would find no pictures, and no reason."""
     program(script)
-    parts = [part for part in html.parts(make_run(20, steps=False)) if part.key == "slo_scale"]
+    parts = [part for part in html.figures(document(make_run(20, steps=False))) if part.key == "slo_scale"]
 
     with pytest.raises(BenchError, match=said):
         _pictures.drawn(parts)

@@ -67,8 +67,8 @@ def test_the_page_shows_client_and_server(remote_run: RemoteRun) -> None:
     html = Html().render(concluded(remote_run()))
 
     assert "client floor p50 / p99" in html
-    assert '<h2 id="client">' in html
-    assert '<h2 id="server">' in html
+    assert '<details class="section" id="client">' in html
+    assert '<details class="section" id="server">' in html
     assert "when the kernel received the bytes" in html
     assert "vllm says of itself (http://127.0.0.1:8000/metrics, read 17 times)" in html
     assert '<a href="#server">' in html

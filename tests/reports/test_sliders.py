@@ -20,9 +20,9 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
-from reports import _data, _format, _page, _replay, _sliders, figures, html
+from reports import _data, _format, _page, _replay, _sliders, figures
 from reports import answers as pages
-from reports.answers import slo
+from reports.answers import run, slo
 from reports.document import Document, Finding, Section, Table
 from reports.document import html as document_html
 from reports.figures.planes import capacity_plane, carried, slo_plane
@@ -292,10 +292,11 @@ def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
 
 def test_the_page_of_a_run_has_its_sliders_before_the_plane(make_run: MakeRun) -> None:
     """The mark in the plane would move far from the hand that moves it, or there would be no sliders."""
-    keys = [part.key for part in html.parts(make_run(60), ("figures",))]
+    report = run.document(make_run(60))
+    keys = [part.key for part in document_html.figures(report, ("more",))]
 
     assert keys.index("slo_plane") == keys.index("sliders") + 1
-    assert "sliders" not in [part.key for part in html.parts(make_run(60), ("fidelity",))]
+    assert "sliders" not in [part.key for part in document_html.figures(report, ("fidelity",))]
 
 
 def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
