@@ -203,10 +203,10 @@ def test_what_cannot_be_made_is_told_in_a_sentence(line: str, said: str, report:
 def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in a page would end in a traceback, and take what was printed along."""
 
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no such colour")
 
-    monkeypatch.setattr("reports.answers.document", fail)
+    monkeypatch.setattr("reports.document.html.render", fail)
     monkeypatch.setattr("tempfile.tempdir", str(place))
     code, out, err = report("curve")
 
