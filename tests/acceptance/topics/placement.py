@@ -5,8 +5,8 @@ from typing import Any
 
 from acceptance.rows import Place, Row
 from harness.experiments import pool
-from harness.experiments.place.execute import Candidate, conduct, scored
-from harness.experiments.place.settings import PlaceOptions, asked
+from harness.experiments.place.execute import Candidate, run_placement, scored
+from harness.experiments.place.settings import PlaceOptions, place_options
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Shape, System
 from harness.experiments.place.task import Task, searched, traffic
@@ -37,11 +37,11 @@ def rows(place: Place) -> Iterator[Row]:
 
 
 def _asked(run: Mapping[str, object], **own: Any) -> PlaceOptions:
-    return asked(Given(run), None, {**OWN, **own})
+    return place_options(Given(run), None, {**OWN, **own})
 
 
 def _found(run: Mapping[str, object], **own: Any) -> dict[str, Any]:
-    return conduct(_asked(run, **own), Store(None), pool.Here())
+    return run_placement(_asked(run, **own), Store(None), pool.Here())
 
 
 def rate_per_gpu(asked: PlaceOptions, system: System) -> float:
@@ -110,7 +110,7 @@ ASK_LARGE = (
 
 def _large() -> Iterator[Row]:
     asked_of = _asked(LARGE, nodes=4, gpus=8, algorithm="all")
-    info = conduct(asked_of, Store(None), pool.Here())
+    info = run_placement(asked_of, Store(None), pool.Here())
     best = {one["algorithm"]: one for one in info["best"]}
     rates = {name: one["rate_per_gpu_rps"] for name, one in best.items()}
     told = ", ".join(f"{name} {best[name]['name']} {rates[name]:.3g}" for name in ("high", "low", "vllm++"))
@@ -137,7 +137,7 @@ def _large() -> Iterator[Row]:
 def _with_memory() -> Row:
     """The same where KV memory limits what decodes: our scheduler, the constants of DistServe's engine."""
     run = {**LARGE, "latency": "abc:distserve"}
-    found = conduct(_asked(run, gpus=8, algorithm="low"), Store(None), pool.Here())["best"][0]
+    found = run_placement(_asked(run, gpus=8, algorithm="low"), Store(None), pool.Here())["best"][0]
     best = pair(*(Shape(**found["members"][0][side]) for side in ("prefill", "decode")))
     surer = _asked(run, gpus=8, algorithm="low", seeds=5)
     published, ours = rate_per_gpu(surer, pair(Shape(4, 1), Shape(2, 2))), rate_per_gpu(surer, best)
@@ -155,7 +155,7 @@ def _with_memory() -> Row:
 def _small_chat() -> Row:
     run = {"workload": "distserve-13b-chat"}
     here = _asked(run, algorithm="low")
-    best = conduct(here, Store(None), pool.Here())["best"][0]
+    best = run_placement(here, Store(None), pool.Here())["best"][0]
     published = rate_per_gpu(here, pair(Shape(2, 1), Shape(1, 1)))
     return Row(
         "S23.c", SYSTEM, "simulated", "P(2,1) D(1,1) is placed (13B, paper's table 3)",
