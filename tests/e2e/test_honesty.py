@@ -270,7 +270,7 @@ def test_sessions_cut_by_the_end_of_the_run_are_reported_where_they_are_bound(si
     """Half a task would keep a deadline that the whole would miss."""
     sessions = ("--sessions", "fixed:turns=4,think=10s", "--duration", "30s", "--rate", "4", "--slo", "task=60")
 
-    assert "cut-tasks" in {w.code for w in sim(*sessions)[1]["warnings"]}
+    assert "cut-tasks" in {w["code"] for w in sim(*sessions)[1]["warnings"]}
 
 
 def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, trace: str) -> None:
