@@ -20,7 +20,7 @@ from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
 from backends.simulator.flow import Flow, flow
-from backends.simulator.front import behind_front_end
+from backends.simulator.front_time import behind_front_end
 from backends.simulator.layout import (
     Rate,
     ReplicaGroup,

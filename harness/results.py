@@ -200,7 +200,7 @@ def capacity(
     """The highest rate that meets the SLO, with its interval, as `bench capacity`; `at` asks whether one rate does."""
     from harness import values
     from harness.experiments.capacity.conditions import settings
-    from harness.experiments.capacity.execute import conduct, folder_of, set_up
+    from harness.experiments.capacity.execute import folder_of, run_search, set_up
     from harness.experiments.capacity.store import Store
     from harness.options import Given, run_spec
 
@@ -211,7 +211,7 @@ def capacity(
     search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), *rates, adjust=adjust)
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
-    info = conduct(setup, store, workers=workers)
+    info = run_search(setup, store, workers=workers)
     return AnswerResult(info, store.path, exit_code=info["exit_code"])
 
 

@@ -66,7 +66,7 @@ class Words:
     def of_python(self, text: str) -> Iterator[tuple[int, str, str]]:
         """(line, word, what to write) in names, strings and comments; a string that is a public key is none."""
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.NAME:
+            if token.type == tokenize.NAME and not ("_" in token.string and token.string in self._public):
                 yield from ((token.start[0], word, write) for _, word, write in self.of_name(token.string))
             elif token.type in (tokenize.STRING, tokenize.COMMENT) and token.string.strip("rbf\"'") not in self._public:
                 for offset, word, write in self.of_text(token.string.replace("_", " ")):

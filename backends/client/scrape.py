@@ -33,7 +33,7 @@ NO_METRICS = "the page holds no metrics"
 UP = "up"
 PLUS = " + "
 TIMES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode", "inference")
-"""Words whose names are histograms: their samples end with _sum and _count."""
+"""Quantities that are histograms: their samples end with _sum and _count."""
 
 Write = Callable[["pa.Table"], None]
 
@@ -69,7 +69,7 @@ class MetricsPage:
 
 @cache
 def names() -> Mapping[str, Mapping[str, Sequence[str]]]:
-    """Per kind of server our words and its names, as `server_metrics.toml` holds them."""
+    """Per kind of server the quantities and their metric names, from `server_metrics.toml`."""
     return {kind: table for kind, table in _data().items() if isinstance(table, dict)}
 
 

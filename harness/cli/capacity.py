@@ -90,7 +90,7 @@ def command(
     from harness import compose, configs
     from harness.cli import _terminal
     from harness.experiments.capacity.conditions import settings
-    from harness.experiments.capacity.execute import conduct, folder_of, set_up
+    from harness.experiments.capacity.execute import folder_of, run_search, set_up
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
 
@@ -102,7 +102,7 @@ def command(
         _terminal.note(
             f"every trial is stored in '{store.path}'; rerun the command with --out '{store.path}' to resume"
         )
-    info = conduct(setup, store, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
+    info = run_search(setup, store, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
     _terminal.tell(form, info)
     if store.path is not None and not no_html:
         report = compose.write_answer_page(info, store.path, _terminal.complain)

@@ -115,15 +115,15 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
 
     from harness import compose
     from harness.cli import _terminal
-    from harness.experiments.place.execute import conduct
-    from harness.experiments.place.settings import asked, opened
+    from harness.experiments.place.execute import run_placement
+    from harness.experiments.place.settings import opened, place_options
     from harness.experiments.place.store import Store
 
     own = {name: options.pop(name) for name in OWN}
-    search = asked(given(options), config, own)
+    search = place_options(given(options), config, own)
     store = Store(None if out is None else Path(out))
     with opened(own["where"], own["workers"], small=search.is_small) as processes:
-        info = conduct(search, store, processes, _terminal.nothing if quiet else _terminal.note)
+        info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     _terminal.tell(form, info)
     if store.path is not None and not no_html:
         report = compose.write_answer_page(info, store.path, _terminal.complain)

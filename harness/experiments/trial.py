@@ -48,7 +48,7 @@ def at_rate(spec: RunSpec, rate_rps: float, own_rps: float | None = None) -> Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trial:
+class SimulatedTrial:
     """What came of a spec: its plan and its `requests` table. `complete` is False where it was stopped early."""
 
     plan: Plan
@@ -56,7 +56,7 @@ class Trial:
     complete: bool
 
 
-def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None) -> Trial:
+def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None) -> SimulatedTrial:
     """Simulate a spec, to its end or until `stop` says True of a record. Raises UsageError for a wall clock.
 
     Without a table of steps, which nobody reads: the records are those of `bench run`, to the last bit.
@@ -72,7 +72,7 @@ def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None)
         if stop is not None and stop(record):
             complete = False
             break
-    return Trial(planned, to_table(records), complete)
+    return SimulatedTrial(planned, to_table(records), complete)
 
 
 def _without_steps(spec: RunSpec) -> RunSpec:

@@ -48,7 +48,7 @@ def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple
     return most * odds / (odds + factor), most * odds * factor / (1 + odds * factor)
 
 
-def knees(info: Mapping[str, Any], goal: float = 0.9) -> dict[int, float]:
+def capacity_by_seed(info: Mapping[str, Any], goal: float = 0.9) -> dict[int, float]:
     """ln(capacity in requests per second) by seed, from the content of a capacity.json; empty where there is none.
 
     They are jackknife pseudo-values: their mean is ln(capacity), and their standard deviation over the root of their

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from harness.experiments.capacity.conditions import JOINT, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
-from harness.experiments.capacity.trials import Tried, folder_name
+from harness.experiments.capacity.trials import Trial, folder_name
 from reports import _format, figures
 from reports._format import clean
 from reports._system import first, flat, part
@@ -289,7 +289,7 @@ def _trials(path: Path) -> Iterator[Table]:
         yield Table(f"trials in the order in which they were made{more}", heads, rows, left=2)
 
 
-def _trial(number: int, tried: Tried, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
+def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
     probe = (
         f"probe at {percent(key.goal)}: {'sustained' if tried.passed else 'too much'}" if key.goal is not None else ""

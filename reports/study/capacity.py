@@ -11,7 +11,7 @@ from harness.errors import BenchError, UsageError
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.store import TABLE
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
-from harness.experiments.capacity.trials import Ledger, Tried, folder_name
+from harness.experiments.capacity.trials import Ledger, Trial, folder_name
 from harness.experiments.sweep.answer import over_seeds
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.runs import facts
@@ -69,7 +69,7 @@ def goals(info: Info) -> tuple[float, ...]:
     return tuple(sorted(float(goal) for goal in told if goal is not None))
 
 
-def trials(path: str | Path) -> list[Tried]:
+def trials(path: str | Path) -> list[Trial]:
     """Every trial of the search in a folder, in the order in which they were made; none where they are gone."""
     given = Path(path)
     file = (given if given.is_dir() else given.parent) / TABLE
@@ -86,7 +86,7 @@ def folders(path: str | Path) -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(home.iterdir())} if home.is_dir() else {}
 
 
-def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
+def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
     found = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
     told = _measured(found)
     return Point(
@@ -117,11 +117,11 @@ def _measured(kept: Sequence[Path]) -> Mapping[str, Any]:
         return {}
 
 
-def _spread(made: Sequence[Tried], text: str) -> Spread | None:
+def _spread(made: Sequence[Trial], text: str) -> Spread | None:
     return Spread.of(spread([share(tried, text) for tried in made], most=1.0))
 
 
-def share(tried: Tried, text: str) -> float | None:
+def share(tried: Trial, text: str) -> float | None:
     """The share of that name in a trial; None where it was not taken, or of nothing."""
     found = next((s for s in tried.shares if s.text == text), None)
     return found.met / found.of if found is not None and found.of else None
@@ -134,7 +134,7 @@ def _capacities(info: Info) -> Iterator[Capacity]:
         yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", said)
 
 
-def _row(number: int, tried: Tried) -> dict[str, Any]:
+def _row(number: int, tried: Trial) -> dict[str, Any]:
     names = ("requests", "kept", "passed", "overloaded", "system_s", "wall_s")
     key = {name: getattr(tried.key, name) for name in ("seed", "rate_rps", "planned", "goal")}
     told = {name: getattr(tried, name) for name in names}

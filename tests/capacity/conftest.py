@@ -1,4 +1,4 @@
-"""Systems that cost nothing: trials drawn from a known curve, and searches that are carried out on them."""
+"""Systems that cost nothing: trials drawn from a known curve, and searches that run on them."""
 
 import math
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from harness.experiments.capacity.aim import Aim
 from harness.experiments.capacity.conditions import JOINT, Share, kept_all
-from harness.experiments.capacity.execute import AsFound
+from harness.experiments.capacity.execute import MeasuredAttainment
 from harness.experiments.capacity.search import search
-from harness.experiments.capacity.trials import Key, Tried
+from harness.experiments.capacity.search_spec import SearchSpec
+from harness.experiments.capacity.trials import Key, Trial
 from harness.metrics.slo import parse
 
 
@@ -18,7 +18,7 @@ from harness.metrics.slo import parse
 class System:
     """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a seed shifts it by `scatter`.
 
-    In trials shorter than `fills_s` nobody misses, from `grows_rps` on the queue grows all through, and probes pass up
+    In trials shorter than `fills_s` none misses, from `grows_rps` on the queue grows all through, and probes pass up
     to `fooled_rps`. In trials longer than `lasts_s` half of the requests miss from `collapses_rps` on.
     """
 
@@ -39,7 +39,7 @@ class System:
         away = math.log(rate_rps / self.knee_rps) + scatter * np.random.default_rng(seed).standard_normal()
         return self.ceiling / (1 + math.exp(-(math.log(9) - self.slope * away)))
 
-    def trial(self, key: Key, wanted=()) -> Tried:
+    def trial(self, key: Key, wanted=()) -> Trial:
         self.made += 1
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         full = key.planned / key.rate_rps >= self.fills_s
@@ -52,12 +52,12 @@ class System:
         fooled = key.rate_rps <= self.fooled_rps
         passed = None if key.goal is None else fooled or (kept_all(shares, wanted) and not grew)
         span_s = key.planned / key.rate_rps
-        return Tried(key, key.planned, key.planned, 0.0, passed, grew, self.e2e_s, span_s, 0.0, shares)
+        return Trial(key, key.planned, key.planned, 0.0, passed, grew, self.e2e_s, span_s, 0.0, shares)
 
     def searched(self, budget: int = 10_000, known=(), **aim):
         """What a search finds that may make `budget` trials."""
-        asked = {"goal": 0.9, "definition": "joint", "planned": 2000, "own_rps": 2.0, "tolerance": 0.03, **aim}
-        going = search(Aim(slo=parse("ttft=0.25"), **asked), AsFound(), known)
+        spec = {"goal": 0.9, "definition": "joint", "planned": 2000, "own_rps": 2.0, "tolerance": 0.03, **aim}
+        going = search(SearchSpec(slo=parse("ttft=0.25"), **spec), MeasuredAttainment(), known)
         wanted = next(going)
         while True:
             left = max(0, budget - self.made)

@@ -5,7 +5,7 @@ import pytest
 
 from harness.experiments.capacity.conditions import JOINT, Condition, Share
 from harness.experiments.capacity.traffic import LEVELS, Adjusted, Meanwhile, Queue
-from harness.experiments.capacity.trials import Key, Tried
+from harness.experiments.capacity.trials import Key, Trial
 
 WANTED = Condition(JOINT, 0.9)
 TRUE = Queue(4e-4, 5e-4)
@@ -33,7 +33,7 @@ def _tried(drawn, seed, rate_rps=3.5, bound_s=1.5, noise_s=0.05):
     ttft_s = TRUE.of(part) + noise_s * np.random.default_rng([seed, 1]).standard_normal(len(part))
     met = ttft_s <= bound_s
     share = Share(JOINT, int(met.sum()), len(met), met)
-    return Tried(Key(seed, rate_rps, len(met)), len(met), len(met), 0.0, None, False, 1.0, 1.0, 0.0, (share,))
+    return Trial(Key(seed, rate_rps, len(met)), len(met), len(met), 0.0, None, False, 1.0, 1.0, 0.0, (share,))
 
 
 def test_the_waiting_of_the_proxy_is_that_of_a_queue(traffic):

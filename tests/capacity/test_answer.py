@@ -1,13 +1,13 @@
-"""What is told of a search that ended without an estimate: its bracket, what was left out, and the exit code."""
+"""The answer of a search that ended without an estimate: its bracket, what was left out, and the exit code."""
 
 import pytest
 
 from harness.errors import BackendError, NotValid
-from harness.experiments.capacity.aim import Bracket, Found, Side
 from harness.experiments.capacity.answer import UNTRIED, answer
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.estimate import Estimate
-from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.execute import run_search, set_up
+from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Ledger
 from harness.options import RunSpec
@@ -18,7 +18,7 @@ SPEC = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", polic
 
 
 @pytest.fixture
-def conducted(system):
+def searched(system):
     """The answer of a search whose system makes so many trials, and then raises an error, or makes none any more."""
 
     def answer(most, error=None, at_rps=None):
@@ -32,14 +32,14 @@ def conducted(system):
                     return
                 yield known.trial(task.key, task.wanted)
 
-        return conduct(set_up(SPEC, Settings(adjust=False, at_rps=at_rps)), Store(None), make, workers=1)
+        return run_search(set_up(SPEC, Settings(adjust=False, at_rps=at_rps)), Store(None), make, workers=1)
 
     return answer
 
 
-def test_a_known_bracket_is_the_answer_when_the_budget_ends(conducted):
+def test_a_known_bracket_is_the_answer_when_the_budget_ends(searched):
     """What was paid for would be lost: 'not found'."""
-    info = conducted(4)
+    info = searched(4)
     (one,) = info["answers"]
     low, high = (one["bracket"][f"{end}_rate_rps"] for end in ("low", "high"))
 
@@ -56,30 +56,30 @@ def test_a_known_bracket_is_the_answer_when_the_budget_ends(conducted):
 
 
 @pytest.mark.parametrize(("error", "code"), [(NotValid("The client was late."), 4), (BackendError("It is gone."), 3)])
-def test_a_trial_that_proves_nothing_ends_the_search_with_what_there_is(conducted, error, code):
+def test_a_trial_that_proves_nothing_ends_the_search_with_what_there_is(searched, error, code):
     """Hours of trials would be thrown away for the last one, or it would decide a rate."""
-    info = conducted(9, error)
+    info = searched(9, error)
     (one,) = info["answers"]
 
     assert (code, "unresolved", str(error)) == (info["exit_code"], one["state"], one["why"])
     assert one["bracket"]["high_rate_rps"] is not None
 
 
-def test_a_first_trial_that_proves_nothing_is_an_error(conducted):
+def test_a_first_trial_that_proves_nothing_is_an_error(searched):
     """A server that cannot be reached would have an empty answer."""
     with pytest.raises(BackendError, match="It is gone"):
-        conducted(0, BackendError("It is gone."))
+        searched(0, BackendError("It is gone."))
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "told"),
+    ("low", "high", "reported"),
     [
         (4.757, 5.657, "between 4.757 and 5.657 req/s, unresolved"),
         (31.2, None, "above 31.2 req/s (every rate tried was sustained), unresolved"),
         (None, 2.5, "below 2.5 req/s (no rate tried was sustained), unresolved"),
     ],
 )
-def test_one_side_is_told_as_such(low, high, told):
+def test_one_side_is_reported_as_such(low, high, reported):
     """A number would be invented for the other side."""
     one = {
         "goal": 0.9,
@@ -88,14 +88,14 @@ def test_one_side_is_told_as_such(low, high, told):
         "bracket": {"low_rate_rps": low, "high_rate_rps": high},
     }
 
-    assert f"Capacity at 90%: {told}" == capacity.headline({}, one)
+    assert f"Capacity at 90%: {reported}" == capacity.headline({}, one)
 
 
-def test_trials_that_were_left_out_are_counted(conducted):
+def test_trials_that_were_left_out_are_counted(searched):
     """A client that is late every other time would look as good as any."""
-    told = capacity._cost({**conducted(9), "invalid": ["4 req/s, seed 0: The client was late."]})
+    reported = capacity._cost({**searched(9), "invalid": ["4 req/s, seed 0: The client was late."]})
 
-    assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in told
+    assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in reported
 
 
 def answered(found, at_rps=None):
@@ -113,42 +113,42 @@ def answered(found, at_rps=None):
 def test_what_ended_a_search_is_what_more_is_advised_of(why, stopped, advised):
     """'6 seeds were not enough. It would take 5 seeds: allow more time with --budget', with no budget given."""
     guess = Estimate(10.0, None, None, dict.fromkeys(range(3), 2.3), "joint", {})
-    told = answered(Found(guess, resolved=False, why=why, stopped=stopped))[2]
+    reported = answered(SearchResult(guess, resolved=False, why=why, stopped=stopped))[2]
 
-    assert advised in told
-    assert ("--budget" in told) == ("--budget" in advised)
+    assert advised in reported
+    assert ("--budget" in reported) == ("--budget" in advised)
 
 
 @pytest.mark.parametrize(
-    ("at_rps", "verdict", "told"),
+    ("at_rps", "verdict", "reported"),
     [
         (12.0, "carried", "12 req/s is sustained by the rates that were tried."),
         (200.0, "not carried", "200 req/s is not sustained by the rates that were tried."),
     ],
 )
-def test_a_rate_that_the_rates_tried_decide_lies_beyond_no_interval(at_rps, verdict, told):
+def test_a_rate_that_the_rates_tried_decide_lies_beyond_no_interval(at_rps, verdict, reported):
     """'Below the whole interval' would stand beside no interval, and 'unresolved' beside the verdict."""
     beyond = Estimate(50.0, 13.0, 189.0, dict.fromkeys(range(12), 3.9), "joint", {})
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
-    info, one, shown = answered(Found(beyond, resolved=True, bracket=tried), at_rps)
+    info, one, shown = answered(SearchResult(beyond, resolved=True, bracket=tried), at_rps)
 
     assert (verdict, None, None) == (one["at"]["verdict"], one["low_rps"], one["why"])
-    assert told in shown
+    assert reported in shown
     assert "interval" not in shown
     assert info["exit_code"] == (verdict == "not carried")
-    assert UNTRIED == answered(Found(beyond, resolved=True, bracket=tried))[1]["why"]
+    assert UNTRIED == answered(SearchResult(beyond, resolved=True, bracket=tried))[1]["why"]
 
 
 @pytest.mark.parametrize(
-    ("state", "recorded", "verdict", "told"),
+    ("state", "recorded", "verdict", "reported"),
     [
         ("resolved", True, "carried", "5 req/s is sustained: it is not above the capacity of this recording."),
         ("resolved", True, "not carried", "5 req/s is not sustained: it is above the capacity of this recording."),
         ("unreachable", False, "not carried", "5 req/s is not sustained."),
     ],
 )
-def test_without_an_interval_no_rate_lies_beyond_it(state, recorded, verdict, told):
+def test_without_an_interval_no_rate_lies_beyond_it(state, recorded, verdict, reported):
     """A recording and a goal that no rate reaches have no interval that a rate could leave."""
     one = {"at": {"rate_rps": 5.0, "verdict": verdict}, "low_rps": None, "state": state}
 
-    assert told == capacity._verdict({"one_traffic": recorded}, one)
+    assert reported == capacity._verdict({"one_traffic": recorded}, one)

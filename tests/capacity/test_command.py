@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.cli import main
-from harness.stats.seeds import knees
+from harness.stats.seeds import capacity_by_seed
 
 SIM = ["--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet"]
 QUICK = [*SIM, "--requests", "300", "--tolerance", "20%", "--no-adjust"]
@@ -23,7 +23,7 @@ def bench(capsys):
     return run
 
 
-def test_a_capacity_is_told_with_its_interval_and_what_binds(bench):
+def test_a_capacity_is_reported_with_its_interval_and_what_binds(bench):
     """The product: how much can it carry, and how sure is that?"""
     code, out, _ = bench(*QUICK, "--goal", "80%")
 
@@ -34,7 +34,7 @@ def test_a_capacity_is_told_with_its_interval_and_what_binds(bench):
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_json_is_the_stored_answer_and_the_same_command_goes_on(bench, tmp_path):
+def test_json_is_the_stored_answer_and_a_rerun_resumes(bench, tmp_path):
     """A search that was killed would begin anew, or end with another answer."""
     arguments = [*QUICK, "--goal", "80%", "--out", tmp_path / "cap", "--format", "json"]
     code, out, _ = bench(*arguments)
@@ -45,7 +45,7 @@ def test_json_is_the_stored_answer_and_the_same_command_goes_on(bench, tmp_path)
     assert code == again_code == first["exit_code"]
     assert first["answers"] == second["answers"] == json.loads((tmp_path / "cap/capacity.json").read_text())["answers"]
     assert first["cost"]["requests"] == second["cost"]["requests"]
-    assert len(knees(first, 0.8)) == first["answers"][0]["seeds"]
+    assert len(capacity_by_seed(first, 0.8)) == first["answers"][0]["seeds"]
 
 
 @pytest.mark.nightly
@@ -70,7 +70,7 @@ def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
     assert json.loads(out)["answers"] == json.loads(again)["answers"]
 
 
-def test_a_search_that_was_killed_is_told_as_such(tmp_path, capsys):
+def test_a_search_that_was_killed_is_reported_as_such(tmp_path, capsys):
     """`bench report` of what a kill left would end in a traceback."""
     (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")
     main(["report", str(tmp_path)])
@@ -88,13 +88,13 @@ def test_another_search_in_the_same_folder_is_refused(bench, tmp_path):
 
 
 def test_one_rate_is_answered_by_the_exit_code(bench):
-    """A pull request asks whether 1 req/s is still carried, and wants yes or no."""
+    """A pull request asks whether 1 req/s is still sustained, and wants yes or no."""
     assert 0 == bench(*QUICK, "--goal", "80%", "--at", "0.5")[0]
     assert 1 == bench(*QUICK, "--goal", "80%", "--at", "30")[0]
 
 
-def test_a_goal_that_no_rate_reaches_is_said_to_be_unreachable(bench):
-    """A capacity of 0 without a reason helps nobody."""
+def test_a_goal_that_no_rate_reaches_is_reported_as_unreachable(bench):
+    """A capacity of 0 without a reason is no help."""
     code, out, _ = bench(*QUICK, "--slo", "ttft=0.001")
 
     assert code == 1
@@ -120,7 +120,7 @@ def test_markdown_holds_the_same_rate(bench):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--goal", "1"], "must be a share below 1"),
         (["--goal", "nine"], "--goal must be a share"),
@@ -134,10 +134,10 @@ def test_markdown_holds_the_same_rate(bench):
         (["--requests", "300", "--warmup", "300"], "leaves nothing of the 300 requests"),
     ],
 )
-def test_wrong_input_is_one_sentence(bench, arguments, said):
+def test_wrong_input_is_one_sentence(bench, arguments, message):
     """A traceback, or a search of something else than was meant."""
     code, _, err = bench(*SIM, *arguments)
 
     assert code == 2
-    assert said in err
+    assert message in err
     assert 1 == len(err.strip().splitlines())

@@ -1,4 +1,4 @@
-"""What a capacity is asked to keep, and when a probe is decided."""
+"""The conditions of a capacity, and when a probe is decided."""
 
 import numpy as np
 import pytest

@@ -40,7 +40,7 @@ def test_one_rate_makes_no_curve():
     assert fit([10.0, 10.0], [0.9, 0.8], [100, 100]) is None
 
 
-def test_rates_at_which_nobody_missed_leave_the_slope_finite():
+def test_rates_at_which_no_request_missed_leave_the_slope_finite():
     """A perfect separation would send the capacity to whichever rate happened to be tried."""
     found = fit([8.0, 9.0, 12.0], [1.0, 1.0, 0.0], [2000] * 3)
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from harness.experiments.capacity.conditions import JOINT, Condition
-from harness.experiments.capacity.estimate import Shares, as_found, estimate, mean_interval
+from harness.experiments.capacity.estimate import Shares, estimate, mean_interval, measured_shares
 from harness.experiments.capacity.trials import Key
 
 WANTED = (Condition(JOINT, 0.9),)
@@ -23,7 +23,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(system):
     true_rps = _pooled_capacity(system())
     inside = 0
     for number in range(100):
-        found = estimate(_trials(system(), range(1000 * number, 1000 * number + 8)), WANTED, as_found)
+        found = estimate(_trials(system(), range(1000 * number, 1000 * number + 8)), WANTED, measured_shares)
         inside += found.low_rps <= true_rps <= found.high_rps
 
     assert stats.binomtest(inside, 100, 0.95).pvalue > 0.001
@@ -43,27 +43,29 @@ def _pooled_capacity(system):
 
 def test_the_knees_of_the_seeds_are_the_capacity_and_its_error(system):
     """A comparison by seeds would contradict the capacities that it compares."""
-    found = estimate(_trials(system(), range(10)), WANTED, as_found)
-    knees = np.array(list(found.knees.values()))
+    found = estimate(_trials(system(), range(10)), WANTED, measured_shares)
+    capacity_by_seed = np.array(list(found.capacity_by_seed.values()))
 
-    assert pytest.approx(found.rate_rps) == math.exp(knees.mean())
-    assert pytest.approx((math.log(found.low_rps), math.log(found.high_rps))) == mean_interval(Shares(tuple(knees)))
+    assert pytest.approx(found.rate_rps) == math.exp(capacity_by_seed.mean())
+    assert pytest.approx((math.log(found.low_rps), math.log(found.high_rps))) == mean_interval(
+        Shares(tuple(capacity_by_seed))
+    )
 
 
 def test_few_seeds_give_no_interval(system):
     """Four seeds would be printed with an interval that is luck."""
-    found = estimate(_trials(system(), range(4)), WANTED, as_found)
+    found = estimate(_trials(system(), range(4)), WANTED, measured_shares)
 
     assert found.low_rps is None
     assert math.inf == found.half_width
 
 
 def test_the_lowest_crossing_counts_and_binds(system):
-    """A system would be said to carry a rate at which one of its conditions is broken."""
+    """A system would be reported to sustain a rate at which one of its conditions is broken."""
     trials = _trials(system(), range(6), rates=(9.0, 10.0, 11.0))
     wanted = (Condition(JOINT, 0.9), Condition("ttft=0.25", 0.97))
 
-    assert "ttft=0.25" == estimate(trials, wanted, as_found).binding
+    assert "ttft=0.25" == estimate(trials, wanted, measured_shares).binding
 
 
 def test_the_error_that_all_trials_share_widens_the_interval():
@@ -75,7 +77,7 @@ def test_the_error_that_all_trials_share_widens_the_interval():
 
 
 def test_cliff_far_from_the_curve_through_all_trials_is_found(system):
-    """An SLO that breaks at once would have a capacity far below rates that were seen to be carried."""
+    """An SLO that breaks at once would have a capacity far below rates that were seen to be sustained."""
     plateau = {3.139: 0.993, 3.403: 0.999, 3.922: 0.686, 4.706: 0.147, 5.132: 0.287, 6.158: 0.242}
     trials = []
     for rate_rps, share in plateau.items():
@@ -83,16 +85,16 @@ def test_cliff_far_from_the_curve_through_all_trials_is_found(system):
         flat.attainment = lambda *_, share=share: share
         trials += [flat.trial(Key(seed, rate_rps, 600)) for seed in range(8)]
 
-    found = estimate(trials, (Condition(JOINT, 0.99),), as_found)
+    found = estimate(trials, (Condition(JOINT, 0.99),), measured_shares)
 
     assert 3.139 < found.rate_rps < 3.922
     assert found.low_rps is None or found.high_rps > 3.3
 
 
 def test_guess_beyond_all_trials_has_no_interval(system):
-    """A rate that was never tried near would be told with certainty."""
+    """A rate that was never tried near would be reported with certainty."""
     trials = _trials(system(), range(8), rates=(2.0, 2.2))
 
-    found = estimate(trials, WANTED, as_found)
+    found = estimate(trials, WANTED, measured_shares)
 
     assert found is None or found.low_rps is None

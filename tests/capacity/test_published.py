@@ -3,7 +3,7 @@
 import pytest
 
 from harness.experiments.capacity.conditions import settings
-from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.store import Store
 from harness.options import RunSpec
 
@@ -22,7 +22,7 @@ def test_capacity_of_the_example_of_distserve() -> None:
         slo="p90:ttft=0.4,p90:tpot=0.04",
     )  # fmt: skip
 
-    found = conduct(
+    found = run_search(
         set_up(spec, settings(None, None, None, None, None, None, None, adjust=True)), Store(None), workers=1
     )
 

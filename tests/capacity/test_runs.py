@@ -45,7 +45,7 @@ def test_a_whole_trial_is_a_run_that_can_be_read(tmp_path):
     assert len(run.requests) == tried.requests == tried.shares[0].of == 60
 
 
-def test_a_server_that_never_gives_way_is_unresolved(tmp_path, capsys):
+def test_a_server_that_is_never_overloaded_is_unresolved(tmp_path, capsys):
     """The rate would be doubled until the time is over."""
     code = main(
         ["capacity", "--backend", NULL, "--lengths", "fixed:prompt=8,output=3", "--slo", "ttft=5", "--requests", "20",
@@ -84,7 +84,7 @@ def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeyp
 
 @pytest.mark.parametrize("goal", [None, 0.9])
 def test_a_server_that_fails_has_no_capacity(tmp_path, goal):
-    """Errors of a broken server would be told as a capacity of 0, with exit code 1."""
+    """Errors of a broken server would be reported as a capacity of 0, with exit code 1."""
     task = _task(5.0, goal, 60)
     broken = replace(task, spec=replace(SPEC, backend=f"{NULL},fail_share=0.3"))
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from harness.experiments.capacity.aim import Bracket, Found, Side, sustained
 from harness.experiments.capacity.estimate import Estimate
+from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side, sustained
 
 
 @pytest.mark.parametrize("knee_rps", [0.3, 10.0, 300.0])
@@ -43,7 +43,7 @@ def test_a_goal_at_the_edge_is_not_decided(system):
     assert "hardly" in found.why
 
 
-def test_a_system_that_carries_every_rate_is_unresolved(system):
+def test_a_system_that_sustains_every_rate_is_unresolved(system):
     """The highest rate that was tried would be printed as the capacity."""
     found = system(knee_rps=1e12).searched()
 
@@ -65,8 +65,8 @@ def test_a_budget_of_nothing_says_so(system):
     assert "the budget was spent" in system().searched(budget=0).why
 
 
-def test_one_rate_that_is_asked_about_ends_the_search_early(system):
-    """Whether 5 req/s are carried would cost as much as the capacity itself."""
+def test_one_rate_to_decide_ends_the_search_early(system):
+    """Whether 5 req/s are sustained would cost as much as the capacity itself."""
     near, far = system(scatter=0.05), system(scatter=0.05)
     near.searched(tolerance=0.005, max_seeds=40)
     far.searched(tolerance=0.005, max_seeds=40, at_rps=5.0)
@@ -80,7 +80,7 @@ def test_no_more_seeds_than_allowed_are_used(system):
 
     assert not found.resolved
     assert "12 seeds were not enough." == found.why
-    assert 12 >= len(found.estimate.knees)
+    assert 12 >= len(found.estimate.capacity_by_seed)
 
 
 def test_trials_of_another_goal_help(system):
@@ -97,7 +97,7 @@ def test_trials_of_another_goal_help(system):
 def _keys(found):
     from harness.experiments.capacity.trials import Key
 
-    return [Key(seed, 10.0, 2000) for seed in found.estimate.knees]
+    return [Key(seed, 10.0, 2000) for seed in found.estimate.capacity_by_seed]
 
 
 def test_a_recording_needs_no_seeds(system):
@@ -122,7 +122,7 @@ def test_trials_shorter_than_a_queue_takes_to_fill_pass_no_rate(system):
 
 @pytest.mark.parametrize("fooled_rps", [14.0, 40.0])
 def test_whole_trials_that_contradict_the_probes_bracket_again(system, fooled_rps):
-    """All whole trials would lie above the capacity, and the curve be followed to where nobody looked."""
+    """All whole trials would lie above the capacity, and the curve be followed to rates that were not tried."""
     found = system(fooled_rps=fooled_rps).searched()
 
     assert found.answered is not None
@@ -148,16 +148,16 @@ def test_an_interval_beyond_the_rates_tried_is_no_answer():
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
     inside = Bracket(Side(48.0, 4, 8000), Side(52.0, 4, 8000), 12.0, 200.0)
 
-    assert Found(estimate, resolved=True, bracket=tried).answered is None
-    assert Found(estimate, resolved=True, bracket=inside).answered is estimate
-    assert Found(Estimate(50.0, None, None, {}, "joint", {}), resolved=False, bracket=inside).answered is None
+    assert SearchResult(estimate, resolved=True, bracket=tried).answered is None
+    assert SearchResult(estimate, resolved=True, bracket=inside).answered is estimate
+    assert SearchResult(Estimate(50.0, None, None, {}, "joint", {}), resolved=False, bracket=inside).answered is None
 
 
 @pytest.mark.parametrize(
     ("rate_rps", "verdict"), [(12.0, True), (15.0, None), (40.0, None), (150.0, None), (200.0, False)]
 )
-def test_a_rate_asked_about_is_decided_by_an_interval_and_by_trials(rate_rps, verdict):
-    """--at would be answered by a curve where nobody has looked."""
+def test_a_rate_is_decided_by_an_interval_and_by_trials(rate_rps, verdict):
+    """--at would be answered by a curve at rates that were not tried."""
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
 
     assert verdict is sustained(rate_rps, Estimate(50.0, 13.0, 189.0, {}, "joint", {}), tried)
@@ -209,8 +209,8 @@ def test_long_trials_leave_an_answer_that_is_right(system, seed):
     assert system().searched(first_seed=1000 * seed).answered is not None
 
 
-def test_a_rate_asked_about_is_carried_only_if_long_trials_carry_it(system):
-    """--at 66 would be 'carried' of a system that collapses at 62 after some minutes."""
+def test_a_rate_is_sustained_only_if_long_trials_sustain_it(system):
+    """--at 66 would be sustained by a system that collapses at 62 after some minutes."""
     collapsing = {"knee_rps": 70.0, "lasts_s": 100.0, "collapses_rps": 62.0}
     found = {rate: system(**collapsing).searched(at_rps=rate) for rate in (50.0, 66.0, 90.0)}
 
@@ -220,7 +220,7 @@ def test_a_rate_asked_about_is_carried_only_if_long_trials_carry_it(system):
 
 @pytest.mark.parametrize("budget", [24, 25, 26, 27, 28, 30])
 def test_a_budget_that_ends_before_the_check_resolves_nothing(system, budget):
-    """An answer would be called sure that nobody has checked."""
+    """An unchecked answer would be called certain."""
     collapsing = system(knee_rps=70.0, lasts_s=100.0, collapses_rps=62.0)
 
     assert not collapsing.searched(budget=budget).resolved

@@ -8,7 +8,7 @@ import pytest
 from harness.errors import Interrupted, UsageError
 from harness.experiments.capacity import execute as module
 from harness.experiments.capacity.conditions import Settings
-from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.store import ANSWER, Store
 from harness.experiments.capacity.trials import simulated
 from harness.options import RunSpec
@@ -47,7 +47,7 @@ def test_two_searches_do_not_share_a_folder(setup, tmp_path):
     fcntl.flock(handle, fcntl.LOCK_EX)
 
     with pytest.raises(UsageError, match="is being written by another search"):
-        conduct(setup, Store(tmp_path))
+        run_search(setup, Store(tmp_path))
     os.close(handle)
 
 
@@ -73,7 +73,7 @@ def test_kill_in_the_first_write_leaves_a_folder_that_can_be_used(setup, tmp_pat
 
 def test_ctrl_c_is_not_called_a_spent_budget(setup, interrupted_after):
     """Who pressed Ctrl-C would look for a limit that was never set."""
-    info = conduct(setup, Store(None), make=interrupted_after(9), workers=1)
+    info = run_search(setup, Store(None), make=interrupted_after(9), workers=1)
 
     assert ("interrupted", 5) == (info["state"], info["exit_code"])
     assert "the search was interrupted" in info["answers"][0]["why"]
@@ -96,7 +96,7 @@ def test_ctrl_c_between_trials_keeps_them(setup, monkeypatch):
                 return end.value
 
     monkeypatch.setattr(module, "search", search)
-    info = conduct(setup, Store(None), workers=1)
+    info = run_search(setup, Store(None), workers=1)
 
     assert ("interrupted", 4) == (info["state"], info["cost"]["trials"] + info["cost"]["probes"])
     assert "the search was interrupted" in info["answers"][0]["why"]
@@ -105,4 +105,4 @@ def test_ctrl_c_between_trials_keeps_them(setup, monkeypatch):
 def test_ctrl_c_before_the_first_trial_has_no_answer(setup, interrupted_after):
     """An answer without a trial would stand in the folder."""
     with pytest.raises(Interrupted, match="before the first trial"):
-        conduct(setup, Store(None), make=interrupted_after(0), workers=1)
+        run_search(setup, Store(None), make=interrupted_after(0), workers=1)

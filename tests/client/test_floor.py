@@ -124,11 +124,11 @@ def test_the_larger_of_before_and_after_counts() -> None:
     after = {**before, "ttft": {"p50_s": 0.5, "p99_s": 3.0}, "tpot": {"p50_s": None, "p99_s": None}}
     both = combined(before, after)
 
-    assert {"p50_s": 1.0, "p99_s": 3.0} == both["ttft"]
-    assert {"p50_s": 1.0, "p99_s": 2.0} == both["tpot"]
-    assert 5 == both["streams"]
-    assert after == both["after"]
-    assert None is combined(before, before)["after"]
+    assert (1.0, 3.0) == (both.ttft.p50_s, both.ttft.p99_s)
+    assert (1.0, 2.0) == (both.tpot.p50_s, both.tpot.p99_s)
+    assert 5 == both.streams
+    assert after == both.after
+    assert None is combined(before, before).after
 
 
 def test_a_client_that_cannot_be_aimed_says_so() -> None:

@@ -164,10 +164,10 @@ def test_the_required_members_are_enough_for_traffic(others):
 NO_PLUGINS = {
     "backends/client/connection.py": "the socket of a connection that may not be open",
     "harness/cli/explain.py": "the name of a type",
-    "harness/compose.py": "modules of forms",
     "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",
     "harness/registry.py": "modules, and what they hold before they are imported",
     "reports/_page.py": "figures of plotly",
+    "reports/_tables.py": "values of the summary by the names of their rows",
     "reports/traffic/__init__.py": "columns of pandas or pyarrow",
     "workloads/readers/_lines.py": "files that are open",
 }

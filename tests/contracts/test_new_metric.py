@@ -86,7 +86,7 @@ def test_a_new_metric_is_shown_everywhere(run):
     assert "first-gap" in run("list metrics")
     assert "Source: this test." in run("explain first-gap")
     assert {"p50", "p99"} <= scored["latencies"]["first_gap"].keys()
-    assert "First gap p50" in run("slo a --slo first_gap=0.05")
+    assert "First gap p50" in run("slo a --slo first_gap=0.05 --format markdown")
     assert "first_gap mean" in run("compare c b")
     assert "first_gap" in json.loads(run("report curve --format json"))["points"][0]["metrics"]
     assert "First gap p50 (ms)" in run("report curve --format markdown")

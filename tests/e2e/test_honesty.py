@@ -186,7 +186,7 @@ def test_what_a_trace_cannot_do_is_not_advised(sim: Sim, trace: str) -> None:
     """--rate is refused with --trace: the advice of the warning would end in an error."""
     _, found, _ = sim("--trace", trace, "--start", "100s", "--policy", "static:batch=1")
 
-    remedies = {w.code: w.remedy for w in found["warnings"]}
+    remedies = {w["code"]: w["remedy"] for w in found["warnings"]}
     assert "--start, --stop" in remedies["overload"]
     assert not any("--rate" in remedy or "--seed" in remedy for remedy in remedies.values())
 
@@ -254,7 +254,7 @@ def test_no_advice_tells_users_of_a_closed_loop_to_lower_the_rate(sim: Sim) -> N
     assert (
         "wait longer with --drain, or take fewer users (--arrivals closed:users=N)" == _warning(found, "cut")["remedy"]
     )
-    assert not any("--rate" in warning.remedy for warning in found["warnings"])
+    assert not any("--rate" in warning["remedy"] for warning in found["warnings"])
 
 
 def test_a_system_that_computes_shared_prefixes_whole_is_reported(sim: Sim) -> None:
@@ -262,15 +262,15 @@ def test_a_system_that_computes_shared_prefixes_whole_is_reported(sim: Sim) -> N
     shared = sim("--prefixes", "shared:tokens=64", "--requests", "20")[1]
     plain = sim("--requests", "20")[1]
 
-    assert "no-prefix-cache" in {w.code for w in shared["warnings"]}
-    assert "no-prefix-cache" not in {w.code for w in plain["warnings"]}
+    assert "no-prefix-cache" in {w["code"] for w in shared["warnings"]}
+    assert "no-prefix-cache" not in {w["code"] for w in plain["warnings"]}
 
 
 def test_sessions_cut_by_the_end_of_the_run_are_reported_where_they_are_bound(sim: Sim) -> None:
     """Half a task would keep a deadline that the whole would miss."""
     sessions = ("--sessions", "fixed:turns=4,think=10s", "--duration", "30s", "--rate", "4", "--slo", "task=60")
 
-    assert "cut-tasks" in {w.code for w in sim(*sessions)[1]["warnings"]}
+    assert "cut-tasks" in {w["code"] for w in sim(*sessions)[1]["warnings"]}
 
 
 def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, trace: str) -> None:
@@ -288,7 +288,7 @@ def test_requests_longer_than_the_context_are_reported(sim: Sim) -> None:
     assert warning["message"].startswith("5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the lo")
     assert warning["remedy"] == "take a --model with a longer context, or limit the lengths (--lengths)"
     assert "longer than the context of opt-13b" in text
-    assert "context" not in {w.code for w in short["warnings"]}
+    assert "context" not in {w["code"] for w in short["warnings"]}
     assert "valid, with 2 warnings (context, few-requests)" == long["verdict"]["text"]
 
 
@@ -302,7 +302,7 @@ def test_rows_of_a_trace_that_are_not_sent_are_reported(sim: Sim, trace: str) ->
     expected = "3 of 1,100 rows of quiet_then_busy.csv are not sent: 3 because GeneratedTokens is 0"
     assert expected == _warning(found, "dropped-rows")["message"]
     assert expected in text
-    assert "dropped-rows" not in {w.code for w in part["warnings"]}
+    assert "dropped-rows" not in {w["code"] for w in part["warnings"]}
 
 
 @pytest.mark.parametrize(("bound", "warned"), [("ttft=250", True), ("P99:tpot=61", True), ("ttft=60,e2e=600", False)])
@@ -310,7 +310,7 @@ def test_a_bound_of_minutes_for_one_token_is_questioned(bound: str, warned: bool
     """`--slo ttft=250` was meant in milliseconds: everything would be within the SLO."""
     _, found, _ = sim("--requests", "5", "--slo", bound)
 
-    assert warned == ("loose-bound" in {w.code for w in found["warnings"]})
+    assert warned == ("loose-bound" in {w["code"] for w in found["warnings"]})
     if warned:
         assert _warning(found, "loose-bound")["remedy"].endswith("ms for milliseconds")
 
@@ -321,7 +321,7 @@ def test_rows_before_the_start_are_no_loss() -> None:
 
 
 def _warning(found: dict[str, Any], code: str) -> dict[str, str]:
-    one: dict[str, str] = next(w for w in found["warnings"] if w.code == code)
+    one: dict[str, str] = next(w for w in found["warnings"] if w["code"] == code)
     return one
 
 

@@ -54,7 +54,7 @@ def test_a_front_end_that_is_known_is_not_guessed(endpoint, capsys):
         (["--users", "2,4"], "--users must begin with 1"),
         (["--users", "1"], "name another number"),
         (["--users", "1,x"], "--users must be numbers"),
-        (["--latency", "abc"], "An endpoint can tell the latency models linear and mixed"),
+        (["--latency", "abc"], "An endpoint identifies the latency models linear and mixed"),
     ],
 )
 def test_a_wrong_probe_is_told_in_a_sentence(endpoint, capsys, args, message):

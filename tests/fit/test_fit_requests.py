@@ -86,7 +86,7 @@ def test_whole_runs_are_held_out_where_there_are_several():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--latency", "table"], "Requests can tell the latency models linear and mixed"),
+        (["--latency", "table"], "Requests identify the latency models linear and mixed"),
         (["--latency", "linear", "--fix", "bas_s=1"], "Did you mean 'base_s'?"),
         (["--latency", "linear", "--backend", "engine"], "--backend must be the simulator"),
         (["--latency", "linear", "--steps", "x"], "--steps and --requests are given at once"),

@@ -23,7 +23,7 @@ from _capacity_cases import CASES, TRUTHS, truth
 
 from harness.experiments import pool
 from harness.experiments.capacity.conditions import settings
-from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.store import Store
 from harness.experiments.trial import at_rate, simulate
 from harness.metrics import slo
@@ -48,7 +48,7 @@ def searched(number: int, case: str, tolerance: str, adjust: bool) -> Searched:
     """The search of that number."""
     told = settings(None, None, tolerance, None, None, None, None, adjust=adjust)
     setup = set_up(replace(CASES[case], seed=APART * (number + 1)), told)
-    info = conduct(setup, Store(None), workers=1)
+    info = run_search(setup, Store(None), workers=1)
     found = info["answers"][0]
     rates = [math.nan if found[key] is None else found[key] for key in ("capacity_rps", "low_rps", "high_rps")]
     return Searched(*rates, found["seeds"], info["cost"]["requests"], found["state"] == "resolved")

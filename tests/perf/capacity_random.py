@@ -19,7 +19,7 @@ import numpy as np
 from harness.data.warmup_cut import kept
 from harness.errors import BenchError
 from harness.experiments.capacity.conditions import settings
-from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.store import Store
 from harness.experiments.trial import at_rate, own_rate, simulate
 from harness.metrics import slo
@@ -80,7 +80,7 @@ def judged(number: int, budget: str, requests: int) -> Judged:
     system = f"{' '.join(str(part) for part in parts if part is not None)} {goal:g}"
     try:
         setup = set_up(replace(spec, goal=goal), settings(f"{goal:g}", None, None, None, budget, None, None))
-        (answer,) = conduct(setup, Store(None), workers=1)["answers"]
+        (answer,) = run_search(setup, Store(None), workers=1)["answers"]
     except BenchError as error:
         return Judged(number, system, str(error)[:60], 0.0, gross=False, shares="")
     bracket: Mapping[str, Any] = answer["bracket"] or {}

@@ -1,4 +1,4 @@
-"""What is built of candidates: ratios, copies, ties, and what a unit is worth."""
+"""What is built of candidates: ratios, copies, ties, and the value of a unit."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from harness.errors import UsageError
 from harness.experiments.place.combine import Scored, replicated, tied, units
 from harness.experiments.place.search import apart, rate
-from harness.experiments.place.systems import Algorithm, Cluster, Kind, Shape, System, Worth, worth
+from harness.experiments.place.systems import Algorithm, Cluster, Kind, Objective, Shape, System, load_objective
 
 NODE = Cluster(1, 8)
 
@@ -18,12 +18,12 @@ def scored(
     shape: Shape,
     *per_gpu: float,
     other: Shape | None = None,
-    saves: Worth | None = None,
+    saves: Objective | None = None,
 ) -> Scored:
     """A candidate with these rates per GPU, one a seed."""
     system = System(kind, "a100-80g", shape, other)
     found = rate(dict(enumerate(per_gpu)), 0.0625)
-    return Scored(algorithm, system, found, (saves or Worth()).of(system, found.value * system.gpus), "joint")
+    return Scored(algorithm, system, found, (saves or Objective()).of(system, found.value * system.gpus), "joint")
 
 
 def test_two_prefill_replicas_feed_one_decode_replica() -> None:
@@ -31,7 +31,7 @@ def test_two_prefill_replicas_feed_one_decode_replica() -> None:
     found = units(
         "high",
         [scored("high", "prefill", Shape(), 5.6), scored("high", "decode", Shape(), 10.0)],
-        Worth(),
+        Objective(),
         Cluster(1, 4),
     )
 
@@ -40,9 +40,9 @@ def test_two_prefill_replicas_feed_one_decode_replica() -> None:
 
 
 def test_the_faster_side_does_not_help() -> None:
-    """A unit would promise more than its weaker side carries."""
+    """A unit would promise more than its weaker side sustains."""
     found = units(
-        "high", [scored("high", "prefill", Shape(), 1.0), scored("high", "decode", Shape(), 9.0)], Worth(), NODE
+        "high", [scored("high", "prefill", Shape(), 1.0), scored("high", "decode", Shape(), 9.0)], Objective(), NODE
     )
 
     assert all(unit.total_rps <= 7 * 1.0 + 1e-9 for unit in found)
@@ -50,24 +50,24 @@ def test_the_faster_side_does_not_help() -> None:
 
 
 def test_of_equal_rates_the_one_with_fewer_gpus_wins() -> None:
-    """More GPUs would be bought for nothing; the other one is told as a tie."""
+    """More GPUs would be bought for nothing; the other one is reported as a tie."""
     small = scored("low", "pair", Shape(2, 1), 4.75, other=Shape())
     large = scored("low", "pair", Shape(2, 1), 4.75, other=Shape(2, 1))
 
-    best, *others = units("low", [large, small], Worth(), NODE)
+    best, *others = units("low", [large, small], Objective(), NODE)
 
     assert ("P(2,1) D(1,1)", 3) == (best.name, best.gpus)
     equal, near = tied(best, others)
     assert (["P(2,1) D(2,1)"], []) == ([unit.name for unit in equal], near)
 
 
-def test_what_seeds_do_not_tell_apart_is_said() -> None:
+def test_what_seeds_do_not_separate_is_reported() -> None:
     """A user would take luck of the draw for a better placement."""
     best = scored("vllm++", "colocated", Shape(2, 1), 3.0, 3.4, 3.1)
     near = scored("vllm++", "colocated", Shape(), 3.1, 3.2, 3.0)
     far = scored("vllm++", "colocated", Shape(4, 1), 1.0, 1.1, 1.0)
 
-    first, *others = units("vllm++", [far, near, best], Worth(), NODE)
+    first, *others = units("vllm++", [far, near, best], Objective(), NODE)
 
     assert "(2,1)" == first.name
     assert ["(1,1)"] == [unit.name for unit in tied(first, others)[1]]
@@ -76,13 +76,13 @@ def test_what_seeds_do_not_tell_apart_is_said() -> None:
 
 def test_copies_for_a_target_rate() -> None:
     """The fleet would be too small, or a GPU would stand idle."""
-    pair = units("low", [scored("low", "pair", Shape(2, 1), 2.0, other=Shape())], Worth(), NODE)[0]
+    pair = units("low", [scored("low", "pair", Shape(2, 1), 2.0, other=Shape())], Objective(), NODE)[0]
     apart_ = units(
-        "high", [scored("high", "prefill", Shape(), 5.0), scored("high", "decode", Shape(), 10.0)], Worth(), NODE
+        "high", [scored("high", "prefill", Shape(), 5.0), scored("high", "decode", Shape(), 10.0)], Objective(), NODE
     )[0]
 
-    copies = replicated(pair, 25.0, Worth())
-    sides = replicated(apart_, 25.0, Worth())
+    copies = replicated(pair, 25.0, Objective())
+    sides = replicated(apart_, 25.0, Objective())
 
     assert ("5 x P(2,1) D(1,1)", 15, pytest.approx(30.0)) == (copies.name, copies.gpus, copies.total_rps)
     assert ("5 x P(1,1) + 3 x D(1,1)", pytest.approx(25.0)) == (sides.name, sides.total_rps)
@@ -91,7 +91,7 @@ def test_copies_for_a_target_rate() -> None:
 def test_watts_may_differ_between_the_sides(tmp_path: Path) -> None:
     """Decode draws less power than prefill: a unit with more decode GPUs would be valued too low."""
     (tmp_path / "power.toml").write_text("[a100-80g]\nprefill = 400\ndecode = 200\nmixed = 300\n")
-    saves = worth("power", str(tmp_path / "power.toml"), ("a100-80g",))
+    saves = load_objective("power", str(tmp_path / "power.toml"), ("a100-80g",))
 
     found = scored("low", "pair", Shape(2, 1), 1.0, other=Shape(), saves=saves)
 
@@ -101,28 +101,28 @@ def test_watts_may_differ_between_the_sides(tmp_path: Path) -> None:
 def test_money_is_per_hour(tmp_path: Path) -> None:
     """Requests per unit of money would be off by 3,600."""
     (tmp_path / "prices.toml").write_text("a100-80g = 1.8\n")
-    saves = worth("cost", str(tmp_path / "prices.toml"), ("a100-80g",))
+    saves = load_objective("cost", str(tmp_path / "prices.toml"), ("a100-80g",))
 
     assert pytest.approx(2000.0) == scored("vllm++", "colocated", Shape(), 1.0, saves=saves).value
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        ("h100 = 3", "tells nothing of 'a100-80g'"),
+        ("h100 = 3", "has no entry for 'a100-80g'"),
         ("a100-80g = -1", "must be a number above 0, got -1"),
         ("a100-80g = 'two'", "must be a number above 0, got 'two'"),
-        ("[a100-80g]\nprefill = 1", "tells of 'a100-80g' no 'mixed'"),
+        ("[a100-80g]\nprefill = 1", "has no 'mixed' for 'a100-80g'"),
         ("a100-80g =", "is not TOML"),
         (None, "cannot be read"),
     ],
 )
-def test_a_wrong_table_is_one_sentence(content: str | None, said: str, tmp_path: Path) -> None:
+def test_a_wrong_table_is_one_sentence(content: str | None, message: str, tmp_path: Path) -> None:
     """A user must learn what the file should hold."""
     file = tmp_path / "prices.toml"
     if content is not None:
         file.write_text(content)
     with pytest.raises(UsageError) as error:
-        worth("cost", str(file), ("a100-80g",))
+        load_objective("cost", str(file), ("a100-80g",))
 
-    assert said in str(error.value)
+    assert message in str(error.value)

@@ -10,13 +10,13 @@ WIDTH = 0.0625
 
 
 def system(capacity_rps: float):
-    """A system that carries every rate up to its capacity."""
+    """A system that sustains every rate up to its capacity."""
     return lambda rate_rps: None if rate_rps <= capacity_rps else "ttft=0.2"
 
 
 @given(st.floats(0.02, 300.0))
 @settings(max_examples=60, deadline=None)
-def test_the_rate_is_carried_and_the_next_one_is_not(capacity_rps: float) -> None:
+def test_the_rate_is_sustained_and_the_next_one_is_not(capacity_rps: float) -> None:
     """A placement would promise a rate that fails, or leave one on the table (E23)."""
     found = bisected(system(capacity_rps), 8.0, WIDTH)
 
@@ -46,7 +46,7 @@ def test_a_seed_that_agrees_costs_two_trials() -> None:
 
 
 @pytest.mark.parametrize("seeds", ["first", "further"])
-def test_what_carries_nothing_has_rate_nothing(seeds: str) -> None:
+def test_what_sustains_nothing_has_rate_nothing(seeds: str) -> None:
     """A search for a rate that is not there would never end."""
     first = bisected(system(0.0), 8.0, WIDTH)
     found = first if seeds == "first" else nearby(system(0.0), first)

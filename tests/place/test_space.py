@@ -39,14 +39,14 @@ def test_pipelines_over_nodes_keep_both_sides_on_each() -> None:
     assert {"prefill": "1:tp=4,pp=4", "decode": "1:tp=2,pp=8"} == across.parts
 
 
-def test_what_is_left_out_is_told_with_its_reason() -> None:
+def test_what_is_left_out_is_reported_with_its_reason() -> None:
     """A user would take the best of what was tried for the best there is."""
     here = space("opt-13b", "a100-80g", Cluster(1, 8), refused)
 
-    told = {one.name: one.reason for one in here.skipped}
-    assert "3 does not divide the 40 attention heads of opt-13b" == told["tp 3"]
-    assert "does not divide the 40 layers of opt-13b" == told["pp 3, 6, 7"]
-    assert "no numbers for so many stages" == told["(1,8)"]
+    printed = {one.name: one.reason for one in here.skipped}
+    assert "3 does not divide the 40 attention heads of opt-13b" == printed["tp 3"]
+    assert "does not divide the 40 layers of opt-13b" == printed["pp 3, 6, 7"]
+    assert "no numbers for so many stages" == printed["(1,8)"]
     assert Shape(1, 8) not in here.shapes
 
 

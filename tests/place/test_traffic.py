@@ -23,7 +23,7 @@ def test_the_released_planner_draws_as_its_code_does() -> None:
 
 @pytest.mark.parametrize("released", [True, False])
 def test_other_arrivals_stay_what_they_are(released: bool) -> None:
-    """Bursts that were asked for would be smoothed into Poisson arrivals in silence."""
+    """Requested bursts would be smoothed into Poisson arrivals in silence."""
     bursty = {"arrivals": "gamma:cv=4"}
     times_s = traffic(spec(**bursty), (0,), released=released).at(0, 1.0).table["scheduled_s"].to_numpy()
 

@@ -45,7 +45,7 @@ def collisions(seen: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", "ttft=0.07,e2e=0.3"])
+@pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", pytest.param("ttft=0.07,e2e=0.3", marks=pytest.mark.nightly)])
 def test_texts_of_a_run_stand_apart(slo: str, width: int, make_run: MakeRun, opened: Open) -> None:
     """A bound could not be read beside its line, nor an axis on a phone."""
     seen = opened(Html().render(make_run(200, slo=slo, failed=9)), width=width, height=14_000)

@@ -12,6 +12,7 @@ import pytest
 from harness.api import RequestRecord, Step
 from harness.data.folder import Run
 from harness.data.records import steps_table, to_table
+from harness.data.run_json import RunInfo
 from harness.metrics import slo as slos
 from harness.metrics.measure import marked
 from reports import _data, _stages, _tables, figures
@@ -52,8 +53,8 @@ def staged() -> MakeStaged:
 
     def make(records: Sequence[RequestRecord], steps: Sequence[Step] = (), slo: str = "ttft=1,tpot=1") -> Run:
         bounds = [dataclasses.asdict(b) for b in slos.parse(slo).bounds] if slo else []
-        info = {"state": "finished", "slo": {"text": slo, "goal": 0.9, "bounds": bounds}, "summary": {}}
-        return Run(Path("demo"), info, to_table(records), steps_table(steps), None, complete=True)
+        info = {"schema": 1, "state": "finished", "slo": {"text": slo, "goal": 0.9, "bounds": bounds}, "summary": {}}
+        return Run(Path("demo"), RunInfo.of(info), to_table(records), steps_table(steps), None, complete=True)
 
     return make
 

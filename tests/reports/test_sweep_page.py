@@ -378,7 +378,7 @@ def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
     """Two crossings would stand beside one another, and nobody could tell whose they are."""
     scored = answer(sources(swept), RescoreOptions(objectives=(read("ttft=0.3,tpot=0.1"),)))
-    told = pages.document(scored, swept / "slo.json").answer
+    told = " ".join(found.text for found in pages.document(scored, swept / "slo.json").findings)
 
     assert "tpot=0.1 (policy=sarathi): 90%" in told
     assert "tpot=0.1 (policy=vllm-v0): 90%" in told

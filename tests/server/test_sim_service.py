@@ -323,7 +323,7 @@ def test_the_context_is_what_memory_and_policy_allow(spec, tokens):
 
 @pytest.mark.parametrize(
     ("spec", "words"),
-    [("sim:compat=distserve_sim", "compat=distserve_sim makes other answers"), ("sim:model=gpt-9", "No model named")],
+    [("sim:compat=distserve_sim", "compat=distserve_sim changes the lengths"), ("sim:model=gpt-9", "No model named")],
 )
 def test_what_has_no_real_time_is_one_sentence(spec, words):
     """The user must hear it before the server listens."""

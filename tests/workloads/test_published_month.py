@@ -125,8 +125,8 @@ def test_a_short_run_is_not_accused_of_another_rate(spec: str) -> None:
     short = np.fromiter(islice(made.times(np.random.default_rng(0)), 300), float)
     long = np.concatenate([short, short[-1] + made.settles_s + np.arange(1000.0)])
 
-    assert judged(short, law)["rate_z"] is None
-    assert judged(long, law)["rate_z"] is not None
+    assert judged(short, law).rate_z is None
+    assert judged(long, law).rate_z is not None
     assert made.settles_s == load("chatbot", arrivals=spec).settles_s
 
 

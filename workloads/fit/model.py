@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from harness.data import files
 from harness.errors import UsageError, no_such
-from workloads.fit import _lengths, _picture
+from workloads.fit import _lengths, _plot_data
 from workloads.fit.process import Process, from_json
 
 VERSION = 1
@@ -137,7 +137,7 @@ class Model:
 
     def picture(self) -> dict[str, Any]:
         """Facts for `reports.traffic.page`: the trace (after a fit), a draw as long, and dispersion curves."""
-        return _picture.facts(self, self.table)
+        return _plot_data.facts(self, self.table)
 
     def lines(self) -> list[tuple[str, str]]:
         """Source, parameters and quality in words and numbers, each with the name of what it is about."""

@@ -19,7 +19,7 @@ class ReasoningInBudget:
     mean of that difficulty (`reasoning_mean_tokens`, joined by '/') and coefficient of variation `reasoning_cv`. The
     answer and the prompt are lognormal too. Reasoning is cut at the budget, the answer at what reasoning left of it,
     so an answer may be missing. `parts` gives the two lengths apart. Source: the form, the budget of 8,192 and the
-    data sets (GSM8K, MATH-500, AIME, GPQA) of lqinfdim/RLMServing (ICLR 2026); the means, in tokens, are estimates.
+    data sets (GSM8K, MATH-500, AIME, GPQA) of lqinfdim/RLMServing (ICLR 2026); the means, in tokens, are chosen here.
     """
 
     budget_tokens: int = 8192

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from harness.api import Slo
 from harness.errors import BackendError, NotValid
-from harness.experiments.capacity.aim import Bracket, Found, sustained
 from harness.experiments.capacity.conditions import JOINT, exit_code
 from harness.experiments.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, Estimate
+from harness.experiments.capacity.search_spec import Bracket, SearchResult, sustained
 from harness.metrics import slo
 from harness.stats.curves import falling
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup
-    from harness.experiments.capacity.trials import Ledger, Tried
+    from harness.experiments.capacity.trials import Ledger, Trial
 
 
-INTERRUPTED = "the search was interrupted; with the same --out the same command goes on."
+INTERRUPTED = "the search was interrupted; rerun the command with the same --out to resume."
 UNTRIED = "the curve through the trials crosses the goal outside of the rates that were tried."
 MOST_NEEDED = 1000
 """Seeds beyond which more of them are no advice."""
@@ -29,7 +29,7 @@ MOST_NEEDED = 1000
 
 def answer(
     setup: Setup,
-    found: Sequence[tuple[float, Found]],
+    found: Sequence[tuple[float, SearchResult]],
     ledger: Ledger,
     wall_s: float,
     *,
@@ -39,7 +39,7 @@ def answer(
 ) -> dict[str, Any]:
     """The whole answer; no number in it is infinite or NaN. `invalid`: why trials were thrown away, `failed`: the one
     that ended the search."""
-    from harness.experiments.capacity.store import asked_of
+    from harness.experiments.capacity.store import search_options
 
     if interrupted or failed is not None:
         why = INTERRUPTED if failed is None else str(failed)
@@ -49,7 +49,7 @@ def answer(
     answers = [_answer(setup, goal, one, gpus) for goal, one in found]
     verdicts = [a["at"]["verdict"] for a in answers if a["at"]]
     return {
-        **asked_of(setup),
+        **search_options(setup),
         "state": "interrupted" if interrupted else "finished",
         "exit_code": exit_code([a["state"] for a in answers], verdicts) if failed is None else failed.exit_code,
         "slo": slo.stored(setup.slo),
@@ -67,7 +67,7 @@ def answer(
     }
 
 
-def _output_tokens(trials: Sequence[Tried]) -> dict[str, float]:
+def _output_tokens(trials: Sequence[Trial]) -> dict[str, float]:
     """Seed -> output tokens per request over its whole trials; a simulator always answers what is requested."""
     found: dict[int, list[float]] = {}
     for tried in trials:
@@ -76,7 +76,7 @@ def _output_tokens(trials: Sequence[Tried]) -> dict[str, float]:
     return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
 
 
-def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, Any]:
+def _answer(setup: Setup, goal: float, found: SearchResult, gpus: object) -> dict[str, Any]:
     estimate = found.answered
     state = "unreachable" if found.unreachable else "resolved" if found.resolved and estimate else "unresolved"
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
@@ -97,13 +97,13 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
         "half_width": half,
         "bracket": None if found.unreachable else _bracket(found.bracket),
         "requests": found.planned or setup.requests,
-        "seeds": 0 if estimate is None else len(estimate.knees),
+        "seeds": 0 if estimate is None else len(estimate.capacity_by_seed),
         "per_gpu_rps": per_gpu,
         "binding": binding,
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
         "why": (None if decided else UNTRIED) if untried else found.why,
         "needs": _needs(setup, found, half),
-        "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.knees.items()},
+        "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         "at": at,
     }
 
@@ -119,8 +119,8 @@ def _bracket(bracket: Bracket) -> dict[str, Any] | None:
     }
 
 
-def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iterable[dict[str, Any]]:
-    for condition, bound in zip(setup.aim(goal).bounds, setup.slo.bounds, strict=True):
+def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[dict[str, Any]]:
+    for condition, bound in zip(setup.search_spec(goal).bounds, setup.slo.bounds, strict=True):
         percentile = bound.percentile is not None  # a share of requests it has not
         curve = found.bounds.get(condition.text)
         own_rps = None if curve is None else curve.crossing(condition.goal)
@@ -133,8 +133,8 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iter
         }
 
 
-def _at(rate_rps: float, found: Found) -> dict[str, Any]:
-    """Whether the system carries one rate: only an interval that leaves it out decides, with trials on that side."""
+def _at(rate_rps: float, found: SearchResult) -> dict[str, Any]:
+    """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
     if found.stopped == "check":
@@ -144,7 +144,7 @@ def _at(rate_rps: float, found: Found) -> dict[str, Any]:
     return {"rate_rps": rate_rps, "verdict": {True: "carried", False: "not carried", None: "unresolved"}[good]}
 
 
-def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
+def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
     if found.resolved or found.estimate is None or found.stopped == "outside" or setup.recorded:
         return None
@@ -152,7 +152,7 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
         return None
     tolerance = setup.settings.tolerance_of(setup.clock)
     requests = found.planned or setup.requests
-    seeds = len(found.estimate.knees)
+    seeds = len(found.estimate.capacity_by_seed)
     if half is None or seeds < FEWEST_SEEDS:
         allowed = setup.settings.max_seeds + max(1, FEWEST_SEEDS - seeds)
         more_of = "time with --budget" if found.stopped == "budget" else f"seeds with --max-seeds {allowed}"
@@ -171,19 +171,19 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     )
 
 
-def _shown(objective: Slo, found: Sequence[tuple[float, Found]]) -> str:
-    """The condition whose curve is told: the one that decides the first goal that has an answer."""
+def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
+    """The condition whose curve is shown: the one that decides the first goal that has an answer."""
     single = not all(bound.percentile for bound in objective.bounds)
     default = JOINT if single else slo.bound_text(objective.bounds[0])
     return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 
-def _planned(setup: Setup, found: Sequence[tuple[float, Found]]) -> int:
-    """Requests of the trials whose curve is told: those of the first goal that has whole trials."""
+def _planned(setup: Setup, found: Sequence[tuple[float, SearchResult]]) -> int:
+    """Requests of the trials whose curve is shown: those of the first goal that has whole trials."""
     return next((one.planned for _, one in found if one.planned is not None), setup.requests)
 
 
-def curve(trials: Sequence[Tried], planned: int, text: str = JOINT) -> list[dict[str, Any]]:
+def curve(trials: Sequence[Trial], planned: int, text: str = JOINT) -> list[dict[str, Any]]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     points = []
     for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):

@@ -1,4 +1,4 @@
-"""Where a capacity lies, roughly: whether requests keep the SLO without load, and two rates on both sides of it."""
+"""Where a capacity lies, roughly: whether requests meet the SLO without load, and two rates on both sides of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.experiments.capacity.aim import Aim, Bracket, Found, Measures, Side, Wanted, plain
 from harness.experiments.capacity.conditions import Condition, Share, kept_all
 from harness.experiments.capacity.estimate import Shares, mean_interval
-from harness.experiments.capacity.trials import Key, Tried
+from harness.experiments.capacity.search_spec import (
+    AttainmentMeasure,
+    Bracket,
+    SearchResult,
+    SearchSpec,
+    Side,
+    TrialRequest,
+    plain,
+)
+from harness.experiments.capacity.trials import Key, Trial
 from harness.metrics import slo as slos
 
 WIDE = 1.1
@@ -43,7 +51,7 @@ SURE = 3.29
 
 
 def sides(
-    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+    trials: Sequence[Trial], wanted: Sequence[Condition], measure: Callable[[Sequence[Trial], Condition], Shares]
 ) -> Bracket:
     """The rates on both sides of the goals, of whole trials: every rate below the one met them, and none above the
     other did.
@@ -91,29 +99,33 @@ def _rate(side: Side) -> float:
     return side.rate_rps
 
 
-def without_load(aim: Aim, measure: Measures) -> Generator[list[Wanted], list[Tried], Found | Tried]:
+def unloaded_baseline(
+    spec: SearchSpec, measure: AttainmentMeasure
+) -> Generator[list[TrialRequest], list[Trial], SearchResult | Trial]:
     """A trial of requests one by one; Found where the goal is missed even then."""
-    rate_rps = plain(aim.own_rps / 1000)
-    few = yield [Wanted(Key(aim.first_seed, rate_rps, min(aim.planned, FEW)))]
+    rate_rps = plain(spec.own_rps / 1000)
+    few = yield [TrialRequest(Key(spec.first_seed, rate_rps, min(spec.planned, FEW)))]
     if not few:
-        return Found(None, resolved=False, why="the budget was spent before the first trial was over.")
-    side = _side_without_load(few, aim.wanted)
+        return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
+    side = _unloaded_side(few, spec.wanted)
     if side is True:
         return few[0]
     if side is False:
-        return Found(None, resolved=True, unreachable=True, why=_unreachable(few, aim))
-    seeds = 1 if aim.one_traffic else aim.first_seeds
-    trials = yield [Wanted(Key(aim.first_seed + number, rate_rps, aim.planned)) for number in range(seeds)]
+        return SearchResult(None, resolved=True, unreachable=True, why=_unreachable(few, spec))
+    seeds = 1 if spec.one_traffic else spec.first_seeds
+    trials = yield [TrialRequest(Key(spec.first_seed + number, rate_rps, spec.planned)) for number in range(seeds)]
     if len(trials) < seeds:
-        return Found(None, resolved=False, why="the budget was spent before it was known whether any rate is carried.")
-    side = kept_all(_pooled(trials), aim.wanted) if aim.one_traffic else _side_of(trials, aim.wanted, measure)
+        return SearchResult(
+            None, resolved=False, why="the budget was spent before it was known whether any rate is sustained."
+        )
+    side = kept_all(_pooled(trials), spec.wanted) if spec.one_traffic else _side_of(trials, spec.wanted, measure)
     if side is None:
-        return Found(None, resolved=False, why=_at_the_edge(trials, aim))
-    return few[0] if side else Found(None, resolved=True, unreachable=True, why=_unreachable(trials, aim))
+        return SearchResult(None, resolved=False, why=_at_the_edge(trials, spec))
+    return few[0] if side else SearchResult(None, resolved=True, unreachable=True, why=_unreachable(trials, spec))
 
 
-def _side_of(trials: Sequence[Tried], wanted: Sequence[Condition], measure: Measures) -> bool | None:
-    """Whether the mean over seeds keeps every goal, or misses one; None where an interval holds a goal."""
+def _side_of(trials: Sequence[Trial], wanted: Sequence[Condition], measure: AttainmentMeasure) -> bool | None:
+    """Whether the mean over seeds meets every goal, or misses one; None where an interval holds a goal."""
     sides: list[bool | None] = []
     for condition in wanted:
         measure.fit(trials, condition)
@@ -122,8 +134,8 @@ def _side_of(trials: Sequence[Tried], wanted: Sequence[Condition], measure: Meas
     return False if False in sides else None if None in sides else True
 
 
-def _side_without_load(trials: Sequence[Tried], wanted: Sequence[Condition]) -> bool | None:
-    """Whether the goals are surely kept, or one is surely missed: requests that never meet are independent."""
+def _unloaded_side(trials: Sequence[Trial], wanted: Sequence[Condition]) -> bool | None:
+    """Whether the goals are surely met, or one is surely missed: requests that never meet are independent."""
     shares = {share.text: share for share in _pooled(trials)}
     away = []
     for condition in wanted:
@@ -134,7 +146,7 @@ def _side_without_load(trials: Sequence[Tried], wanted: Sequence[Condition]) -> 
     return False if min(away) < -SURE else True if min(away) > SURE else None
 
 
-def _pooled(trials: Sequence[Tried]) -> list[Share]:
+def _pooled(trials: Sequence[Trial]) -> list[Share]:
     """The shares of all trials together."""
     texts = [share.text for share in trials[0].shares]
     return [
@@ -142,24 +154,24 @@ def _pooled(trials: Sequence[Tried]) -> list[Share]:
     ]
 
 
-def _at_the_edge(trials: Sequence[Tried], aim: Aim) -> str:
+def _at_the_edge(trials: Sequence[Trial], spec: SearchSpec) -> str:
     shares = {share.text: share for share in _pooled(trials)}
-    told = ", ".join(f"{shares[c.text].met / max(1, shares[c.text].of):.1%} of {c.text}" for c in aim.wanted)
+    attained = ", ".join(f"{shares[c.text].met / max(1, shares[c.text].of):.1%} of {c.text}" for c in spec.wanted)
     return (
-        f"even without load the requests keep hardly what is asked ({told}; asked: "
-        f"{100 * aim.goal:.4g}%), so whether any rate is low enough is not decided; "
-        "ask for a little more or a little less."
+        f"even without load attainment is hardly the goal ({attained}; goal: "
+        f"{100 * spec.goal:.4g}%), so whether any rate is low enough is not decided; "
+        "set a slightly higher or lower goal."
     )
 
 
-def _unreachable(trials: Sequence[Tried], aim: Aim) -> str:
+def _unreachable(trials: Sequence[Trial], spec: SearchSpec) -> str:
     shares = {share.text: share for share in _pooled(trials)}
-    worst = min(aim.wanted, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
-    bounds = sorted(aim.bounds, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
+    worst = min(spec.wanted, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
+    bounds = sorted(spec.bounds, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
     binding = bounds[0] if bounds else worst
     share = shares[binding.text]
     return (
-        f"even without load only {share.met / max(1, share.of):.1%} of the requests keep {binding.text} "
+        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {binding.text} "
         f"({100 * binding.goal:.4g}% have to), so no rate is low enough."
     )
 
@@ -175,34 +187,38 @@ class Probed:
     missed: Sequence[Side]
 
 
-def bracketed(aim: Aim, alone: Tried | None) -> Generator[list[Wanted], list[Tried], Probed | Found]:
+def bracketed(
+    spec: SearchSpec, alone: Trial | None
+) -> Generator[list[TrialRequest], list[Trial], Probed | SearchResult]:
     """Two rates near to one another, of which the first seed's probes met the goal at one. `alone`: without load."""
     bracket = Bracket()
-    passed: Tried | None = None
+    passed: Trial | None = None
     met = [] if alone is None else [Side(alone.key.rate_rps, 1, alone.requests)]
     missed: list[Side] = []
-    from_rps = aim.from_rps or (8 / alone.e2e_s if alone and alone.e2e_s else aim.own_rps)
+    from_rps = spec.from_rps or (8 / alone.e2e_s if alone and alone.e2e_s else spec.own_rps)
     fewest = (
-        aim.planned if aim.one_traffic else min(aim.planned, max(FEWEST_IN_PROBE, round(aim.planned * PROBE_SHARE)))
+        spec.planned if spec.one_traffic else min(spec.planned, max(FEWEST_IN_PROBE, round(spec.planned * PROBE_SHARE)))
     )
     planned, rate_rps = fewest, plain(from_rps)
     for _ in range(DOUBLINGS):
-        made = yield [Wanted(Key(aim.first_seed, rate_rps, planned, aim.goal), aim.wanted)]
+        made = yield [TrialRequest(Key(spec.first_seed, rate_rps, planned, spec.goal), spec.wanted)]
         if not made:
-            return Found(None, resolved=False, why=spent(aim, planned, rate_rps), bracket=_or_alone(bracket, alone))
+            return SearchResult(
+                None, resolved=False, why=spent(spec, planned, rate_rps), bracket=_or_alone(bracket, alone)
+            )
         probe = made[0]
         if probe.passed and (needed := _in_flight(probe) * SHORTEST) > planned:
-            if planned >= aim.most_planned:
-                why = _too_short(aim, planned, rate_rps, needed)
-                return Found(None, resolved=False, why=why, bracket=_or_alone(bracket, alone))
-            planned = min(aim.most_planned, max(2 * planned, math.ceil(needed)))
+            if planned >= spec.most_planned:
+                why = _too_short(spec, planned, rate_rps, needed)
+                return SearchResult(None, resolved=False, why=why, bracket=_or_alone(bracket, alone))
+            planned = min(spec.most_planned, max(2 * planned, math.ceil(needed)))
             continue
         passed = probe if probe.passed else passed
         side = Side(rate_rps, 1, probe.requests, probe.overloaded)
         (met if probe.passed else missed).append(side)
         bracket = bracket.with_side(side, met=bool(probe.passed))
         if bracket.low is None and probe.e2e_s and _in_flight(probe) < IDLE:
-            return Found(None, resolved=True, unreachable=True, why=_never_carried(probe, aim))
+            return SearchResult(None, resolved=True, unreachable=True, why=_never_sustained(probe, spec))
         if bracket.ratio <= WIDE:
             break
         low, high = bracket.low, bracket.high
@@ -212,49 +228,49 @@ def bracketed(aim: Aim, alone: Tried | None) -> Generator[list[Wanted], list[Tri
             next_rps = high.rate_rps / 2 if high else 2 * low.rate_rps if low else from_rps
         planned, rate_rps = fewest, plain(next_rps)
     if bracket.low is None or bracket.high is None or passed is None:
-        return Found(None, resolved=False, why=_no_side(bracket), bracket=_or_alone(bracket, alone))
-    return Probed(bracket, _of_whole(aim, _in_flight(passed)), met, missed)
+        return SearchResult(None, resolved=False, why=_no_side(bracket), bracket=_or_alone(bracket, alone))
+    return Probed(bracket, _of_whole(spec, _in_flight(passed)), met, missed)
 
 
-def _in_flight(tried: Tried) -> float:
+def _in_flight(tried: Trial) -> float:
     """Requests in the system on average, by Little's law."""
     return tried.key.rate_rps * (tried.e2e_s or 0.0)
 
 
-def _of_whole(aim: Aim, in_flight: float) -> int:
+def _of_whole(spec: SearchSpec, in_flight: float) -> int:
     """Requests of a whole trial, so many that a queue has time to grow."""
-    planned = aim.planned
-    while planned < (LONG if aim.virtual else SHORTEST) * in_flight and 2 * planned <= aim.most_planned:
+    planned = spec.planned
+    while planned < (LONG if spec.virtual else SHORTEST) * in_flight and 2 * planned <= spec.most_planned:
         planned *= 2
     return planned
 
 
-def _or_alone(bracket: Bracket, alone: Tried | None) -> Bracket:
+def _or_alone(bracket: Bracket, alone: Trial | None) -> Bracket:
     """With the rate of requests one by one, where no other is known to meet the goal."""
     if bracket.low is not None or alone is None:
         return bracket
     return bracket.with_side(Side(alone.key.rate_rps, 1, alone.requests), met=True)
 
 
-def _never_carried(probe: Tried, aim: Aim) -> str:
-    """A probe that was ended tells a side and no share."""
+def _never_sustained(probe: Trial, spec: SearchSpec) -> str:
+    """A probe that was ended early gives a side and no share."""
     return (
-        f"even at {probe.key.rate_rps:.4g} req/s, where requests hardly meet, the goal of {100 * aim.goal:.4g}% under "
-        f"{slos.text(aim.slo)} is missed, so no rate is low enough."
+        f"even at {probe.key.rate_rps:.4g} req/s, where requests hardly meet, the goal of {100 * spec.goal:.4g}% under "
+        f"{slos.text(spec.slo)} is missed, so no rate is low enough."
     )
 
 
-def _too_short(aim: Aim, planned: int, rate_rps: float, needed: float) -> str:
-    more = "replay a longer part" if aim.one_traffic else f"give --requests {math.ceil(needed):,}".replace(",", "")
+def _too_short(spec: SearchSpec, planned: int, rate_rps: float, needed: float) -> str:
+    more = "replay a longer part" if spec.one_traffic else f"give --requests {math.ceil(needed):,}".replace(",", "")
     return (
         f"{planned:,} requests at {rate_rps:.4g} req/s are sent within {planned / rate_rps:.2g} s, too short against "
         f"the {needed / SHORTEST / rate_rps:.2g} s that one takes to show whether a queue grows; {more} or more."
     )
 
 
-def spent(aim: Aim, planned: int, rate_rps: float) -> str:
+def spent(spec: SearchSpec, planned: int, rate_rps: float) -> str:
     """Why no more trials were made: the next one would have been of so many requests at that rate."""
-    if aim.virtual:
+    if spec.virtual:
         return "the budget was spent."
     span_s = planned / rate_rps
     return f"the budget does not hold the next trial: {planned:,} requests at {rate_rps:.4g} req/s take {span_s:.0f} s."

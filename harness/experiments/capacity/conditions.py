@@ -1,6 +1,6 @@
-"""What a capacity is asked to keep: shares of requests, each with the goal that it has to reach.
+"""The conditions of a capacity: shares of requests, each with the goal that it has to reach.
 
-What a search is told beside the options of a run.
+Also the options of a search beside those of a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Definition = Literal["joint", "separate", "sarathi"]
 
 JOINT = "joint"
-"""Name of the share of requests that keep every bound on a single request."""
+"""Name of the share of requests that meet all per-request bounds."""
 
 _PERCENTILE = re.compile(r"p[\d.]+:")
 
@@ -50,7 +50,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """How one trial fared in one share: `met` of `of`, and whom it met where it is a share of requests.
+    """One share of one trial: `met` of `of`, and which requests met it where it is a share of requests.
 
     `mask` (kept,) is in order of request ids; None for shares of gaps and of one class of traffic.
     """
@@ -234,12 +234,12 @@ def _budget(text: str) -> float:
 
 
 def requests_of(spec: RunSpec, clock: str) -> int:
-    """Requests that a trial sends: those asked for, or the usual number and a tenth more for the warm-up."""
+    """Requests that a trial sends: the number given, or the usual number and a tenth more for the warm-up."""
     return math.ceil(KEPT[clock] * FOR_WARMUP) if spec.requests is None else spec.requests
 
 
 def exit_code(states: Sequence[str], verdicts: Sequence[str]) -> int:
-    """0 known; 1 surely not carried at the rate asked about, or at no rate; 5 not decided."""
+    """0 known; 1 surely not sustained at the rate of --at, or at no rate; 5 not decided."""
     if verdicts:
         return 1 if "not carried" in verdicts else 5 if "unresolved" in verdicts else 0
     return 1 if "unreachable" in states else 5 if "unresolved" in states else 0

@@ -16,7 +16,7 @@ from harness.stats.curves import Curve, crossing, fit
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition
-    from harness.experiments.capacity.trials import Tried
+    from harness.experiments.capacity.trials import Trial
 
 CONFIDENCE = 0.95
 FITTED = 2
@@ -52,7 +52,7 @@ class Estimate:
     rate_rps: float
     low_rps: float | None
     high_rps: float | None
-    knees: dict[int, float]
+    capacity_by_seed: dict[int, float]
     binding: str
     curves: dict[str, Curve]
     shared_error: float = 0.0
@@ -66,7 +66,7 @@ class Estimate:
 
 
 def estimate(
-    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+    trials: Sequence[Trial], wanted: Sequence[Condition], measure: Callable[[Sequence[Trial], Condition], Shares]
 ) -> Estimate | None:
     """The lowest crossing of the conditions with its interval; None where no curve crosses."""
     found = _lowest(trials, wanted, measure)
@@ -80,7 +80,7 @@ def estimate(
     return Estimate(found.rate_rps, None, None, {}, found.binding, found.curves, found.error)  # a guess, far from all
 
 
-def nearby(trials: Sequence[Tried], rate_rps: float, curves: Mapping[str, Curve]) -> list[Tried]:
+def nearby(trials: Sequence[Trial], rate_rps: float, curves: Mapping[str, Curve]) -> list[Trial]:
     """The trials that have a say in what happens at a rate, by how steep the curves are."""
     slope = max((abs(curve.slope) for curve in curves.values()), default=0.0)
     within = min(NEAR, NEAR_LOGIT / slope) if slope else NEAR
@@ -88,7 +88,7 @@ def nearby(trials: Sequence[Tried], rate_rps: float, curves: Mapping[str, Curve]
 
 
 def _between(
-    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+    trials: Sequence[Trial], wanted: Sequence[Condition], measure: Callable[[Sequence[Trial], Condition], Shares]
 ) -> float | None:
     """The lowest rate at which the means of neighbouring rates cross a goal; None where none is crossed."""
     found = []
@@ -104,31 +104,31 @@ def _between(
 
 
 def _with_interval(
-    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+    trials: Sequence[Trial], wanted: Sequence[Condition], measure: Callable[[Sequence[Trial], Condition], Shares]
 ) -> Estimate | None:
     whole = _lowest(trials, wanted, measure)
     if whole is None:
         return None
     seeds = sorted({t.key.seed for t in trials})
     ln = math.log(whole.rate_rps)
-    knees: dict[int, float] = {}
+    capacity_by_seed: dict[int, float] = {}
     for seed in seeds if len(seeds) > 1 else []:
         without = _lowest([t for t in trials if t.key.seed != seed], wanted, measure)
         if without is None:  # one seed alone holds the curve up
             return Estimate(whole.rate_rps, None, None, {}, whole.binding, whole.curves)
-        knees[seed] = len(seeds) * ln - (len(seeds) - 1) * math.log(without.rate_rps)
-    low, high = _interval(list(knees.values()), whole.error)
+        capacity_by_seed[seed] = len(seeds) * ln - (len(seeds) - 1) * math.log(without.rate_rps)
+    low, high = _interval(list(capacity_by_seed.values()), whole.error)
     if low is None or high is None:
-        return Estimate(whole.rate_rps, None, None, knees, whole.binding, whole.curves, whole.error)
-    rate_rps = math.exp(float(np.mean(list(knees.values()))))
-    return Estimate(rate_rps, low, high, knees, whole.binding, whole.curves, whole.error)
+        return Estimate(whole.rate_rps, None, None, capacity_by_seed, whole.binding, whole.curves, whole.error)
+    rate_rps = math.exp(float(np.mean(list(capacity_by_seed.values()))))
+    return Estimate(rate_rps, low, high, capacity_by_seed, whole.binding, whole.curves, whole.error)
 
 
-def _interval(knees: Sequence[float], shared_error: float) -> tuple[float | None, float | None]:
+def _interval(capacity_by_seed: Sequence[float], shared_error: float) -> tuple[float | None, float | None]:
     """Student's t on the pseudo-values, widened by the error that they share."""
-    if len(knees) < FEWEST_SEEDS:
+    if len(capacity_by_seed) < FEWEST_SEEDS:
         return None, None
-    low, high = mean_interval(Shares(tuple(knees), shared_error))
+    low, high = mean_interval(Shares(tuple(capacity_by_seed), shared_error))
     return math.exp(low), math.exp(high)
 
 
@@ -152,7 +152,7 @@ class _Crossing:
 
 
 def _lowest(
-    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+    trials: Sequence[Trial], wanted: Sequence[Condition], measure: Callable[[Sequence[Trial], Condition], Shares]
 ) -> _Crossing | None:
     """Where the first of the conditions stops to hold; None where one of them has no falling curve."""
     rates = [t.key.rate_rps for t in trials]
@@ -172,14 +172,14 @@ def _lowest(
 
 
 def curve_of(
-    trials: Sequence[Tried], condition: Condition, measure: Callable[[Sequence[Tried], Condition], Shares]
+    trials: Sequence[Trial], condition: Condition, measure: Callable[[Sequence[Trial], Condition], Shares]
 ) -> Curve | None:
     """The curve of one condition through all trials."""
     shares = measure(trials, condition).values
     return fit([t.key.rate_rps for t in trials], shares, [t.share(condition.text).of for t in trials])
 
 
-def as_found(trials: Sequence[Tried], condition: Condition) -> Shares:
+def measured_shares(trials: Sequence[Trial], condition: Condition) -> Shares:
     """The attainment of each trial as it was measured."""
     found = [t.share(condition.text) for t in trials]
     return Shares(tuple(s.met / s.of if s.of else 1.0 for s in found))

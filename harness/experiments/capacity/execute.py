@@ -1,4 +1,4 @@
-"""Carries a search out: makes the trials that it wants, keeps them, and minds the budget."""
+"""Runs a search: the trials that it requests, a ledger of their results, and a budget."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from harness.api import Slo
 from harness.data.folder import new_folder
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
-from harness.experiments.capacity.aim import Aim, Found, Trials, Wanted
 from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.conditions import Condition, Settings, requests_of, under
-from harness.experiments.capacity.estimate import Shares, as_found
+from harness.experiments.capacity.estimate import Shares, measured_shares
 from harness.experiments.capacity.search import search
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.traffic import Adjusted, Traffic, adjustable
-from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Tried, simulated
+from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, simulated
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.run import RUNS, default_folder
 from harness.validity.warmup import check_leaves
 
 
-class Makes(Protocol):
-    """Makes trials."""
+class TrialFactory(Protocol):
+    """Runs trials."""
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
-        """Each as soon as it is over."""
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
+        """Each as soon as it ends."""
         ...
 
 
-class AsFound:
+class MeasuredAttainment:
     """Attainment as it was measured, where the traffic cannot be known beforehand."""
 
-    def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
+    def fit(self, trials: Sequence[Trial], condition: Condition) -> None:
         """Nothing to learn."""
 
-    def __call__(self, trials: Sequence[Tried], condition: Condition) -> Shares:
+    def __call__(self, trials: Sequence[Trial], condition: Condition) -> Shares:
         """The attainment of each trial."""
-        return as_found(trials, condition)
+        return measured_shares(trials, condition)
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Budget:
     begun_s: float = field(default_factory=time.monotonic)
     interrupted: bool = False
     failed: BackendError | NotValid | None = None
-    """What ended the search: a trial that proves nothing."""
+    """What ended the search: an invalid trial."""
 
     @property
     def spent_s(self) -> float:
@@ -89,9 +89,9 @@ class Setup:
         """`virtual` or `wall`."""
         return "virtual" if self.planned.virtual else "wall"
 
-    def aim(self, goal: float) -> Aim:
+    def search_spec(self, goal: float) -> SearchSpec:
         """The search for one goal."""
-        return Aim(
+        return SearchSpec(
             slo=self.slo,
             goal=goal,
             definition=self.settings.definition,
@@ -117,7 +117,7 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
     objective = under(settings.definition, first.slo)
     if not objective.bounds:
-        raise UsageError("A capacity needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
+        raise UsageError("A capacity needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
     fixed = spec.requests is not None
@@ -126,32 +126,32 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted, fixed)
 
 
-def conduct(
+def run_search(
     setup: Setup,
     store: Store,
-    make: Makes | None = None,
+    make: TrialFactory | None = None,
     *,
     workers: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Search every goal and give what capacity.json holds. Ctrl-C ends it with what there is by then.
+    """Search every goal and return the content of capacity.json. Ctrl-C ends it with the results so far.
 
-    A trial that proves nothing decides nothing: it ends the search with what there is by then, or raises BackendError
-    or NotValid where that is nothing. Raises Interrupted where no trial was over.
+    An invalid trial decides nothing: it ends the search with the results so far, or raises BackendError
+    or NotValid where there are none. Raises Interrupted where no trial had ended.
     """
     budget = Budget(setup.settings.budget_s)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
         if make is None and setup.planned.virtual:
-            make = Simulates(processes)
+            make = SimulatedTrials(processes)
         elif make is None:
             assert store.path is not None  # folder_of gives one to every search under the wall clock
             make = Runs(store.path, tell)
-        desk = _Desk(setup, store.ledger, make, budget, tell)
-        found = [(goal, _searched(setup, goal, desk)) for goal in setup.settings.goals]
+        runner = TrialRunner(setup, store.ledger, make, budget, tell)
+        found = [(goal, _search_goal(setup, goal, runner)) for goal in setup.settings.goals]
         if budget.failed is not None and not len(store.ledger):
             raise budget.failed
         if budget.interrupted and not len(store.ledger):
-            raise Interrupted("interrupted before the first trial was over; the same command starts again.")
+            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
         invalid = make.invalid if isinstance(make, Runs) else []
         info = answer(
             setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
@@ -162,57 +162,57 @@ def conduct(
 
 
 @dataclass(frozen=True, slots=True)
-class Simulates:
+class SimulatedTrials:
     """Makes trials of a simulator, several at a time."""
 
     processes: pool.Pool
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
         """As they come."""
         return (tried for _, tried in self.processes.map(simulated, tasks))
 
 
-def _searched(setup: Setup, goal: float, desk: _Desk) -> Found:
+def _search_goal(setup: Setup, goal: float, runner: TrialRunner) -> SearchResult:
     traffic = Traffic(setup.spec, setup.own_rps)
-    known = [tried for tried in desk.given.values() if tried.key.goal is None]
+    known = [tried for tried in runner.trials.values() if tried.key.goal is None]
 
-    def begun() -> Trials:
-        return search(setup.aim(goal), Adjusted(traffic) if setup.adjusted else AsFound(), known)
+    def new_search() -> SearchSteps:
+        return search(setup.search_spec(goal), Adjusted(traffic) if setup.adjusted else MeasuredAttainment(), known)
 
     try:
-        return _driven(begun(), desk)
-    except KeyboardInterrupt:  # between two trials: over again with those that are there
-        desk.budget.interrupted = True
-        return _driven(begun(), desk)
+        return _run_steps(new_search(), runner)
+    except KeyboardInterrupt:  # between two trials: search again with those that are done
+        runner.budget.interrupted = True
+        return _run_steps(new_search(), runner)
 
 
-def _driven(wanted_next: Trials, desk: _Desk) -> Found:
-    made: list[Tried] | None = None
+def _run_steps(steps: SearchSteps, runner: TrialRunner) -> SearchResult:
+    made: list[Trial] | None = None
     while True:
         try:
-            wanted = wanted_next.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
+            wanted = steps.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
         except StopIteration as end:
-            found: Found = end.value
+            found: SearchResult = end.value
             return found
-        made = desk.give(wanted)
+        made = runner.run(wanted)
 
 
 @dataclass(slots=True)
-class _Desk:
-    """Where trials are asked for: those that are known are not made again. `given` were asked for so far.
+class TrialRunner:
+    """Runs requested trials, except those already in the ledger. `trials` are the results requested so far.
 
-    Note: what else is in the ledger does not count, or a search that goes on would end otherwise than one at a stretch.
+    Note: other trials in the ledger do not count, or a resumed search would end differently from an uninterrupted one.
     """
 
     setup: Setup
     ledger: Ledger
-    make: Makes
+    make: TrialFactory
     budget: Budget
     tell: Callable[[str], None]
-    given: dict[Key, Tried] = field(default_factory=dict)
+    trials: dict[Key, Trial] = field(default_factory=dict)
 
-    def give(self, wanted: Sequence[Wanted]) -> list[Tried]:
-        """The trials, in the order of what is wanted; fewer where the budget ends, none when it is spent."""
+    def run(self, wanted: Sequence[TrialRequest]) -> list[Trial]:
+        """The trials, in the order requested; fewer where the budget ends, none when it is spent."""
         setup, virtual = self.setup, self.setup.planned.virtual
         missing = [
             Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions)
@@ -224,21 +224,21 @@ class _Desk:
                 t for t in missing if self.budget.allows(0.0 if virtual else t.key.planned / t.key.rate_rps)
             ):
                 self.ledger.add(tried)
-                self.tell(told(tried))
+                self.tell(format_trial(tried))
         except KeyboardInterrupt:
             self.budget.interrupted = True
         except (BackendError, NotValid) as error:
             self.budget.failed = error
         found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
-        self.given.update((known.key, known) for known in found)
+        self.trials.update((known.key, known) for known in found)
         return found
 
 
-def told(tried: Tried) -> str:
-    """One line about a trial."""
+def format_trial(tried: Trial) -> str:
+    """One line of progress about a trial."""
     key = tried.key
     if key.goal is not None:
-        side = "carried" if tried.passed else "too much"
+        side = "sustained" if tried.passed else "too much"
         return f"seed {key.seed}, {key.rate_rps:g} req/s: {side} ({tried.requests:,} requests)"
     if not tried.by_request:
         within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.text}" for s in tried.shares[1:])
@@ -246,12 +246,12 @@ def told(tried: Tried) -> str:
     joint = tried.shares[0]
     return (
         f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
-        f"{'kept every bound' if len(tried.shares) > 2 else 'kept the bound'}"
+        f"{'met every bound' if len(tried.shares) > 2 else 'met the bound'}"
     )
 
 
 def folder_of(out: str | None, setup: Setup) -> Path | None:
-    """The folder of a search: the one asked for, a new one under the wall clock, none for a simulator."""
+    """The folder of a search: that of --out, a new one under the wall clock, none for a simulator."""
     if out is not None:
         return Path(out)
     if setup.planned.virtual:

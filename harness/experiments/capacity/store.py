@@ -1,4 +1,4 @@
-"""The folder of a search: capacity.json says what is searched and what came of it, trials.parquet holds every trial."""
+"""The folder of a search: capacity.json holds the options and the result, trials.parquet holds every trial."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ANSWER, TABLE = "capacity.json", "trials.parquet"
 
 
 class Store:
-    """Keeps a search in a folder, or in memory alone. The same command again goes on where it was ended."""
+    """Stores a search in a folder, or in memory only. Rerun the command to resume an interrupted search."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -39,18 +39,18 @@ class Store:
     def opened(self, setup: Setup) -> Iterator[None]:
         """Write down what is searched, and keep other processes out of the folder while the body runs.
 
-        Raises UsageError for a folder that holds another search, or one that goes on.
+        Raises UsageError for a folder that holds another search, or one that is running.
         """
         if self.path is None:
             yield
             return
-        asked = asked_of(setup)
+        options = search_options(setup)
         _make(self.path)
         with locked(self.path, "search"):
             if (before := _read(self.path)) is not None:
-                _check_same(before, asked, self.path)
+                _check_same(before, options, self.path)
             self.ledger = Ledger(self.path / TABLE)
-            write_json(self.path / ANSWER, {**asked, "state": "running"})
+            write_json(self.path / ANSWER, {**options, "state": "running"})
             yield
 
     def finish(self, info: Mapping[str, Any]) -> None:
@@ -59,8 +59,8 @@ class Store:
             write_json(self.path / ANSWER, info)
 
 
-def asked_of(setup: Setup) -> dict[str, Any]:
-    """What was asked: the part of capacity.json that is known before the first trial; no secret of a server in it."""
+def search_options(setup: Setup) -> dict[str, Any]:
+    """The part of capacity.json that is known before the first trial, without secrets of a server."""
     info = {
         "schema": SCHEMA,
         "kind": "capacity",
@@ -84,9 +84,10 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -
         old, new = dict(before.get(group) or {}), dict(now[group])
         for name in sorted({*old, *new} - {"goal"}):
             if old.get(name) != new.get(name):
+                stored, given = _quoted(old.get(name)), _quoted(new.get(name))
                 raise UsageError(
-                    f"'{path}' holds a search with {prefix}{name} {_said(old.get(name))}, not {_said(new.get(name))}; "
-                    "name another --out, or repeat that command to go on."
+                    f"'{path}' holds a search with {prefix}{name} {stored}, not {given}; "
+                    "name another --out, or rerun that command to resume."
                 )
     if before.get("definition") != now["definition"]:
         raise UsageError(
@@ -95,7 +96,7 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -
         )
 
 
-def _said(value: object) -> str:
+def _quoted(value: object) -> str:
     return "not given" if value is None else f"'{value}'"
 
 

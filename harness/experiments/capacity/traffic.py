@@ -25,14 +25,14 @@ import numpy.typing as npt
 
 from harness.data.lists import number
 from harness.data.schedule import Schedule
-from harness.experiments.capacity.estimate import Shares, as_found
+from harness.experiments.capacity.estimate import Shares, measured_shares
 from harness.experiments.trial import at_rate
 from harness.options import RunSpec
 from harness.runner.plan import load_workload
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition
-    from harness.experiments.capacity.trials import Key, Tried
+    from harness.experiments.capacity.trials import Key, Trial
 
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -193,7 +193,7 @@ class Adjusted:
         self._long: dict[tuple[str, float, int], Floats] = {}
         self._kept = 0
 
-    def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
+    def fit(self, trials: Sequence[Trial], condition: Condition) -> None:
         """Choose the proxy that tells best who met a condition, from all trials so far."""
         known = [t for t in trials if t.share(condition.text).mask is not None][-LOOKED_AT:]
         self._counted = {key: v for key, v in self._counted.items() if key[0] != condition.text}
@@ -216,21 +216,21 @@ class Adjusted:
         if best is not None:
             self._proxies[condition.text] = best[1], best[2]
 
-    def __call__(self, trials: Sequence[Tried], condition: Condition) -> Shares:
+    def __call__(self, trials: Sequence[Trial], condition: Condition) -> Shares:
         """The attainment of each trial (trials,), with the long-run traffic in the place of its own."""
         if condition.text not in self._proxies or any(t.share(condition.text).mask is None for t in trials):
-            return as_found(trials, condition)
+            return measured_shares(trials, condition)
         counts = [self._counts(t, condition) for t in trials]
         sent, met = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
         expected = met / np.maximum(sent, 1)
         own = np.array([(n * expected).sum() / n.sum() for n, _ in counts])
         long_run = np.array([(self._long_run(t, condition) * expected).sum() for t in trials])
-        found = np.array(as_found(trials, condition).values)
+        found = np.array(measured_shares(trials, condition).values)
         error = float(np.std(own - long_run, ddof=1)) if len(trials) > 2 else 0.0
         runs = len(self._traffic.long(trials[0].key.rate_rps, trials[0].key.planned))
         return Shares(tuple((found + long_run - own).tolist()), error / np.sqrt(runs))
 
-    def _counts(self, tried: Tried, condition: Condition) -> tuple[Floats, Floats]:
+    def _counts(self, tried: Trial, condition: Condition) -> tuple[Floats, Floats]:
         key = condition.text, tried.key
         if key not in self._counted:
             proxy, edges = self._proxies[condition.text]
@@ -238,7 +238,7 @@ class Adjusted:
             self._counted[key] = _Part(_mask(tried, condition), level).counts()
         return self._counted[key]
 
-    def _long_run(self, tried: Tried, condition: Condition) -> Floats:
+    def _long_run(self, tried: Trial, condition: Condition) -> Floats:
         """(LEVELS,) the share of requests at each level in the long run, at the rate of a trial."""
         rate_rps, planned = tried.key.rate_rps, tried.key.planned
         key = condition.text, rate_rps, planned
@@ -249,7 +249,7 @@ class Adjusted:
             self._long[key] = np.bincount(level, minlength=LEVELS) / len(level)
         return self._long[key]
 
-    def _drawn(self, tried: Tried) -> Drawn:
+    def _drawn(self, tried: Trial) -> Drawn:
         return self._traffic.trial(tried.key.seed, tried.key.rate_rps, tried.key.planned)
 
 
@@ -265,7 +265,7 @@ def candidates(drawn: Sequence[Drawn]) -> Iterable[Proxy]:
     yield from (Meanwhile(arrivals / outputs) for arrivals in ARRIVALS)
 
 
-def _mask(tried: Tried, condition: Condition) -> npt.NDArray[np.bool_]:
+def _mask(tried: Trial, condition: Condition) -> npt.NDArray[np.bool_]:
     mask = tried.share(condition.text).mask
     assert mask is not None
     return mask

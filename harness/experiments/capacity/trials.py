@@ -58,7 +58,7 @@ TRIALS = pa.schema(
 """A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment."""
 
 LOOK = 50
-"""Records between two looks at a probe: scoring one by one would cost more than simulating them."""
+"""Records between two scorings of a probe: scoring one by one would cost more than simulating them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tried:
+class Trial:
     """A trial that is over: `requests` were sent in `system_s` of the system's time.
 
     A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token,
@@ -118,7 +118,7 @@ class Task:
         return at_rate(spec, self.key.rate_rps, self.own_rps)
 
 
-def simulated(task: Task) -> Tried:
+def simulated(task: Task) -> Trial:
     """Make a trial under a virtual clock, in this process."""
     begun_s = time.monotonic()
     watch = None if task.key.goal is None else Watch(task)
@@ -126,7 +126,7 @@ def simulated(task: Task) -> Tried:
     return concluded(task, made.table, None if watch is None else watch.passed, begun_s)
 
 
-def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Tried:
+def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
     """What a trial amounts to; `passed` is what its watch found before the end."""
     table = table.sort_by("request_id")
     cut = warmup.find(table, task.spec.warmup)
@@ -151,9 +151,13 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         sent = min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
     e2e_s = end_s - number(table, "scheduled_s")
     e2e_s = e2e_s[np.isfinite(e2e_s)]
-    ok, asked, made = (succeeded(measured), number(measured, "output_tokens_asked"), number(measured, "output_tokens"))
-    wanted = float(asked[ok].sum())
-    return Tried(
+    ok, requested, made = (
+        succeeded(measured),
+        number(measured, "output_tokens_asked"),
+        number(measured, "output_tokens"),
+    )
+    wanted = float(requested[ok].sum())
+    return Trial(
         key=task.key,
         requests=sent,
         kept=len(measured),
@@ -165,7 +169,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         wall_s=time.monotonic() - begun_s,
         shares=found,
         # requests that fail, more of them at a higher rate, do not change it
-        output_tokens=float(made[ok].sum() / wanted * asked.mean()) if wanted else None,
+        output_tokens=float(made[ok].sum() / wanted * requested.mean()) if wanted else None,
     )
 
 
@@ -212,37 +216,37 @@ class Ledger:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._tried: dict[Key, Tried] = {}
+        self._tried: dict[Key, Trial] = {}
         if path is not None and path.exists():
             self._tried = {tried.key: tried for tried in _read(path)}
 
     def __repr__(self) -> str:
         return f"<Ledger {len(self._tried)} trials, {self.requests:,} requests>"
 
-    def __iter__(self) -> Iterator[Tried]:
+    def __iter__(self) -> Iterator[Trial]:
         return iter(self._tried.values())
 
     def __len__(self) -> int:
         return len(self._tried)
 
-    def get(self, key: Key) -> Tried | None:
+    def get(self, key: Key) -> Trial | None:
         """The trial of that key, where it was made."""
         return self._tried.get(key)
 
-    def add(self, tried: Tried) -> None:
+    def add(self, tried: Trial) -> None:
         """Take a trial; it is on disk when this returns."""
         self._tried[tried.key] = tried
         if self._path is not None:
             write_parquet(self._path, TRIALS, self.table().to_batches())
 
     @property
-    def whole(self) -> list[Tried]:
+    def whole(self) -> list[Trial]:
         """The trials that ran to their end, by rate and seed."""
         found = [tried for tried in self._tried.values() if tried.key.goal is None]
         return sorted(found, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
 
     @property
-    def probes(self) -> list[Tried]:
+    def probes(self) -> list[Trial]:
         """The probes, in the order in which they were made."""
         return [tried for tried in self._tried.values() if tried.key.goal is not None]
 
@@ -256,7 +260,7 @@ class Ledger:
         return pa.Table.from_pylist([_row(tried) for tried in self._tried.values()], TRIALS)
 
 
-def _row(tried: Tried) -> dict[str, object]:
+def _row(tried: Trial) -> dict[str, object]:
     key = tried.key
     packed = [
         {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
@@ -267,7 +271,7 @@ def _row(tried: Tried) -> dict[str, object]:
     return {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
 
 
-def _read(path: Path) -> Iterable[Tried]:
+def _read(path: Path) -> Iterable[Trial]:
     try:
         with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
             table = source.read()
@@ -285,7 +289,7 @@ def _read(path: Path) -> Iterable[Tried]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(str(share["text"]), int(share["met"]), of, mask))
-        yield Tried(key=key, shares=tuple(found), **row)
+        yield Trial(key=key, shares=tuple(found), **row)
 
 
 TRIALS_FOLDER = "trials"
@@ -305,12 +309,12 @@ class Runs:
     def __repr__(self) -> str:
         return f"<Runs in {self._path}>"
 
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
         """Each when it is over. Raises BackendError, and NotValid for a trial that proves nothing."""
         for task in tasks:
             yield self._made(task)
 
-    def _made(self, task: Task) -> Tried:
+    def _made(self, task: Task) -> Trial:
         for attempt in range(AGAIN):
             begun_s = time.monotonic()
             watch = None if task.key.goal is None else Watch(task)
@@ -321,14 +325,14 @@ class Runs:
                 raise BackendError(result.outcome.error)
             if result.outcome.ended != "finished" and early is None:
                 raise KeyboardInterrupt
-            if (said := _fault(task, result)) is not None:
-                raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {said}")
+            if (fault := _fault(task, result)) is not None:
+                raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
             if _is_valid(result, ended_early=early is not None):
                 return concluded(task, result.run.requests, early, begun_s)
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
             if attempt == 0:
-                self._say(f"not valid, made again: {reasons}")
+                self._say(f"not valid, repeated: {reasons}")
         raise NotValid(
             f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: {reasons} "
             f"See '{result.run.path}'."
@@ -356,15 +360,15 @@ def _is_valid(result: Result, *, ended_early: bool) -> bool:
 
 
 def _fault(task: Task, result: Result) -> str | None:
-    """The sentence on a backend that failed, not on one that has too much to do: then a search would find no capacity.
+    """The error of a backend that failed, None for one that is overloaded: then a search would find no capacity.
 
-    A probe may lie far above the capacity, where requests that wait too long are what load does.
+    A probe may lie far above the capacity, where load alone makes requests wait too long.
     """
     probe = task.key.goal is not None
     overloaded = probe or bool(result.run.info.verdict.queue_grew)
-    told = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
-    few = told.requests <= told.at_most * task.key.planned  # of a probe that was ended only some are there
-    return None if few else str(told.said)
+    failed = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
+    few = failed.requests <= failed.at_most * task.key.planned  # of a probe that was ended only some are there
+    return None if few else str(failed.said)
 
 
 def folder_name(key: Key) -> str:

@@ -27,7 +27,7 @@ from harness.experiments.fit.steps import Rows, read
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What a fit is asked to do: `holdout` is the share of rows that it must not see."""
+    """The options of a fit: `holdout` is the share of rows held out from it."""
 
     latency: str = "mixed"
     system: System = dataclasses.field(default_factory=System)
@@ -37,71 +37,71 @@ class FitOptions:
     gaps: bool = True
 
 
-def from_steps(paths: Sequence[str], asked: FitOptions, out: Path | None = None) -> dict[str, Any]:
+def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = None) -> dict[str, Any]:
     """The answer of a fit to step logs; the model goes to the file `out`."""
-    check(asked.latency, asked.fixed)
-    rows = read(paths, gaps=asked.gaps)
-    seen, unseen = split(rows, asked.holdout, asked.seed)
-    fitted = fit(asked.latency, sample(seen, asked.seed), asked.system, asked.fixed)
-    content = text(fitted.latency, fitted.arguments, _notes(paths, seen, unseen, asked))
-    model = made(content, asked.system)
+    check(options.latency, options.fixed)
+    rows = read(paths, gaps=options.gaps)
+    seen, unseen = split(rows, options.holdout, options.seed)
+    fitted = fit(options.latency, sample(seen, options.seed), options.system, options.fixed)
+    content = text(fitted.latency, fitted.arguments, _notes(paths, seen, unseen, options))
+    model = made(content, options.system)
     if out is not None:
         write(out, content)
-    told = {
-        "seen": [dataclasses.asdict(one) for one in scores(seen, model, asked.seed)],
-        "unseen": [dataclasses.asdict(one) for one in scores(unseen, model, asked.seed)],
+    errors = {
+        "seen": [dataclasses.asdict(one) for one in scores(seen, model, options.seed)],
+        "unseen": [dataclasses.asdict(one) for one in scores(unseen, model, options.seed)],
     }
     counts = {"rows": len(rows), "left_out_rows": rows.left_out, "seen_rows": len(seen), "unseen_rows": len(unseen)}
-    return {**_head(asked, paths, "steps"), **counts, **_constants(fitted, asked), **told,
+    return {**_head(options, paths, "steps"), **counts, **_constants(fitted, options), **errors,
             "out": None if out is None else str(out), "file": content}  # fmt: skip
 
 
-def from_requests(paths: Sequence[str], asked: FitOptions, backend: str, out: Path | None = None) -> dict[str, Any]:
+def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: Path | None = None) -> dict[str, Any]:
     """The answer of a fit to results of requests, through the simulator that `backend` describes."""
     runs = requests.read(paths)
-    masks = requests.split(runs, asked.holdout, asked.seed)
-    constants, spread = requests.fit(asked.latency, runs, masks, backend, asked.fixed)
-    given = {} if asked.latency == "linear" else {"constants": "given"}
-    fitted = Fitted(asked.latency, {**given, **constants}, spread)
+    masks = requests.split(runs, options.holdout, options.seed)
+    constants, spread = requests.fit(options.latency, runs, masks, backend, options.fixed)
+    given = {} if options.latency == "linear" else {"constants": "given"}
+    fitted = Fitted(options.latency, {**given, **constants}, spread)
     seen = sum(int(mask.sum()) for mask in masks)
     total = sum(map(len, runs))
     notes = {"from": [*paths], "requests_seen": seen, "requests_held_out": total - seen, "backend": backend}
     content = text(fitted.latency, fitted.arguments, notes)
     if out is not None:
         write(out, content)
-    told = {
-        name: [dataclasses.asdict(one) for one in requests.scores(runs, which, asked.latency, constants, backend)]
+    errors = {
+        name: [dataclasses.asdict(one) for one in requests.scores(runs, which, options.latency, constants, backend)]
         for name, which in (("seen", masks), ("unseen", [~mask for mask in masks]))
     }
     counts = {"rows": total, "left_out_rows": 0, "seen_rows": seen, "unseen_rows": total - seen}
-    return {**_head(asked, paths, "requests"), **counts, **_constants(fitted, asked), **told,
+    return {**_head(options, paths, "requests"), **counts, **_constants(fitted, options), **errors,
             "out": None if out is None else str(out), "file": content}  # fmt: skip
 
 
 def from_endpoint(
-    backend: str, probe: Probe, asked: FitOptions, out: Path | None, say: Callable[[str], None]
+    backend: str, probe: Probe, options: FitOptions, out: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """The answer of a fit to a probing run of an endpoint."""
-    if asked.latency not in ("linear", "mixed"):
-        raise UsageError(f"An endpoint can tell the latency models linear and mixed, not '{asked.latency}'.")
-    fixed = {name: value for name, value in asked.fixed.items() if name != "front_end_s"}
-    check(asked.latency, fixed)
-    rows = probing.rows(backend, probe, asked.seed, say)
-    seen, unseen = split(rows, asked.holdout, asked.seed)
-    front_s = asked.fixed.get("front_end_s")
+    if options.latency not in ("linear", "mixed"):
+        raise UsageError(f"An endpoint identifies the latency models linear and mixed, not '{options.latency}'.")
+    fixed = {name: value for name, value in options.fixed.items() if name != "front_end_s"}
+    check(options.latency, fixed)
+    rows = probing.rows(backend, probe, options.seed, say)
+    seen, unseen = split(rows, options.holdout, options.seed)
+    front_s = options.fixed.get("front_end_s")
     front_s = probing.front_end_s(seen) if front_s is None else front_s
     steps = replace(seen, seconds=np.maximum(seen.seconds - front_s * (seen.tokens > 0), 1e-6))
-    fitted = fit(asked.latency, sample(steps, asked.seed), asked.system, fixed)
+    fitted = fit(options.latency, sample(steps, options.seed), options.system, fixed)
     fitted = replace(fitted, arguments={**fitted.arguments, "front_end_s": front_s})
-    notes = {"from": [backend], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": asked.seed}
+    notes = {"from": [backend], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": options.seed}
     content = text(fitted.latency, fitted.arguments, notes)
     if out is not None:
         write(out, content)
-    model = made(content, asked.system)
-    told = {name: [dataclasses.asdict(one) for one in scores(part, model, asked.seed, front_s)]
+    model = made(content, options.system)
+    errors = {name: [dataclasses.asdict(one) for one in scores(part, model, options.seed, front_s)]
             for name, part in (("seen", seen), ("unseen", unseen))}  # fmt: skip
     counts = {"rows": len(rows), "left_out_rows": 0, "seen_rows": len(seen), "unseen_rows": len(unseen)}
-    return {**_head(asked, [backend], "steps of an endpoint"), **counts, **_constants(fitted, asked), **told,
+    return {**_head(options, [backend], "steps of an endpoint"), **counts, **_constants(fitted, options), **errors,
             "out": None if out is None else str(out), "file": content}  # fmt: skip
 
 
@@ -113,26 +113,26 @@ def made(content: str, system: System) -> Any:
         return registry.make("latency", f"file:{path}", **dataclasses.asdict(system))
 
 
-def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, asked: FitOptions) -> dict[str, Any]:
-    told = dataclasses.asdict(asked.system) if asked.latency == "fit6" else {}
-    return {"from": [*paths], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": asked.seed, **told}
+def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, options: FitOptions) -> dict[str, Any]:
+    errors = dataclasses.asdict(options.system) if options.latency == "fit6" else {}
+    return {"from": [*paths], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": options.seed, **errors}
 
 
-def _head(asked: FitOptions, paths: Sequence[str], what: str) -> dict[str, Any]:
+def _head(options: FitOptions, paths: Sequence[str], what: str) -> dict[str, Any]:
     return {"schema": 1, "kind": "fit", "versions": versions(), "exit_code": 0, "what": what, "from": [*paths],
-            "latency": asked.latency, "system": dataclasses.asdict(asked.system), "seed": asked.seed,
-            "holdout": asked.holdout}  # fmt: skip
+            "latency": options.latency, "system": dataclasses.asdict(options.system), "seed": options.seed,
+            "holdout": options.holdout}  # fmt: skip
 
 
-def _constants(fitted: Fitted, asked: FitOptions) -> dict[str, Any]:
-    """Constants with half the width of their 95 % interval: None where they were given, or where none can be told."""
+def _constants(fitted: Fitted, options: FitOptions) -> dict[str, Any]:
+    """Constants with half the width of their 95 % interval: None where they were given, or where it is unknown."""
     rows = []
     for name, value in fitted.arguments.items():
         if isinstance(value, float):
             spread = fitted.plus_minus.get(name)
             known = spread is not None and spread == spread
             rows.append({"name": name, "value": value, "plus_minus": spread if known else None,
-                         "given": name in asked.fixed})  # fmt: skip
+                         "given": name in options.fixed})  # fmt: skip
         elif isinstance(value, list) and all(isinstance(x, float) for x in value):
             rows.extend(_of_list(name, value, fitted))
     points = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and rows_of(value)}

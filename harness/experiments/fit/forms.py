@@ -1,4 +1,4 @@
-"""What each latency model looks like to a fit: which columns its constants multiply.
+"""The form of each latency model in a fit: which columns its constants multiply.
 
 Measured times by load, made to not fall: more work never takes less time.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from harness import catalog
 from harness.errors import UsageError, no_such
 from harness.experiments.fit.solve import FAR, Solution, solve
-from harness.experiments.fit.steps import TOLD, Rows
+from harness.experiments.fit.steps import LEAST_KNOWN, Rows
 
 HINGES = 40
 """Places that are tried for the number of tokens at which computing takes over from reading the weights."""
@@ -70,7 +70,7 @@ def _without_unknown_pairs(rows: Rows, name: str, fixed: Mapping[str, float]) ->
     known = np.isfinite(rows.pairs)
     if name in fixed:
         return (rows, {}) if fixed[name] == 0 else (rows.take(known), {})
-    if not prompts.any() or known[prompts].mean() >= TOLD:
+    if not prompts.any() or known[prompts].mean() >= LEAST_KNOWN:
         return rows.take(known), {}
     return rows, {name: "the rows do not tell how the prompts of a step were cut (column prefill_pairs)"}
 
@@ -138,7 +138,7 @@ def _abc(rows: Rows, _: System, fixed: Mapping[str, float]) -> Fitted:
     prompts = rows.take((rows.tokens > 0) & (rows.seqs == 0) & np.isfinite(rows.pairs))
     if not len(prompts):
         raise UsageError(
-            "abc needs steps of prompts alone whose lengths are told: a run with --policy vllm-v0, or a table with "
+            "abc needs steps of prompts alone whose lengths are known: a run with --policy vllm-v0, or a table with "
             "the column prefill_pairs."
         )
     ones = np.ones(len(prompts))
@@ -192,7 +192,7 @@ def _fit6(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     """Which of memory and arithmetic is longer is found by turns: given that, the model is linear."""
     rows, left_out = _without_unknown_pairs(rows, "prefill_token_squared_s", fixed)
     if system.tp == 1:
-        left_out = left_out | {"token_s": "one GPU has nobody to communicate with (tp=1)"}
+        left_out = left_out | {"token_s": "one GPU does not communicate (tp=1)"}
     memory_s, compute_s = _roof(rows, system)
     ways = 2 * (system.tp - 1) / system.tp
     beside = _columns(

@@ -66,10 +66,10 @@ def _run(backend: str, users: int, probe: Probe, seed: int, out: Path) -> Run:
 
 def seen(requests: pa.Table, *, alone: bool) -> Rows:
     """The steps in the answers of a run; first tokens count only where requests were `alone`."""
-    asked = requests.filter(np.asarray(requests["status"].to_pylist()) == "ok")
-    sent_s, prompts = asked["sent_s"].to_numpy(), asked["prompt_tokens"].to_numpy()
-    stamps = [np.array(times) for times in asked["token_s"].to_pylist()]
-    counts = [np.array(counts) for counts in asked["token_n"].to_pylist()]
+    finished = requests.filter(np.asarray(requests["status"].to_pylist()) == "ok")
+    sent_s, prompts = finished["sent_s"].to_numpy(), finished["prompt_tokens"].to_numpy()
+    stamps = [np.array(times) for times in finished["token_s"].to_pylist()]
+    counts = [np.array(counts) for counts in finished["token_n"].to_pylist()]
     first_s, last_s = (np.array([times[place] for times in stamps]) for place in (0, -1))
     parts = [_gaps(i, stamps, counts, prompts, (sent_s, first_s, last_s)) for i in range(len(stamps))]
     if alone:

@@ -1,11 +1,11 @@
-"""A first guess of linear constants from results of requests: who decoded beside whom was measured.
+"""A first guess of linear constants from results of requests: which of them decoded together was measured.
 
 The time from the first token to the last is so many steps, each with the sequences and the context that were there on
 the average, and with the prompts that came between.
 
 A latency model from results of requests: their arrivals and lengths are simulated, and the constants are searched.
 
-Nothing is known of steps here, so the simulator must be told the policy and the memory of the system that was measured.
+Steps are unknown here, so the simulator needs the policy and the memory of the system that was measured.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Measured:
         return Measured(self.name, *(column[which] for column in columns))
 
     def requests(self) -> list[Request]:
-        """What the simulator is asked."""
+        """What to simulate."""
         columns = (self.arrival_s.tolist(), self.prompt_tokens.tolist(), self.output_tokens.tolist())
         return [Request(i, at_s, int(p), int(o)) for i, (at_s, p, o) in enumerate(zip(*columns, strict=True))]
 
@@ -152,8 +152,8 @@ def _of(path: Path) -> list[Measured]:
     for run in imports.open(path):
         rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
         stamps = rows["token_s"].to_pylist()
-        asked = ("scheduled_s", "prompt_tokens", "output_tokens")
-        at_s, prompt, output = (numbers(rows, name, run.path) for name in asked)
+        names = ("scheduled_s", "prompt_tokens", "output_tokens")
+        at_s, prompt, output = (numbers(rows, name, run.path) for name in names)
         first = np.array([times[0] if times else np.nan for times in stamps], float)
         last = np.array([times[-1] if times else np.nan for times in stamps], float)
         found.append(_ordered(str(run.path), at_s, prompt, output, first - at_s, last - first))
@@ -204,7 +204,7 @@ def fit(
     form = FORMS.get(latency)
     if form is None:
         raise UsageError(
-            f"Requests can tell the latency models {' and '.join(FORMS)}, not '{latency}'; others need --steps."
+            f"Requests identify the latency models {' and '.join(FORMS)}, not '{latency}'; others need --steps."
         )
     for name in fixed:
         if name not in form:
@@ -223,7 +223,7 @@ def _corrected(
     """
     names = dict(zip(NAMES, FORMS[latency], strict=True))
     given = {plain: fixed[name] for plain, name in names.items() if name in fixed}
-    _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is told first
+    _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is reported first
     replicas = int(parse(backend).args.get("replicas", 1))
     measured = guess([run.take(mask) for run, mask in shown], given, replicas, strict=True)
     constants, best, least = dict(measured.values), dict(measured.values), np.inf
@@ -265,9 +265,9 @@ def _simulator(latency: str, constants: Mapping[str, float], backend: str) -> Si
     """The simulator of the spec, with that latency model. Raises UsageError."""
     given = {"constants": "given"} if latency == "mixed" else {}
     arguments = {**given, **{name: repr(float(value)) for name, value in constants.items()}}
-    asked = parse(backend)
-    arguments_of_sim = {**asked.args, "log_steps": "false"}
-    spec = Spec(asked.name, arguments_of_sim, asked.first)
+    parsed = parse(backend)
+    arguments_of_sim = {**parsed.args, "log_steps": "false"}
+    spec = Spec(parsed.name, arguments_of_sim, parsed.first)
     return cast("Simulator", registry.make("backends", spec, latency=str(Spec(latency, arguments))))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.api import LatencyModel
 from harness.errors import UsageError
-from harness.experiments.fit.steps import TOLD, Rows
+from harness.experiments.fit.steps import LEAST_KNOWN, Rows
 
 BLOCK = 20
 """Neighbouring steps, much alike, are held out together."""
@@ -69,7 +69,7 @@ def _with_pairs(rows: Rows) -> Rows:
     """The rows whose pairs are known; where few are, all, each with one prompt (such a fit has no square term)."""
     known = np.isfinite(rows.pairs)
     prompts = rows.tokens > 0
-    if not prompts.any() or known[prompts].mean() >= TOLD:
+    if not prompts.any() or known[prompts].mean() >= LEAST_KNOWN:
         return rows.take(known)
     return replace(rows, pairs=np.where(known, rows.pairs, rows.tokens**2))
 

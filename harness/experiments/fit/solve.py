@@ -56,11 +56,11 @@ def estimate(matrix: np.ndarray, seconds: np.ndarray, known: np.ndarray) -> tupl
 
     `known` is the part of each row's seconds that comes of constants that are given.
     """
-    told = np.flatnonzero(np.abs(matrix).sum(axis=0))
+    identified = np.flatnonzero(np.abs(matrix).sum(axis=0))
     found, spread = np.zeros(matrix.shape[1]), np.full(matrix.shape[1], np.nan)
-    found[told], weights = _weighted(matrix[:, told], seconds - known, seconds)
+    found[identified], weights = _weighted(matrix[:, identified], seconds - known, seconds)
     left = (seconds - known - matrix @ found) * weights
-    spread[told] = _spread(matrix[:, told] * weights[:, None], left)
+    spread[identified] = _spread(matrix[:, identified] * weights[:, None], left)
     return found, spread
 
 

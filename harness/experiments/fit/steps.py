@@ -31,7 +31,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """What a column of an imported table may be called; `prefill_pairs` is optional."""
 
-TOLD = 0.5
+LEAST_KNOWN = 0.5
 """Share of the steps with prompts whose `pairs` must be known for a square term; the others are then left out."""
 
 
@@ -145,8 +145,8 @@ def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
 
 def _usable(*columns: np.ndarray) -> Rows:
     rows = _made([column.astype(np.float64) for column in columns])
-    asked = (rows.tokens, rows.seqs, rows.context)
-    known = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in asked], axis=0)
+    counts = (rows.tokens, rows.seqs, rows.context)
+    known = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in counts], axis=0)
     good = known & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
     kept = rows.take(good)
     return _made(kept.columns, int(len(rows) - len(kept)))
@@ -160,13 +160,13 @@ def pairs_of_run(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.nd
     """
     pairs = np.where(columns["prefill_tokens"] > 0, np.nan, 0.0)
     names = ("replica", "prompt_tokens", "prefill_start_s", "prefill_end_s")
-    asked = {name: requests[name].to_numpy(zero_copy_only=False) for name in names}
+    values = {name: requests[name].to_numpy(zero_copy_only=False) for name in names}
     for replica in np.unique(columns["replica"]):
         places = np.flatnonzero((columns["replica"] == replica) & (columns["prefill_tokens"] > 0))
-        mine = np.flatnonzero((asked["replica"] == replica) & np.isfinite(asked["prefill_start_s"].astype(float)))
-        order = mine[np.lexsort((asked["prefill_end_s"][mine], asked["prefill_start_s"][mine]))]
+        mine = np.flatnonzero((values["replica"] == replica) & np.isfinite(values["prefill_start_s"].astype(float)))
+        order = mine[np.lexsort((values["prefill_end_s"][mine], values["prefill_start_s"][mine]))]
         steps = [columns[name][places].tolist() for name in ("prefill_tokens", "start_s", "end_s")]
-        prompts = [asked[name][order].tolist() for name in names[1:]]
+        prompts = [values[name][order].tolist() for name in names[1:]]
         pairs[places] = _laid(steps, prompts)
     return pairs
 
@@ -176,19 +176,19 @@ def _laid(steps: list[list[float]], prompts: list[list[float]]) -> list[float]:
     found: list[float] = []
     touched: list[list[int]] = []  # prompts of each step
     sure: dict[int, bool] = {}
-    asked, started, ended = prompts
+    lengths, started, ended = prompts
     index = stored = 0
     for tokens, start_s, end_s in zip(*steps, strict=True):
         index, stored = _resumed(index, stored, started, ended, start_s)
         left, pairs, mine = int(tokens), 0, []
-        while left > 0 and index < len(asked) and (stored or started[index] <= start_s):
+        while left > 0 and index < len(lengths) and (stored or started[index] <= start_s):
             if not stored:
                 sure[index] = started[index] == start_s
-            piece = min(left, int(asked[index]) - stored)
+            piece = min(left, int(lengths[index]) - stored)
             pairs += piece * (piece + 2 * stored)
             left, stored = left - piece, stored + piece
             mine.append(index)
-            if stored == asked[index]:
+            if stored == lengths[index]:
                 sure[index] = sure[index] and ended[index] == end_s
                 index, stored = index + 1, 0
         found.append(pairs if not left else np.nan)

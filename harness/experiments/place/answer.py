@@ -16,31 +16,31 @@ SHOWN = 3
 """Units of an algorithm that are compared with the best."""
 
 
-def asked_of(asked: PlaceOptions) -> dict[str, Any]:
-    """What was asked: the part of place.json that is known beforehand."""
+def stored_options(options: PlaceOptions) -> dict[str, Any]:
+    """The options of a search: the part of place.json that is known beforehand."""
     return {
         "schema": SCHEMA,
         "kind": "place",
         "versions": versions(),
         "asked": {
-            **asked.spec.options(),
-            "nodes": asked.cluster.nodes,
-            "gpus_per_node": asked.cluster.per_node,
-            "hardware": list(asked.hardware),
-            "algorithms": list(asked.algorithms),
-            "slo": slo.text(asked.slo),
-            "goal": asked.slo.goal,
-            "conditions": asked.definition,
-            "seeds": list(asked.seeds),
-            "max_rate": asked.top_rps,
-            "width": asked.width_rps,
-            "planner": COMPAT if asked.released else "bench",
+            **options.spec.options(),
+            "nodes": options.cluster.nodes,
+            "gpus_per_node": options.cluster.per_node,
+            "hardware": list(options.hardware),
+            "algorithms": list(options.algorithms),
+            "slo": slo.text(options.slo),
+            "goal": options.slo.goal,
+            "conditions": options.definition,
+            "seeds": list(options.seeds),
+            "max_rate": options.top_rps,
+            "width": options.width_rps,
+            "planner": COMPAT if options.released else "bench",
         },
     }
 
 
 def answer(
-    asked: PlaceOptions,
+    options: PlaceOptions,
     scored: Sequence[Scored],
     skipped: Sequence[Skipped],
     found: Sequence[Found],
@@ -49,19 +49,19 @@ def answer(
     left: int,
 ) -> dict[str, Any]:
     """The whole answer, with `left` candidates not searched; no number in it is infinite or NaN."""
-    each = {name: units(name, scored, asked.worth, asked.cluster) for name in asked.algorithms}
+    each = {name: units(name, scored, options.objective, options.cluster) for name in options.algorithms}
     best = by_algorithm(each)
     in_order = sorted(
         scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
     )
     return {
-        **asked_of(asked),
+        **stored_options(options),
         "state": "interrupted" if left else "finished",
         "exit_code": 5 if left or (best and best[0].at_least) else 0 if best else 1,
-        "objective": {"name": asked.worth.objective, "unit": UNITS[asked.worth.objective],
-                      "table": {name: dict(row) for name, row in asked.worth.table.items()}},
-        "target_rps": asked.target_rps,
-        "best": [_best(asked, unit, each[unit.algorithm], best) for unit in best],
+        "objective": {"name": options.objective.name, "unit": UNITS[options.objective.name],
+                      "table": {name: dict(row) for name, row in options.objective.table.items()}},
+        "target_rps": options.target_rps,
+        "best": [_best(options, unit, each[unit.algorithm], best) for unit in best],
         "candidates": [
             {"algorithm": one.algorithm, **one.system.describe(), "rate_rps": one.total_rps, **_rate(one.per_gpu),
              "value": one.value, "binding": one.binding, "at_least": one.at_least}
@@ -70,18 +70,18 @@ def answer(
         "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in skipped],
         "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
                  "requests": sum(one.requests for one in found), "wall_s": wall_s},
-        "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each, scored, left)],
+        "warnings": [{"code": code, "message": text} for code, text in _warnings(options, best, each, scored, left)],
     }  # fmt: skip
 
 
-def _best(asked: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
+def _best(options: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
     equal, near = tied(unit, here)
-    told = _unit(unit)
-    if asked.target_rps is not None:
-        whole = replicated(unit, asked.target_rps, asked.worth)
-        fits = whole.gpus <= asked.cluster.gpus
-        told["replicated"] = {**_unit(whole), "target_rps": asked.target_rps, "fits": fits}
-    return {**told, "ties": [_short(one) for one in equal], "not_apart": [_short(one) for one in near[:SHOWN]],
+    fields = _unit(unit)
+    if options.target_rps is not None:
+        whole = replicated(unit, options.target_rps, options.objective)
+        fits = whole.gpus <= options.cluster.gpus
+        fields["replicated"] = {**_unit(whole), "target_rps": options.target_rps, "fits": fits}
+    return {**fields, "ties": [_short(one) for one in equal], "not_apart": [_short(one) for one in near[:SHOWN]],
             "times_the_worst": unit.value / best[-1].value}  # fmt: skip
 
 
@@ -132,11 +132,11 @@ _SHORT_RELEASED = (
     "where --requests binds, all requests of a trial are sent within the time that one takes: too few to let a queue "
     "grow, so the rate may be far too high; give more --requests until it stays"
 )
-_NEVER = "where nothing is missed above a rate, every rate that was tried was carried; give a higher --max-rate"
+_NEVER = "where nothing is missed above a rate, every rate that was tried was sustained; give a higher --max-rate"
 
 
 def _warnings(
-    asked: PlaceOptions,
+    options: PlaceOptions,
     best: Sequence[Unit],
     each: Mapping[Algorithm, Sequence[Unit]],
     scored: Sequence[Scored],
@@ -145,18 +145,18 @@ def _warnings(
     found = []
     if left:
         found.append(("interrupted", f"interrupted: {left} of {left + len(scored)} candidates were not searched"))
-    if asked.released:
+    if options.released:
         found.append(("released_planner", _RELEASED))
-        if asked.spec.latency is None and "vllm++" in asked.algorithms and len(asked.algorithms) > 1:
+        if options.spec.latency is None and "vllm++" in options.algorithms and len(options.algorithms) > 1:
             found.append(("two_engines", _TWO_ENGINES))
     if "high" in each:
         found.append(("sides_apart", _APART))
     if any(one.binding == TOO_SHORT for one in scored):
-        found.append(("too_short", _SHORT_RELEASED if asked.released else _SHORT))
+        found.append(("too_short", _SHORT_RELEASED if options.released else _SHORT))
     if any(one.at_least and one.binding is None for one in scored):
         found.append(("never_missed", _NEVER))
-    if len(asked.seeds) == 1:
+    if len(options.seeds) == 1:
         found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
     if not best and not left:
-        found.append(("nothing_carried", "no candidate keeps the SLO at any rate; relax --slo, or take other GPUs"))
+        found.append(("nothing_carried", "no candidate meets the SLO at any rate; relax --slo, or take other GPUs"))
     return found

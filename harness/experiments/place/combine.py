@@ -11,16 +11,16 @@ from harness.experiments.place.search import Rate, apart, rate
 from harness.experiments.place.systems import System
 
 if TYPE_CHECKING:
-    from harness.experiments.place.systems import Algorithm, Cluster, Worth
+    from harness.experiments.place.systems import Algorithm, Cluster, Objective
 
 
 MOST_RATIOS = 5
-"""Ratios of both sides that are told of each kind of GPU."""
+"""Ratios of both sides that are reported for each kind of GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A candidate with its rate per GPU and what it is worth by the objective. `binding` is what it misses above;
+    """A candidate with its rate per GPU and its value of the objective. `binding` is what it misses above;
     `at_least`: with some seed no rate was shown to be too high."""
 
     algorithm: Algorithm
@@ -38,7 +38,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Replicas that belong together: counts of systems, their GPUs, the rate of all, and its worth."""
+    """Replicas that belong together: counts of systems, their GPUs, the rate of all, and its value of the objective."""
 
     algorithm: Algorithm
     members: tuple[tuple[int, Scored], ...]
@@ -74,44 +74,48 @@ class Unit:
 
 
 def ordered(units: Sequence[Unit]) -> list[Unit]:
-    """By worth, then fewer GPUs, as DistServe breaks ties."""
+    """By value, then fewer GPUs, as DistServe breaks ties."""
     return sorted(units, key=lambda unit: (-unit.value, unit.gpus, unit.name))
 
 
-def units(algorithm: Algorithm, scored: Sequence[Scored], worth: Worth, cluster: Cluster) -> list[Unit]:
-    """The units of an algorithm in order of worth; those that carry nothing are left out."""
-    carried = [one for one in scored if one.algorithm == algorithm and one.per_gpu.value > 0]
+def units(algorithm: Algorithm, scored: Sequence[Scored], objective: Objective, cluster: Cluster) -> list[Unit]:
+    """The units of an algorithm by value, best first; those that sustain no rate are left out."""
+    sustained = [one for one in scored if one.algorithm == algorithm and one.per_gpu.value > 0]
     if algorithm != "high":
-        return ordered([Unit(algorithm, ((1, one),), one.per_gpu, one.value) for one in carried])
-    return ordered([*_apart(carried, worth, cluster)])
+        return ordered([Unit(algorithm, ((1, one),), one.per_gpu, one.value) for one in sustained])
+    return ordered([*_apart(sustained, objective, cluster)])
 
 
-def _apart(carried: Sequence[Scored], worth: Worth, cluster: Cluster) -> Iterator[Unit]:
+def _apart(sustained: Sequence[Scored], objective: Objective, cluster: Cluster) -> Iterator[Unit]:
     """Algorithm 1: the best of each side on each kind of GPU, in every ratio that the cluster holds."""
-    ordered = sorted(carried, key=lambda one: (-one.value, one.system.gpus, one.system.name))
-    for hardware in dict.fromkeys(one.system.hardware for one in carried):
+    ordered = sorted(sustained, key=lambda one: (-one.value, one.system.gpus, one.system.name))
+    for hardware in dict.fromkeys(one.system.hardware for one in sustained):
         here = [one for one in ordered if one.system.hardware == hardware]
         prefill, decode = ([one for one in here if one.system.kind == kind] for kind in ("prefill", "decode"))
-        found = [*_of_sides(prefill[:1], decode[:1], worth, cluster)]
-        found = found or [*_of_sides(prefill, decode, worth, cluster)]  # the cluster is too small for the best of both
+        found = [*_of_sides(prefill[:1], decode[:1], objective, cluster)]
+        found = found or [
+            *_of_sides(prefill, decode, objective, cluster)
+        ]  # the cluster is too small for the best of both
         yield from sorted(found, key=lambda unit: (-unit.value, unit.gpus))[:MOST_RATIOS]
 
 
-def _of_sides(prefills: Sequence[Scored], decodes: Sequence[Scored], worth: Worth, cluster: Cluster) -> Iterator[Unit]:
+def _of_sides(
+    prefills: Sequence[Scored], decodes: Sequence[Scored], objective: Objective, cluster: Cluster
+) -> Iterator[Unit]:
     for prefill in prefills:
         for decode in decodes:
-            yield from _ratios(prefill, decode, worth, cluster)
+            yield from _ratios(prefill, decode, objective, cluster)
 
 
-def _ratios(prefill: Scored, decode: Scored, worth: Worth, cluster: Cluster) -> Iterator[Unit]:
+def _ratios(prefill: Scored, decode: Scored, objective: Objective, cluster: Cluster) -> Iterator[Unit]:
     for n in range(1, cluster.gpus // prefill.system.gpus + 1):
         for m in range(1, (cluster.gpus - n * prefill.system.gpus) // decode.system.gpus + 1):
             if math.gcd(n, m) == 1:
-                yield together("high", ((n, prefill), (m, decode)), worth)
+                yield together("high", ((n, prefill), (m, decode)), objective)
 
 
-def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], worth: Worth) -> Unit:
-    """A unit of both sides: with each seed it carries what the weaker one carries."""
+def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], objective: Objective) -> Unit:
+    """A unit of both sides: with each seed it sustains the rate of the weaker one."""
     gpus = sum(count * one.system.gpus for count, one in members)
     seeds = members[0][1].per_gpu.by_seed
     weakest = {
@@ -122,28 +126,28 @@ def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], wort
     if any(one.per_gpu.low is None for _, one in members):
         per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * gpus
-    taken = sum(count * one.total_rps / worth.of(one.system, one.total_rps) for count, one in members)
+    taken = sum(count * one.total_rps / objective.of(one.system, one.total_rps) for count, one in members)
     return Unit(algorithm, members, per_gpu, total_rps / taken)
 
 
-def replicated(unit: Unit, target_rps: float, worth: Worth) -> Unit:
-    """So many copies as the target rate asks for; of both sides apart, each as many as it needs."""
+def replicated(unit: Unit, target_rps: float, objective: Objective) -> Unit:
+    """As many copies as the target rate needs; sides that are placed apart are counted separately."""
     if unit.algorithm != "high":
         copies = math.ceil(target_rps / unit.total_rps - 1e-9)
         return Unit(unit.algorithm, tuple((copies * n, one) for n, one in unit.members), unit.per_gpu, unit.value)
     members = tuple((math.ceil(target_rps / one.total_rps - 1e-9), one) for _, one in unit.members)
-    return together("high", members, worth)
+    return together("high", members, objective)
 
 
 def tied(best: Unit, others: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
-    """Those of equal worth, and those that the seeds cannot tell from the best (where there are seeds enough)."""
+    """Those of equal value, and those that the seeds do not separate from the best (where there are enough seeds)."""
     equal = [unit for unit in others if unit is not best and math.isclose(unit.value, best.value, rel_tol=1e-9)]
     near = [unit for unit in others if unit is not best and unit not in equal and _near(best, unit)]
     return equal, near
 
 
 def _near(best: Unit, other: Unit) -> bool:
-    """Compared by worth: the rates of the other are scaled to what they are worth beside the best."""
+    """Compared by value: the rates of the other are scaled to the unit of the best."""
     if not other.per_gpu.value or not best.per_gpu.value:
         return False
     scale = (other.value / other.per_gpu.value) / (best.value / best.per_gpu.value)

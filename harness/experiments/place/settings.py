@@ -1,6 +1,6 @@
-"""What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched.
+"""The options of a placement: the cluster, the algorithms, the objective, and how each candidate is searched.
 
-A placement from the options of a command line.
+Also how they are read from a command line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from harness import options as configuration
 from harness.api import ReusableSimulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
-from harness.experiments.capacity.aim import LONGEST
 from harness.experiments.capacity.conditions import Condition, Definition, conditions
+from harness.experiments.capacity.search_spec import LONGEST
 from harness.experiments.place.search import MOST_SEEDS
 from harness.experiments.place.systems import (
     ALGORITHMS,
@@ -21,10 +21,10 @@ from harness.experiments.place.systems import (
     Algorithm,
     Cluster,
     Kind,
+    Objective,
     Shape,
     System,
-    Worth,
-    worth,
+    load_objective,
 )
 from harness.experiments.place.task import spec_of
 from harness.metrics import slo
@@ -64,7 +64,7 @@ class PlaceOptions:
     seeds: tuple[int, ...]
     top_rps: float
     width_rps: float
-    worth: Worth
+    objective: Objective
     target_rps: float | None
     released: bool
     fixed: bool = False
@@ -148,7 +148,7 @@ def hardware_of(text: str) -> tuple[str, ...]:
 
 
 def is_released(spec: RunSpec, hardware: Sequence[str]) -> bool:
-    """Whether to search as DistServe's planner: asked for by compat, or where nothing says otherwise and it can."""
+    """Whether to search as DistServe's planner: set by compat, or the default where it can."""
     backend = parse(spec.backend)
     if backend.args.get("compat") == COMPAT:
         return True
@@ -159,7 +159,7 @@ def is_released(spec: RunSpec, hardware: Sequence[str]) -> bool:
 
 
 def _has_constants(model: str, hardware: str) -> bool:
-    """Whether any of the released constants is there; which tp they are for is told when a system is refused."""
+    """Whether any of the released constants is there; a system that is refused names the tp they are for."""
     for tp in (1, 2):
         try:
             make("latency", "abc:vllm", model=model, hardware=hardware, tp=tp)
@@ -170,7 +170,7 @@ def _has_constants(model: str, hardware: str) -> bool:
 
 
 def with_backend(spec: RunSpec, *, released: bool) -> RunSpec:
-    """The spec with what all trials share: no table of steps, and the compatibility mode where it is asked for."""
+    """The spec with what all trials share: no table of steps, and the compatibility mode where it is set."""
     backend = parse(spec.backend)
     args = {"log_steps": "false", **backend.args} | ({"compat": COMPAT} if released else {})
     return replace(spec, backend=str(replace(backend, args=args)))
@@ -183,8 +183,8 @@ POOLS = ("processes", "ray")
 CONDITIONS: tuple[Definition, ...] = ("joint", "separate")
 
 
-def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOptions:
-    """What `bench place` is asked: the options of a run, a file of them, and its own. Raises UsageError."""
+def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOptions:
+    """The options of `bench place`: those of a run, a file of them, and its own. Raises UsageError."""
     spec = _spec(run, config, own)
     hardware = hardware_of(own["hardware"])
     if not hardware:
@@ -193,12 +193,12 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOption
     if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
     released = is_released(spec, hardware)
-    objective = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
-    if not objective.bounds:
-        raise UsageError("A placement needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
+    bounds = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
+    if not bounds.bounds:
+        raise UsageError("A placement needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
     found = PlaceOptions(
         spec=with_backend(spec, released=released),
-        slo=objective,
+        slo=bounds,
         cluster=Cluster(own["nodes"], own["gpus"]),
         hardware=hardware,
         algorithms=algorithms_of(own["algorithm"]),
@@ -206,7 +206,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOption
         seeds=seeds_of(own["seeds"] or (1 if released else 3), spec.seed),
         top_rps=own["max_rate"],
         width_rps=own["width"],
-        worth=worth(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
+        objective=load_objective(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
         target_rps=own["rate"],
         released=released,
         fixed=own["requests"] is not None,

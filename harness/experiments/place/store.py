@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
-from harness.experiments.place.answer import asked_of
+from harness.experiments.place.answer import stored_options
 from harness.experiments.place.search import Ends
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.task import Found
@@ -18,36 +18,36 @@ ANSWER = "place.json"
 
 
 class Store:
-    """Keeps what came of candidates in a folder, or in memory alone. The same command again goes on."""
+    """Stores the results of candidates in a folder, or in memory only. Rerun the command to resume."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.found: dict[str, Found] = {}
-        self._asked: dict[str, Any] = {}
+        self._options: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'} {len(self.found)} candidates>"
 
     @contextmanager
-    def opened(self, asked: PlaceOptions) -> Iterator[None]:
-        """Read what is there and keep others out while the body runs. Raises UsageError for another search."""
-        self._asked = asked_of(asked)
+    def opened(self, options: PlaceOptions) -> Iterator[None]:
+        """Read stored results and lock the folder while the body runs. Raises UsageError for another search."""
+        self._options = stored_options(options)
         if self.path is None:
             yield
             return
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path, "search"):
-            self.found = _known(self.path, self._asked)
+            self.found = _known(self.path, self._options)
             yield
 
     def add(self, key: str, found: Found) -> None:
-        """Take what came of a candidate; it is on disk when this returns."""
+        """Add the result of a candidate; it is on disk when this returns."""
         self.found[key] = found
         if self.path is not None:
-            write_json(self.path / ANSWER, {**self._asked, "state": "running", "searched": self._searched()})
+            write_json(self.path / ANSWER, {**self._options, "state": "running", "searched": self._searched()})
 
     def finish(self, info: Mapping[str, Any]) -> None:
-        """Write the answer down, with what it stands on."""
+        """Write the answer, with the results behind it."""
         if self.path is not None:
             write_json(self.path / ANSWER, {**info, "searched": self._searched()})
 
@@ -55,7 +55,7 @@ class Store:
         return {key: asdict(found) for key, found in self.found.items()}
 
 
-def _known(path: Path, asked: Mapping[str, Any]) -> dict[str, Found]:
+def _known(path: Path, options: Mapping[str, Any]) -> dict[str, Found]:
     file = path / ANSWER
     if not file.exists():
         others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})
@@ -69,10 +69,10 @@ def _known(path: Path, asked: Mapping[str, Any]) -> dict[str, Found]:
     if not isinstance(info, dict) or info.get("kind") != "place":
         raise UsageError(f"'{file}' was not written by 'bench place'; name an empty folder.")
     for name in ("asked", "versions"):
-        if info.get(name) != asked[name]:
+        if info.get(name) != options[name]:
             raise UsageError(
                 f"'{path}' holds a placement with other {'versions' if name == 'versions' else 'options'}"
-                f"{_difference(info.get(name), asked[name])}; name another --out, or repeat that command to go on."
+                f"{_difference(info.get(name), options[name])}; name another --out, or rerun that command to resume."
             )
     searched = info.get("searched", {})
     if any("tried_rps" not in ends for value in searched.values() for ends in value["ends"].values()):

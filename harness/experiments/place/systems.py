@@ -1,6 +1,6 @@
 """What can be placed: a colocated replica, a pair of a prefill and a decode replica, or one side of it alone.
 
-All systems that an algorithm looks at, and those that it leaves out with the reason.
+All systems that an algorithm considers, and those that it leaves out with the reason.
 
 Source of the enumeration: Zhong et al., DistServe, OSDI 2024, algorithms 1 and 2: tp divides the attention heads, pp
 the layers, weights fit beside some KV memory, and the latency model has numbers for them.
@@ -84,12 +84,12 @@ class System:
     def describe(self) -> dict[str, object]:
         """As it stands in place.json."""
         shape = {"tp": self.prefill.tp, "pp": self.cross * self.prefill.pp}
-        told: dict[str, object] = {"kind": self.kind, "name": self.name, "hardware": self.hardware, "gpus": self.gpus,
+        fields: dict[str, object] = {"kind": self.kind, "name": self.name, "hardware": self.hardware, "gpus": self.gpus,
                                    "cross_nodes": self.cross}  # fmt: skip
         if self.kind == "pair":
             assert self.decode is not None
-            return {**told, "prefill": shape, "decode": {"tp": self.decode.tp, "pp": self.cross * self.decode.pp}}
-        return {**told, {"colocated": "mixed"}.get(self.kind, self.kind): shape}
+            return {**fields, "prefill": shape, "decode": {"tp": self.decode.tp, "pp": self.cross * self.decode.pp}}
+        return {**fields, {"colocated": "mixed"}.get(self.kind, self.kind): shape}
 
 
 def _role(shape: Shape) -> str:
@@ -173,7 +173,7 @@ def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape]
 
 
 def _undivided(model: object, hardware: str, cluster: Cluster) -> Iterator[Skipped]:
-    """Numbers that divide neither heads nor layers, each told once."""
+    """Numbers that divide neither heads nor layers, each reported once."""
     heads, layers, name = model.heads, model.layers, model.name  # type: ignore[attr-defined]  # a model of the catalogue
     for tp in range(1, cluster.per_node + 1):
         if heads % tp:
@@ -187,9 +187,9 @@ def _divisors(number: int, most: int) -> list[int]:
     return [n for n in range(1, most + 1) if number % n == 0]
 
 
-Objective = Literal["gpu", "cost", "power"]
-OBJECTIVES: tuple[Objective, ...] = ("gpu", "cost", "power")
-UNITS: Mapping[Objective, str] = {
+ObjectiveName = Literal["gpu", "cost", "power"]
+OBJECTIVES: tuple[ObjectiveName, ...] = ("gpu", "cost", "power")
+UNITS: Mapping[ObjectiveName, str] = {
     "gpu": "req/s per GPU",
     "cost": "requests per unit of money",
     "power": "requests per kJ",
@@ -198,19 +198,18 @@ ROLES = ("mixed", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What is to be saved. `table` tells the price per hour, or the watts, of a kind of GPU in each role."""
+class Objective:
+    """What a placement saves. `table` holds the price per hour, or the watts, of a kind of GPU in each role."""
 
-    objective: Objective = "gpu"
+    name: ObjectiveName = "gpu"
     table: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, system: System, rate_rps: float) -> float:
-        """How much a unit does for what it takes, at a rate of the whole unit; `UNITS` has the unit."""
+        """The value of a unit at its total rate: requests per GPU, cost or energy; `UNITS` has the unit."""
         taken = sum(
-            gpus * (1.0 if self.objective == "gpu" else self.table[system.hardware][role])
-            for role, gpus in sides(system)
+            gpus * (1.0 if self.name == "gpu" else self.table[system.hardware][role]) for role, gpus in sides(system)
         )
-        return rate_rps / taken * {"gpu": 1.0, "cost": 3600.0, "power": 1000.0}[self.objective]
+        return rate_rps / taken * {"gpu": 1.0, "cost": 3600.0, "power": 1000.0}[self.name]
 
 
 def sides(system: System) -> list[tuple[str, int]]:
@@ -221,19 +220,19 @@ def sides(system: System) -> list[tuple[str, int]]:
     return [("mixed" if system.kind == "colocated" else system.kind, system.gpus)]
 
 
-def worth(objective: Objective, file: str | None, hardware: tuple[str, ...]) -> Worth:
+def load_objective(name: ObjectiveName, file: str | None, hardware: tuple[str, ...]) -> Objective:
     """The objective with its table read from a TOML file: `h100 = 700`, or `[h100]` with prefill, decode and mixed.
 
-    Raises UsageError for a file that is missing or tells nothing of a kind of GPU that is searched.
+    Raises UsageError for a file that is missing or lacks a kind of GPU that is searched.
     """
     option, what = {"gpu": ("", ""), "cost": ("--prices", "prices per GPU and hour"),
-                    "power": ("--power", "watts per GPU")}[objective]  # fmt: skip
-    if objective == "gpu":
-        return Worth()
+                    "power": ("--power", "watts per GPU")}[name]  # fmt: skip
+    if name == "gpu":
+        return Objective()
     if file is None:
-        raise UsageError(f"--objective {objective} needs {option} FILE, a TOML file of {what}: {hardware[0]} = 2.5")
+        raise UsageError(f"--objective {name} needs {option} FILE, a TOML file of {what}: {hardware[0]} = 2.5")
     rows = _read(file)
-    return Worth(objective, {name: _row(rows, name, file, what) for name in hardware})
+    return Objective(name, {gpu: _row(rows, gpu, file, what) for gpu in hardware})
 
 
 def _read(file: str) -> Mapping[str, object]:
@@ -249,12 +248,12 @@ def _row(rows: Mapping[str, object], name: str, file: str, what: str) -> Mapping
     row = rows.get(name)
     if row is None:
         known = ", ".join(sorted(rows)) or "nothing"
-        raise UsageError(f"'{file}' tells nothing of '{name}' ({what}); it has {known}. Add a line: {name} = 2.5")
+        raise UsageError(f"'{file}' has no entry for '{name}' ({what}); it has {known}. Add a line: {name} = 2.5")
     if not isinstance(row, Mapping):
         return dict.fromkeys(ROLES, _number(row, name, file))
     missing = [role for role in ROLES if role not in row]
     if missing:
-        raise UsageError(f"'{file}' tells of '{name}' no '{missing[0]}'; a table needs {', '.join(ROLES)}.")
+        raise UsageError(f"'{file}' has no '{missing[0]}' for '{name}'; a table needs {', '.join(ROLES)}.")
     return {role: _number(row[role], f"{name}.{role}", file) for role in ROLES}
 
 

@@ -2,7 +2,7 @@
 
 Whether a trial keeps its conditions: counted record by record, and ended as soon as that is certain.
 
-The search of one candidate, as it is carried out in a worker.
+The search of one candidate, as it runs in a worker.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,8 +88,8 @@ def _is_divided(spec: RunSpec, own_rps: float, unit: Schedule) -> bool:
 
 
 def _draw(spec: RunSpec, own_rps: float, seed: int, rate_rps: float) -> Schedule:
-    asked = at_rate(replace(spec, seed=seed), rate_rps, own_rps)
-    return Schedule.draw(load_workload(asked).workload, seed=seed, requests=spec.requests)
+    at_rps = at_rate(replace(spec, seed=seed), rate_rps, own_rps)
+    return Schedule.draw(load_workload(at_rps).workload, seed=seed, requests=spec.requests)
 
 
 def _with(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
@@ -102,23 +102,23 @@ COUNTED = ("ttft", "tpot", "e2e")
 
 
 def missed(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Condition], planned: int) -> str | None:
-    """What a trial of `planned` requests does not keep, the condition with the least room; None: it keeps all.
+    """The condition that a trial of `planned` requests misses, by the largest margin; None: it meets all.
 
     Records are taken only until it is certain. `wanted` are conditions of that SLO.
     """
     if any(bound.metric not in COUNTED or bound.tag is not None for bound in slo.bounds):
         return _scored(records, slo, wanted)
     kept: list[RequestRecord] = []
-    tally = _Tally(slo, wanted, planned)
+    counter = _MissCounter(slo, wanted, planned)
     for record in records:
-        if record.slo_ttft_s is not None or record.slo_tpot_s is not None:  # its own bounds take the place of ours
+        if record.slo_ttft_s is not None or record.slo_tpot_s is not None:  # its own bounds replace those of the SLO
             return _scored([*kept, record, *records], slo, wanted)
         kept.append(record)
-        if (found := tally.take(record)) is not None:
+        if (found := counter.take(record)) is not None:
             return found
-        if tally.sure:
+        if counter.sure:
             return None
-    return tally.worst()
+    return counter.worst()
 
 
 def _scored(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Condition]) -> str | None:
@@ -136,7 +136,7 @@ def _named(text: str, slo: Slo, misses: Mapping[str, int]) -> str:
     return max(each, key=lambda name: misses.get(name, 0)) if text == JOINT and each else text
 
 
-class _Tally:
+class _MissCounter:
     """Misses of each condition so far, against those that are allowed, and of each bound."""
 
     def __init__(self, slo: Slo, wanted: Sequence[Condition], planned: int) -> None:
@@ -150,7 +150,7 @@ class _Tally:
         self._seen = 0
 
     def take(self, record: RequestRecord) -> str | None:
-        """Count a record; what is certainly missed now, where anything is."""
+        """Count a record; returns the condition that is now certainly missed, if any."""
         self._seen += 1
         values = _values(record)
         broken = {text for text, bound in self._bounds if values is None or values[bound.metric] > bound.limit}
@@ -164,12 +164,12 @@ class _Tally:
 
     @property
     def sure(self) -> bool:
-        """Whether all conditions are kept whatever is still to come."""
+        """Whether all conditions are met whatever is still to come."""
         left = self._planned - self._seen
         return all(self._misses[text] + left <= allowed for text, allowed in self._allowed.items())
 
     def worst(self) -> str | None:
-        """What is missed most when all is over, where anything is; fewer records than planned may have come."""
+        """The condition that is missed most at the end, if any; fewer records than planned may have come."""
         share = self._seen / self._planned
         over = {text: self._misses[text] - allowed * share for text, allowed in self._allowed.items()}
         text = max(over, key=lambda name: over[name])
@@ -190,7 +190,7 @@ TOO_SHORT = "--requests"
 """What binds where a trial is short against the time that one request takes: such trials find no limit."""
 
 QUEUE = "a growing queue"
-"""What binds where the SLO is kept so far, and would not be in a longer trial."""
+"""What binds where the SLO is met so far, and would not be in a longer trial."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,11 +240,11 @@ class _Trials:
         self.requests = 0
 
     def of(self, seed: int) -> Any:
-        """What tells of a rate per GPU whether a trial of that seed carries it."""
+        """Maps a rate per GPU to the condition that a trial of that seed misses, None where it is sustained."""
         return lambda rate_rps: self.missed(seed, rate_rps * self._task.system.gpus)
 
     def missed(self, seed: int, rate_rps: float) -> str | None:
-        """The condition that is not kept at a rate of the whole system; None: all are."""
+        """The condition that is missed at a rate of the whole system; None: all are met."""
         requests = self._task.traffic.requests
         while True:
             found, span_s, e2e_s = self._made(seed, rate_rps, requests)
@@ -260,7 +260,7 @@ class _Trials:
             requests = round(min(self._task.most_requests, max(2 * requests, needed)))
 
     def _made(self, seed: int, rate_rps: float, requests: int) -> tuple[str | None, float, float]:
-        """What a trial of so many requests does not keep, the time in which they were sent, and their mean E2E."""
+        """The condition that a trial of so many requests misses, the time in which they were sent, their mean E2E."""
         schedule = self._task.traffic.at(seed, rate_rps, requests)
         self._simulator.reset()
         dropped: list[RequestRecord] = []

@@ -42,9 +42,9 @@ def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0
         log_steps=False,
         latency=f"linear:base_s={form.between_s!r},prefill_token_s=0,decode_seq_s=0,context_token_s=0",
     )  # fmt: skip
-    asked = (Request(i, at_s, 16, 1) for i, at_s in enumerate(np.cumsum(gaps_s).tolist()))
+    generated = (Request(i, at_s, 16, 1) for i, at_s in enumerate(np.cumsum(gaps_s).tolist()))
     times = np.empty(requests)
-    for record in simulator.simulate(asked):
+    for record in simulator.simulate(generated):
         times[record.request_id] = record.token_s[0] - record.scheduled_s
     return times
 
@@ -83,13 +83,13 @@ def drafted_speed_up(batch: int, context: int, speculate: str, **system: object)
     Small batches come in several waves, far apart, since what is accepted is drawn.
     """
     tpot_s = []
-    asked = [Request(i, 1e4 * (i // batch), context, _ANSWER) for i in range(batch * -(-_DRAWN // batch))]
+    generated = [Request(i, 1e4 * (i // batch), context, _ANSWER) for i in range(batch * -(-_DRAWN // batch))]
     for drafts in (None, speculate):
         simulator = registry.make(
             "backends", "sim", policy="vllm-v0:max_seqs=100000", speculate=drafts, log_steps=False,
             kv_blocks=batch * (context + 2 * _ANSWER) // 8 + 64, **system,
         )  # fmt: skip
-        tpot_s.append(sum(r.token_s[-1] - r.token_s[0] for r in simulator.simulate(iter(asked))))
+        tpot_s.append(sum(r.token_s[-1] - r.token_s[0] for r in simulator.simulate(iter(generated))))
     return float(tpot_s[0] / tpot_s[1])
 
 

@@ -54,7 +54,7 @@ def answer(
     form: str, given: Mapping[str, Any], sentences: Sequence[str], tables: Sequence[Table], notes: Sequence[str] = (),
     pictures: Sequence[Picture] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """What `bench theory FORM` found for what it was `given`, to be told by `reports.answers.theory`."""
+    """The results of `bench theory FORM` for the options `given`, shown by `reports.answers.theory`."""
     from harness.data.host import versions
 
     return {

@@ -1,4 +1,4 @@
-"""One `bench validate --against`: every comparison that was asked for, as one answer.
+"""One `bench validate --against`: every requested comparison, as one answer.
 
 How far simulated numbers are from measured ones, over the pairs that the calibration did not see.
 """
@@ -23,11 +23,11 @@ def answer(found: Sequence[Validation], command: str) -> dict[str, Any]:
         "versions": versions(),
         "exit_code": int(missed),
         "command": command,
-        "validations": [_told(one) for one in found],
+        "validations": [_validation(one) for one in found],
     }
 
 
-def _told(one: Validation) -> dict[str, Any]:
+def _validation(one: Validation) -> dict[str, Any]:
     return {
         "name": one.name,
         "title": one.title,

@@ -35,8 +35,8 @@ ENDED = ("ok", "truncated")
 def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validation:
     """Simulate every run below the paths with `backend`. Raises UsageError for what cannot be repeated."""
     found = [source for path in paths for source in sources(path)]
-    asked = None if bounds is None else slo.parse(bounds)
-    pairs = [pair for source in found for pair in _pairs(source, backend, asked)]
+    requested = None if bounds is None else slo.parse(bounds)
+    pairs = [pair for source in found for pair in _pairs(source, backend, requested)]
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
     names = {str(source.info.backend.get("backend", "a system")) for source in found}
     return Validation(
@@ -56,7 +56,7 @@ def _setting(found: Sequence[Source]) -> Iterator[str]:
         yield f"{left_out:,} requests of the warm-up are simulated too, and not scored."
 
 
-def _pairs(source: Source, backend: str, asked: Slo | None) -> Iterator[Pair]:
+def _pairs(source: Source, backend: str, requested: Slo | None) -> Iterator[Pair]:
     """Attainment and quantiles of TTFT and TPOT of one run. Raises UsageError, with its path."""
     try:
         simulated = _simulated(source, backend)
@@ -65,7 +65,7 @@ def _pairs(source: Source, backend: str, asked: Slo | None) -> Iterator[Pair]:
     rate = source.info.workload.rate_rps
     at: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
     name = source.path.name if rate is None else f"{source.path.name} at {rate:g} req/s"
-    one = asked or slo.restored(source.info)
+    one = requested or slo.restored(source.info)
     if any(bound.percentile is None for bound in one.bounds):
         shares = [100 * slo.score(table, one).attainment for table in (_whole(source), simulated)]
         yield Pair(name, "attainment_pct", shares[0], shares[1], **at)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from harness.configs import read
-from harness.experiments.trial import Trial, simulate
+from harness.experiments.trial import SimulatedTrial, simulate
 from harness.options import Given, run_spec
 from harness.registry import make
 
@@ -11,7 +11,7 @@ VLLM = "vllm-v0:max_seqs=128,max_batched_tokens=8192"
 """The vLLM baseline of Sarathi-Serve for contexts of 8,192 tokens (section 5.1)."""
 
 
-def trial(config: str | None = None, **options: object) -> Trial:
+def trial(config: str | None = None, **options: object) -> SimulatedTrial:
     """The run of a named configuration with these options over it (dashes are underscores)."""
     file = read(config).given if config is not None else None
     given = {name.replace("_", "-"): str(value) for name, value in options.items()}

@@ -6,9 +6,8 @@ from typing import Any
 from acceptance.rows import Place, Row
 from harness.experiments import pool
 from harness.experiments.place.execute import Candidate, scored
-from harness.experiments.place.execute import conduct as search
-from harness.experiments.place.settings import PlaceOptions
-from harness.experiments.place.settings import asked as options_from
+from harness.experiments.place.execute import run_placement as search
+from harness.experiments.place.settings import PlaceOptions, place_options
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Shape, System
 from harness.experiments.place.task import Task, searched, traffic
@@ -39,7 +38,7 @@ def rows(place: Place) -> Iterator[Row]:
 
 
 def _options(run: Mapping[str, object], **own: Any) -> PlaceOptions:
-    return options_from(Given(run), None, {**OWN, **own})
+    return place_options(Given(run), None, {**OWN, **own})
 
 
 def _found(run: Mapping[str, object], **own: Any) -> dict[str, Any]:

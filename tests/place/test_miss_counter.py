@@ -1,4 +1,4 @@
-"""Trials that are ended early: the side they are told must be that of the whole trial."""
+"""Trials that are ended early: the side they report must be that of the whole trial."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def record(number: int, ttft_s: float, tpot_s: float, tokens: int = 3, status: s
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_early_and_late_decisions_agree(seed: int, share: float, slo_text: str, definition: str) -> None:
-    """A rate would count as carried that the whole trial shows is not."""
+    """A rate would count as sustained that the whole trial shows is not."""
     rng, slo = np.random.default_rng(seed), parse(slo_text)
     wanted = conditions(slo, 0.9, definition)  # type: ignore[arg-type]  # one of its names
     slow = rng.random((60, 2)) < share / 2

@@ -1,4 +1,4 @@
-"""What a search of a capacity is after, asks for and finds."""
+"""A capacity search: its spec, the trials that it requests, and its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.experiments.capacity.estimate import Estimate, Shares
 from harness.stats.curves import Curve
 
 if TYPE_CHECKING:
-    from harness.experiments.capacity.trials import Key, Tried
+    from harness.experiments.capacity.trials import Key, Trial
 
 FIRST_SEEDS, FIRST_SEEDS_ON_THE_CLOCK = 12, 8
 """Seeds before the first decision to stop, of a simulator and in real time, where each costs minutes. Looking early
@@ -22,35 +22,35 @@ costs coverage: of nominal 95%, 92% of 60 searches after 8 seeds, 94% of 200 aft
 LONGEST = 16
 """Times the usual number of requests that a trial may have."""
 
-Trials = Generator["list[Wanted]", "list[Tried]", "Found"]
+SearchSteps = Generator["list[TrialRequest]", "list[Trial]", "SearchResult"]
 Stopped = Literal["budget", "outside", "check"]
-"""What ended a search before its own rule did: its budget, Ctrl-C and trials that prove nothing, or longer trials that
+"""What ended a search before its own rule did: its budget, Ctrl-C and invalid trials, or longer trials that
 contradict its answer: then the bracket is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TrialRequest:
     """A trial that the search needs next; a probe is decided by its conditions."""
 
     key: Key
     conditions: tuple[Condition, ...] = ()
 
 
-class Measures(Protocol):
+class AttainmentMeasure(Protocol):
     """How attainment is taken from trials: as found, or adjusted for the traffic that was drawn."""
 
-    def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
+    def fit(self, trials: Sequence[Trial], condition: Condition) -> None:
         """Learn from all trials so far."""
         ...
 
-    def __call__(self, trials: Sequence[Tried], condition: Condition) -> Shares:
+    def __call__(self, trials: Sequence[Trial], condition: Condition) -> Shares:
         """The attainment of each trial."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
-    """What a search is after: one goal, to a tolerance (half of the interval as a share of the capacity).
+class SearchSpec:
+    """One goal of a search, to a tolerance (half of the interval as a share of the capacity).
 
     `one_traffic`: every seed sends the same, as with a recording; then one trial a rate is all there is.
     `planned` requests a trial are a first guess, and more where they are too few for the requests in flight, unless
@@ -146,8 +146,8 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What came of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
+class SearchResult:
+    """The result of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
 
     `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
     estimate is an answer only where it lies between them. `planned` is the number of requests of a whole trial.

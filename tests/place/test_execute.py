@@ -15,9 +15,9 @@ from harness import compose
 from harness.cli import main
 from harness.errors import BackendError, UsageError
 from harness.experiments import answers, pool
-from harness.experiments.place.execute import Candidate, conduct, scored
+from harness.experiments.place.execute import Candidate, run_placement, scored
 from harness.experiments.place.search import Ends
-from harness.experiments.place.settings import asked, opened
+from harness.experiments.place.settings import opened, place_options
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Shape, System
 from harness.experiments.place.task import TOO_SHORT, Found, Task, _Seen, _Trials, searched, traffic
@@ -36,15 +36,17 @@ OWN: Mapping[str, Any] = {
 
 def placement(run: Mapping[str, object] | None = None, **own: Any) -> PlaceOptions:
     """A small placement of OPT-13B on two A100."""
-    return asked(Given({"slo": "ttft=0.2,tpot=0.1", **(run or {})}), None, {**OWN, **own})
+    return place_options(Given({"slo": "ttft=0.2,tpot=0.1", **(run or {})}), None, {**OWN, **own})
 
 
-def rate_per_gpu(asked: PlaceOptions, system: System) -> float:
+def rate_per_gpu(options: PlaceOptions, system: System) -> float:
     """The highest rate of one system."""
-    sent = traffic(asked.spec, asked.seeds, released=asked.released)
+    sent = traffic(options.spec, options.seeds, released=options.released)
     kind = system.kind
-    task = Task("", system, asked.of(system), asked.bounds(kind), asked.wanted(kind), sent, asked.seeds, 8.0, 0.0625)
-    return scored(asked, Candidate("low", system), searched(task)).per_gpu.value
+    task = Task(
+        "", system, options.of(system), options.bounds(kind), options.wanted(kind), sent, options.seeds, 8.0, 0.0625
+    )
+    return scored(options, Candidate("low", system), searched(task)).per_gpu.value
 
 
 @pytest.mark.parametrize(
@@ -70,12 +72,12 @@ def test_rates_of_the_released_planner(slo: str, system: System, published_rps: 
 
 
 def test_every_pool_gives_the_same_answer() -> None:
-    """Where a search is carried out would decide what is built."""
+    """The machine that runs a search would decide what is built."""
     small = placement(seeds=2)
-    here = conduct(small, Store(None), pool.Here())
+    here = run_placement(small, Store(None), pool.Here())
 
     with opened("processes", 2) as processes:
-        apart = conduct(small, Store(None), processes)
+        apart = run_placement(small, Store(None), processes)
 
     assert without_time(here) == without_time(apart)
     assert ["(2,1)", "(1,2)", "(1,1)"] == sorted((one["name"] for one in here["candidates"]), reverse=True)
@@ -85,14 +87,14 @@ def test_every_pool_gives_the_same_answer() -> None:
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'bench[ray]'")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_cluster_of_ray_gives_the_same_answer() -> None:
-    """A search on a cluster would place another system than one on a desk; and an error must come back as itself."""
+    """A search on a cluster would place another system than a laptop; and an error must come back as itself."""
     small = placement(seeds=2)
     with opened("ray", 2) as cluster:
-        apart = conduct(small, Store(None), cluster)
+        apart = run_placement(small, Store(None), cluster)
         with pytest.raises(UsageError, match="is not a number"):
             list(cluster.map(fails, ["one"]))
 
-    assert without_time(conduct(small, Store(None), pool.Here())) == without_time(apart)
+    assert without_time(run_placement(small, Store(None), pool.Here())) == without_time(apart)
 
 
 def fails(text: str) -> None:
@@ -121,17 +123,17 @@ def test_a_cluster_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyP
         opened("ray:10.0.0.1:6379", None)
 
 
-def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
+def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:
     """After a kill hours of a large search would be lost."""
     small = placement()
-    whole = conduct(small, Store(tmp_path / "whole"), pool.Here())
+    whole = run_placement(small, Store(tmp_path / "whole"), pool.Here())
     store = Store(tmp_path / "killed")
     lines: list[str] = []
     with pytest.raises(RuntimeError):
-        conduct(small, store, Dies())
+        run_placement(small, store, Dies())
 
     going = Store(tmp_path / "killed")
-    again = conduct(small, going, pool.Here(), lines.append)
+    again = run_placement(small, going, pool.Here(), lines.append)
 
     assert len(whole["candidates"]) - 1 == len(lines)
     assert without_time(whole) == without_time(again)
@@ -144,19 +146,19 @@ def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
     """No cluster with a link of its own could be planned."""
     small = placement({"link": "25Gbps"}, algorithm="high", requests="20", width=4)
 
-    assert 1 == len(conduct(small, Store(None), pool.Here())["best"])
+    assert 1 == len(run_placement(small, Store(None), pool.Here())["best"])
 
 
 @pytest.mark.parametrize(("slo", "known"), [("ttft=0.2,tpot=0.1", True), ("ttft=1ms,tpot=1ms", False)])
 def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> None:
     """The best of what was searched would be built, or an SLO be given up that another candidate keeps."""
-    info = conduct(placement({"slo": slo}), Store(None), Interrupts())
-    told = compose.render_answer(info, "text")
+    info = run_placement(placement({"slo": slo}), Store(None), Interrupts())
+    printed = compose.render_answer(info, "text")
 
     assert (5, "interrupted") == (info["exit_code"], info["state"])
-    assert ("Interrupted with 2 candidates left; best so far" in told) is known
-    assert ("Interrupted before any placement was known" in told) is not known
-    assert "at any rate" not in told
+    assert ("Interrupted with 2 candidates left; best so far" in printed) is known
+    assert ("Interrupted before any placement was known" in printed) is not known
+    assert "at any rate" not in printed
 
 
 class Dies(pool.Here):
@@ -178,11 +180,11 @@ class Interrupts(Dies):
 
 
 def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
-    """Rates of one SLO would be told as those of another."""
-    conduct(placement(), Store(tmp_path), pool.Here())
+    """Rates of one SLO would be reported as those of another."""
+    run_placement(placement(), Store(tmp_path), pool.Here())
 
     with pytest.raises(UsageError, match=r"with other options .conditions 'separate', not 'joint'"):
-        conduct(placement(conditions="joint"), Store(tmp_path), pool.Here())
+        run_placement(placement(conditions="joint"), Store(tmp_path), pool.Here())
 
 
 def without_time(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def test_the_command_tells_rates_skips_and_replicas(capsys: pytest.CaptureFixtur
 
 def test_the_report_names_the_best() -> None:
     """The best placement would have to be looked for in a table."""
-    info = conduct(placement(), Store(None), pool.Here())
+    info = run_placement(placement(), Store(None), pool.Here())
     document = place.document(info)
 
     assert "PLACED" == document.mark
@@ -222,7 +224,7 @@ def test_the_report_names_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--algorithm", "hihg"], "No placement algorithm named 'hihg'. Did you mean 'high'?"),
         (["--conditions", "sarathi"], "No condition named 'sarathi'."),
@@ -240,16 +242,20 @@ def test_the_report_names_the_best() -> None:
     ],
 )
 def test_wrong_usage_is_one_sentence(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A slip must not cost a search, nor end in a traceback."""
     monkeypatch.chdir(tmp_path)
     code = main(["place", "--workers", "1", "--quiet", *arguments])
 
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert 2 == code
-    assert said in told
-    assert 1 == told.count("bench: ")
+    assert message in printed
+    assert 1 == printed.count("bench: ")
 
 
 @pytest.mark.parametrize(
@@ -257,13 +263,13 @@ def test_wrong_usage_is_one_sentence(
 )
 def test_a_trial_that_passes_is_as_long_as_a_queue_takes(e2e_s: float, found: str | None, made: list[int]) -> None:
     """300 requests pass at four times the capacity when they are sent before one of them has ended."""
-    asked_of: list[int] = []
+    planned: list[int] = []
     trials: Any = object.__new__(_Trials)
     trials._task = SimpleNamespace(traffic=SimpleNamespace(requests=300), most_requests=4800)
-    trials._made = lambda _seed, _rate, requests: (asked_of.append(requests), (None, requests / 100, e2e_s))[1]
+    trials._made = lambda _seed, _rate, requests: (planned.append(requests), (None, requests / 100, e2e_s))[1]
 
     assert found == trials.missed(0, 100.0)
-    assert made == asked_of
+    assert made == planned
 
 
 def test_a_queue_that_grows_is_seen_by_its_records() -> None:
@@ -305,7 +311,7 @@ def test_a_folder_of_an_earlier_bench_is_refused(tmp_path: Path) -> None:
     (tmp_path / "place.json").write_text(json.dumps(info), encoding="utf-8")
 
     with pytest.raises(UsageError, match=r"made by an earlier bench; name another --out"):
-        conduct(placement(), Store(tmp_path), pool.Here())
+        run_placement(placement(), Store(tmp_path), pool.Here())
 
 
 @pytest.mark.parametrize(
@@ -320,10 +326,10 @@ def test_a_folder_of_an_earlier_bench_is_refused(tmp_path: Path) -> None:
 def test_a_rate_that_nothing_showed_to_be_too_high_is_no_more_than_a_bound(
     binding: str | None, tried_rps: tuple[float | None, float | None], at_least: bool, interval: bool
 ) -> None:
-    """The highest rate that was tried would be printed as what a placement carries."""
-    asked = placement({"policy": "sarathi"}, seeds=3)
+    """The highest rate that was tried would be printed as what a placement sustains."""
+    options = placement({"policy": "sarathi"}, seeds=3)
     ends = {seed: Ends(rate, rate + 0.1, binding, 5, tried_rps) for seed, rate in enumerate((4.0, 4.5, 5.0))}
-    found = scored(asked, Candidate("low", System("colocated", "a100-80g", Shape(1, 1))), Found(ends, 15, 900))
+    found = scored(options, Candidate("low", System("colocated", "a100-80g", Shape(1, 1))), Found(ends, 15, 900))
 
     assert at_least == found.at_least
     assert interval == (found.per_gpu.low is not None)
