@@ -105,6 +105,7 @@
 
   function draw(box) {
     const width = printing ? 680 : box.clientWidth;
+    if (!width) return void delete box.dataset.drawn; // folded: drawn when it is opened
     const put = (room) => {
       const figure = themed(box.dataset.figure);
       fit(figure, room);
@@ -132,7 +133,7 @@
   function drawNext() {
     const box = inView.shift() || others.shift();
     try {
-      if (box && !box.dataset.drawn && box.clientWidth) draw(box);
+      if (box && !box.dataset.drawn) draw(box);
     } finally {
       busy = inView.length + others.length > 0;
       if (busy) inView.length ? setTimeout(drawNext) : idle(drawNext);
@@ -165,7 +166,7 @@
   // what is folded is drawn when it is opened, by hand or by a link to it
   for (const details of document.querySelectorAll("details.section")) {
     details.addEventListener("toggle", () => {
-      if (details.open) boxes.filter((box) => details.contains(box) && !box.dataset.drawn).forEach(drawSoon);
+      if (details.open && figures.size) boxes.filter((box) => details.contains(box) && !box.dataset.drawn).forEach(drawSoon);
     });
   }
   function unfold() {

@@ -147,6 +147,36 @@ def test_printing_draws_everything_in_light(make_run: MakeRun, opened: Open) -> 
 
 
 @pytest.mark.nightly
+def test_a_link_into_a_folded_section_opens_and_draws_it(make_run: MakeRun, opened: Open) -> None:
+    """The section would open before the library is unpacked, and its figures stay empty for good."""
+    seen = opened(Html().render(make_run(60)), height=700, wait=False)
+    seen.page.evaluate("location.hash = 't-arrivals'")
+    seen.page.reload()
+    seen.until("document.querySelector('[data-figure=arrivals] .main-svg')")
+
+    assert seen.page.evaluate("document.getElementById('fidelity').open")
+    assert [] == seen.said
+
+
+@pytest.mark.nightly
+def test_folded_figures_are_drawn_to_the_width_they_get_when_opened(make_run: MakeRun, opened: Open) -> None:
+    """Where a browser gives folded boxes no width, figures would stay crumpled after printing or a change of theme."""
+    seen = opened(Html().render(make_run(60)))
+    seen.page.evaluate("document.styleSheets[0].insertRule('details:not([open]) > :not(summary) {display: none}')")
+    seen.page.evaluate("['beforeprint', 'afterprint'].forEach((name) => dispatchEvent(new Event(name)))")
+    folded = seen.page.locator("details.section:not([open]) [data-figure]").count()
+    drawn = seen.page.locator("[data-drawn]").count()
+    seen.page.evaluate("document.querySelectorAll('details.section').forEach((one) => one.open = true)")
+    seen.until("[...document.querySelectorAll('[data-figure]')].every((box) => box.dataset.drawn)")
+    narrowest = "Math.min(...[...document.querySelectorAll('[data-figure] .main-svg')].map((svg) => svg.clientWidth))"
+
+    assert folded > 0
+    assert len(figures.of("run")) == folded + drawn
+    assert seen.page.evaluate(narrowest) > 400
+    seen.untroubled()
+
+
+@pytest.mark.nightly
 def test_page_prints(make_run: MakeRun, opened: Open) -> None:
     """The report could not be handed out on paper."""
     assert opened(Html().render(make_run())).page.pdf().startswith(b"%PDF")
