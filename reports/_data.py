@@ -129,8 +129,8 @@ def sample(run: Run, name: str) -> np.ndarray:
 def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> list[float]:
     """Exact quantiles of `sample`; of a pooled metric of a large run those that its summary has (p50, p90, p99)."""
     if pooled(name) and run.whole is not None:
-        told = run.info.summary.metrics.get(name, Described())
-        return [float(getattr(told, f"p{q * 100:g}") or np.nan) for q in qs]
+        stored = run.info.summary.metrics.get(name, Described())
+        return [float(getattr(stored, f"p{q * 100:g}") or np.nan) for q in qs]
     values = sample(run, name)
     return [float(v) for v in np.quantile(values, qs)] if len(values) else [float("nan")] * len(qs)
 
@@ -204,7 +204,7 @@ def sending(run: Run) -> Sending:
 
 
 def slo(run: Run) -> Slo:
-    """The SLO that the run was asked to keep; without bounds when it had none."""
+    """The SLO of the run; without bounds when it had none."""
     return slos.restored(run.info)
 
 
@@ -217,8 +217,8 @@ def margins(run: Run) -> list[Margin]:
     """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
 
     def made() -> list[Margin]:
-        asked = slo(run)
-        each = dataclasses.replace(asked, bounds=tuple(b for b in asked.bounds if b.percentile is None))
+        objective = slo(run)
+        each = dataclasses.replace(objective, bounds=tuple(b for b in objective.bounds if b.percentile is None))
         scores = slos.score(run.requests, each, seen(run)).bounds
         return [_margin(run, scored) for scored in scores if scored.bound.percentile is None]
 
@@ -243,5 +243,5 @@ def _margin(run: Run, scored: slos.BoundScore) -> Margin:
 
 
 def pieces(run: Run) -> Iterator[pa.Table]:
-    """The requests with all their token times, in pieces that bound memory: for what looks at every gap."""
+    """The requests with all their token times, in pieces that bound memory: for code that reads every gap."""
     return run.pieces()

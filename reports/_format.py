@@ -4,7 +4,7 @@ Foreign text made harmless: model names, tags, error texts, file names and optio
 
 Cleaning happens once, when the view is built; each form (HTML, markdown, terminal, figures) escapes after it.
 
-The errors of a run, told in a few lines: texts that differ only in numbers are one.
+The errors of a run, in a few lines: texts that differ only in numbers are one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 LEAST = 0.001
-"""Times below this, in their unit, are only told to be below it."""
+"""Times below this, in their unit, are printed as below it."""
 
 
 def number(value: float | None, digits: int = 3, decimals: int = 9) -> str:
@@ -43,7 +43,7 @@ def number(value: float | None, digits: int = 3, decimals: int = 9) -> str:
 
 
 def plain(value: float, digits: int = 6) -> str:
-    """A number that somebody chose, without digits that nobody gave: '12', '0.25', '1,000,000'."""
+    """A number that a user chose, without digits that were not entered: '12', '0.25', '1,000,000'."""
     return _positional(value, digits, ",")
 
 
@@ -108,7 +108,7 @@ def unit_of(values_s: Iterable[float | None]) -> str:
 def in_unit(value_s: float | None, unit: str, error_s: float = 0.0) -> str:
     """`value_s` seconds as a number in `unit` ('s' or 'ms'), without the unit: at most four decimals.
 
-    No decimal stands below the first digit of the error `error_s`; what would then be 0 is told to be below it.
+    No decimal stands below the first digit of the error `error_s`; what would then be 0 is printed as below it.
     """
     if value_s is None or not math.isfinite(value_s):
         return "-"

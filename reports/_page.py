@@ -1,4 +1,4 @@
-"""The table twin of a figure: the same points as rows, for readers who do not see or draw it.
+"""The data table of a figure: the same points as rows, for readers who do not see or draw it.
 
 Puts figures, their tables and plotly.js into one offline HTML file; what else a page says is up to its template.
 """
@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +20,36 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.errors import UsageError
-from reports import _cells, _format, figures
-from reports.figures.style import DARK, MARKS, MOST_ROWS
+from reports import _format, figures
+from reports.figures.style import COUNTS, DARK, MARKS, MOST_ROWS
 
 SERIES = "series"
 """Head of the first column where points of several series stand below one another."""
+ROWS, COLUMNS = 16, 8
+"""The most rows and columns of the table of a heat map or contour."""
 
 
 @dataclass(frozen=True, slots=True)
-class Twin:
+class DataTable:
     """Column heads with units, printed rows, and how many points the figure holds in all.
 
-    `said` is what the rows are of the points, where they are neither all of them nor an even choice.
+    `note` is what the rows are of the points, where they are neither all of them nor an even choice.
     """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     points: int
-    said: str = ""
+    note: str = ""
 
 
-def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
+def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
     """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows.
 
     Of a heat map or contour a row per y and a column per x. A figure may bring a table of its own.
     """
     if (own := figure.layout.meta.get("table")) is not None:
-        heads, rows, points, said = own
-        return Twin(tuple(heads), tuple(map(tuple, rows)), points, said)
+        heads, rows, points, note = own
+        return DataTable(tuple(heads), tuple(map(tuple, rows)), points, note)
     traces = [t for t in figure.data if t.meta != MARKS]
     if grids := [t for t in traces if getattr(t, "z", None) is not None]:
         return _grids(figure, grids)
@@ -74,20 +77,58 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
         )
         for i in kept
     )
-    return Twin(tuple(_plain(head) for head in heads), printed, len(columns[0]))
+    return DataTable(tuple(_plain(head) for head in heads), printed, len(columns[0]))
 
 
-def _grids(figure: go.Figure, traces: Sequence[Any]) -> Twin:
+def _grids(figure: go.Figure, traces: Sequence[Any]) -> DataTable:
     """Grids over the same columns stand below one another, those of each series."""
-    found = [_cells.table(trace) for trace in traces]
-    across, first, said = found[0]
+    found = [_grid(trace) for trace in traces]
+    across, first, note = found[0]
     if len(found) == 1 or any(other != across for other, _, _ in found):
         name = traces[0].name
         heads = [_title(figure, traces[0], "y"), *(f"{name} at {_title(figure, traces[0], 'x')} {x}" for x in across)]
-        return Twin(tuple(map(_plain, heads)), tuple(first), np.asarray(traces[0].z).size, said)
+        return DataTable(tuple(map(_plain, heads)), tuple(first), np.asarray(traces[0].z).size, note)
     heads = [SERIES, _title(figure, traces[0], "y"), *(f"{_title(figure, traces[-1], 'x')} {x}" for x in across)]
     rows = [(_plain(trace.name), *row) for trace, (_, rows, _) in zip(traces, found, strict=True) for row in rows]
-    return Twin(tuple(map(_plain, heads)), tuple(rows), sum(np.asarray(t.z).size for t in traces), f"of each, {said}")
+    return DataTable(
+        tuple(map(_plain, heads)), tuple(rows), sum(np.asarray(t.z).size for t in traces), f"of each, {note}"
+    )
+
+
+def _grid(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:
+    """Of a trace with `z` (rows, columns): labels of the columns, rows that begin with their label, what they are."""
+    z = np.asarray(trace.z, np.float64)
+    return _added(trace, np.nan_to_num(np.round(10.0**z))) if trace.meta == COUNTS else _chosen(trace, z)
+
+
+def _chosen(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]], str]:
+    rows, columns = (
+        np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)
+    )
+    down, across = ([_cell(v) for v in np.asarray(a)[at]] for a, at in ((trace.y, rows), (trace.x, columns)))
+    cells = z[np.ix_(rows, columns)]
+    some = f"{cells.size:,} of the {z.size:,} cells drawn, evenly chosen"
+    note = some if cells.size < z.size else f"all {z.size:,} cells drawn"
+    return across, [(y, *map(_cell, row)) for y, row in zip(down, cells, strict=True)], note
+
+
+def _added(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]], str]:
+    rows, columns = (
+        np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.int64))
+        for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)
+    )
+    cells = np.add.reduceat(np.add.reduceat(z, rows[:-1], axis=0), columns[:-1], axis=1)
+    down, across = (
+        [f"{low} to {high}" for low, high in pairwise(map(_cell, np.asarray(a)[at]))]
+        for a, at in ((trace.y, rows), (trace.x, columns))
+    )
+    filled = [(y, *(f"{n:,.0f}" for n in row)) for y, row in zip(down, cells, strict=True) if np.any(row)]
+    return across, filled, f"the {np.count_nonzero(z):,} cells drawn, counts of neighbouring cells added up"
+
+
+def _cell(value: float) -> str:
+    return _format.number(float(value))
 
 
 def _thinned(series: np.ndarray, most: int) -> np.ndarray:
@@ -122,7 +163,7 @@ def _plain(text: str) -> str:
 class Part:
     """One place on the page for a figure: drawn, or the sentence that says what would bring it.
 
-    `markup`, of our own making, stands in the place of a drawing (sliders); `data` then travels with the figures.
+    `markup`, trusted HTML, stands in the place of a drawing (sliders); `data` then travels with the figures.
     """
 
     key: str
@@ -130,7 +171,7 @@ class Part:
     finding: str
     caption: str
     height: int
-    table: Twin | None
+    table: DataTable | None
     data: dict[str, object] | None  # data and layout for plotly.js
     markup: str = ""
 
@@ -148,7 +189,7 @@ def part(key: str, title: str, figure: go.Figure | str, rows: int = MOST_ROWS) -
     data = [{k: v for k, v in trace.to_plotly_json().items() if k not in ("meta", "uid")} for trace in figure.data]
     layout = {k: v for k, v in figure.layout.to_plotly_json().items() if k not in ("template", "meta")}
     drawn = {"key": key, "data": _values(data), "layout": _values(layout)}
-    return Part(key, title, finding, caption, height, twin(figure, rows), drawn)
+    return Part(key, title, finding, caption, height, data_table(figure, rows), drawn)
 
 
 def render(
@@ -163,7 +204,7 @@ def render(
     content = {"dark": DARK, "figures": drawn}
     data = in_script(json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False))
     library = _library(bundle) if drawn else b""
-    # of the content, so that equal input gives an equal file; nobody can foresee it in what he wrote himself
+    # of the content, so that equal input gives an equal file; and text from outside cannot contain it
     digest = hashlib.sha256(data.encode() + hashlib.sha256(library).digest()).digest()
     return _template(template).render(
         parts=parts,

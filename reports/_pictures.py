@@ -39,8 +39,8 @@ def drawn(
     found = {key: decoded(picture) for key, picture in _PICTURE.findall(document)}
     missing = [part.key for part in wanted if part.key not in found]
     if missing:
-        said = _ERROR.search(document)
-        why = said[1][:300] if said else "it ended early"
+        reported = _ERROR.search(document)
+        why = reported[1][:300] if reported else "it ended early"
         raise BenchError(f"The browser did not draw '{missing[0]}' ({why}); take --format html.")
     if form != "pdf":
         return found
@@ -109,6 +109,6 @@ def _output(command: list[str]) -> str:
     except OSError as error:
         raise BenchError(f"'{command[0]}' cannot be started: {error.strerror}; take --format html.") from None
     if done.returncode or not (done.stdout or "--dump-dom" not in command):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:300]
         raise BenchError(f"'{command[0]}' did not draw the page ({last}); take --format html.")
     return done.stdout

@@ -32,7 +32,7 @@ from reports.study.runs import Study, System
 class Alone:
     """One axis by itself: `counts` (positions,) requests by the first bound that they keep, of `requests` it binds.
 
-    `scaled` (factors,) is how many keep the SLO's own bound at each factor; None where the SLO has none.
+    `scaled` (factors,) is how many meet the SLO's own bound at each factor; None where the SLO has none.
     """
 
     requests: int
@@ -107,7 +107,7 @@ def cells(seen: Seen, grid: Grid) -> Cells:
 
 
 def _applies(seen: Seen, grid: Grid, axis: Axis) -> np.ndarray:
-    """(requests,) whom the slider binds: those of no class that has a bound of its own on the metric."""
+    """(requests,) which the slider bounds: those whose class does not have a bound of its own on the metric."""
     if not axis.limits_s:
         return np.zeros(len(seen.ok), bool)
     bound = Bound(axis.metric, axis.limits_s[-1])
@@ -188,11 +188,11 @@ class Scored:
 class Replay:
     """Systems over one grid, to be `named` where the study has several.
 
-    `asked` is the whole SLO; `unread` runs could not be read and `invalid` ones prove nothing: both play no part, nor
+    `slo` is the whole SLO; `unread` runs could not be read and `invalid` ones prove nothing: both play no part, nor
     do systems `without` stored runs.
     """
 
-    asked: Slo
+    slo: Slo
     goals: tuple[float, ...]
     grid: Grid
     systems: tuple[Scored, ...]
@@ -205,14 +205,14 @@ class Replay:
     @property
     def open(self) -> bool:
         """Whether the SLO bounds a percentile of a run, so that shares of requests do not tell whether it is kept."""
-        return any(bound.percentile is not None for bound in self.asked.bounds)
+        return any(bound.percentile is not None for bound in self.slo.bounds)
 
 
 def of_study(study: Study) -> Replay | str:
     """The runs of a study over the grid of sliders, or the sentence that says why there are none; kept with it."""
-    if KEPT not in study.told:
-        study.told[KEPT] = _read(study)
-    found: Replay | str = study.told[KEPT]
+    if KEPT not in study.memo:
+        study.memo[KEPT] = _read(study)
+    found: Replay | str = study.memo[KEPT]
     return found
 
 
@@ -223,10 +223,10 @@ def _read(study: Study) -> Replay | str:
     if not every:
         return NONE
     try:
-        asked = slos.restored(every[0].info)
-        if study.slo and clean(slos.text(asked), 400) != study.slo:  # the runs have another SLO, or one each
-            asked = slos.parse(study.slo, goal=asked.goal)
-        places = grid([source.seen for source in every], asked)
+        objective = slos.restored(every[0].info)
+        if study.slo and clean(slos.text(objective), 400) != study.slo:  # the runs have another SLO, or one each
+            objective = slos.parse(study.slo, goal=objective.goal)
+        places = grid([source.seen for source in every], objective)
         counted = [
             (i, Rate(rate, tuple(cells(s.seen, places) for s in found), _grown(found))) for i, rate, found in read
         ]
@@ -240,9 +240,9 @@ def _read(study: Study) -> Replay | str:
     invalid = sum(point.invalid for system in study.systems for point in system.points)
     kept = tuple(system for system in systems if system.rates)
     named = sum(not system.again for system in study.systems) > 1
-    goals, unread = study.goals or (asked.goal,), planned - len(every)
+    goals, unread = study.goals or (objective.goal,), planned - len(every)
     without = sum(not system.again for system in study.systems) - len(kept)
-    return Replay(asked, goals, places, kept, study.rate_unit, named, unread, invalid, without)
+    return Replay(objective, goals, places, kept, study.rate_unit, named, unread, invalid, without)
 
 
 def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ...]], ...]]]:
@@ -272,10 +272,10 @@ def _sources(folders: Iterable[Path]) -> list[Source]:
 
 
 def scaled(run: Cells, factor: int) -> int:
-    """Requests that keep every bound times a factor of the grid."""
+    """Requests that meet every bound times a factor of the grid."""
     return int(run.scaled[factor])
 
 
 def at(run: Cells, first: int, second: int) -> int:
-    """Requests that keep a bound on TTFT and one on TPOT, by position."""
+    """Requests that meet a bound on TTFT and one on TPOT, by position."""
     return int(np.sum(run.counts[: first + 1, : second + 1]))

@@ -24,7 +24,7 @@ _SHOWN = ("mean", "p50", "p90", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the percentile table, printed; `missed` when its share is below what was asked.
+    """A line of the percentile table, printed; `missed` when its share is below the goal.
 
     `floor` is the client's own error, half of all and 99% of all, where it was measured.
     """
@@ -62,18 +62,18 @@ class Group:
 class Result:
     """Numbers and printed rows; `broken` names percentile bounds.
 
-    `asked`: there is an SLO, and something to score. `attainment` is None where there is not, and where all bounds are
-    on percentiles.
+    `bounded`: there is an SLO, and something to score. `attainment` is None where there is not, and where all bounds
+    are on percentiles.
 
     Of an `overloaded` run no mean or percentile is printed: it would tell how long the run was.
     """
 
     total: int
     ok: int
-    asked: bool
+    bounded: bool
     attainment: float | None
     goal: float
-    kept: bool
+    passed: bool
     broken: tuple[str, ...]
     slo_text: str
     overloaded: bool
@@ -93,8 +93,8 @@ def result(run: Run) -> Result:
     summary = run.info.summary or summarize(run.requests, slo)
     bounds = summary.bounds
     total, ok = run.requests.num_rows, summary.status.get("ok", 0)
-    asked = run.info.workload.rate_rps
-    rate = float(asked) if asked is not None and asked > 0 else None
+    requested = run.info.workload.rate_rps
+    rate = float(requested) if requested is not None and requested > 0 else None
     offered = _sending.offered(run.info, rate)
     overloaded = run.info.warning("overload") is not None
     measured = {} if overloaded else {**summary.metrics, **_largest(run, bounds)}
@@ -103,10 +103,10 @@ def result(run: Run) -> Result:
     return Result(
         total=total,
         ok=ok,
-        asked=bool(bounds) and (summary.attainment is not None or _by_percentile(bounds)),
+        bounded=bool(bounds) and (summary.attainment is not None or _by_percentile(bounds)),
         attainment=summary.attainment if bounds else None,
         goal=slo.goal,
-        kept=bool(summary.passed) if bounds else ok == total > 0,
+        passed=bool(summary.passed) if bounds else ok == total > 0,
         broken=tuple(_bound_name(b) for b in bounds if b.percentile is not None and b.passed is False),
         slo_text=_slo_text(bounds, slo.goal),
         overloaded=overloaded,
@@ -150,9 +150,9 @@ def rows(
 
 def _largest(run: Run, bounds: Iterable[ScoredBound], rows: np.ndarray | None = None) -> dict[str, Described]:
     """Percentiles of the largest value of each request (of those in `rows`), where a bound asks for it."""
-    asked = {b.metric for b in bounds if b.tag is None and b.percentile is None}
+    bounded = {b.metric for b in bounds if b.tag is None and b.percentile is None}
     ok = _data.answered(run) if rows is None else _data.answered(run) & rows
-    values = {name: _data.metric(run, name)[ok] for name in asked if _data.pooled(name)}
+    values = {name: _data.metric(run, name)[ok] for name in bounded if _data.pooled(name)}
     return {_data.bound_label(name): describe(found[~np.isnan(found)]) for name, found in values.items()}
 
 
@@ -233,10 +233,10 @@ def _span(info: RunInfo, summary: Summary) -> str:
 
 def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bool) -> Iterator[str]:
     """Rates by the time of sending; of an overloaded run what was served up to the last answer, and no goodput."""
-    name, served, output = "throughput", summary.throughput_rps, summary.output_tps
+    name, served, output = "", summary.throughput_rps, summary.output_tps
     if overloaded:
-        name, served, output = "served", *_to_the_end(info)
-    yield f"{name} {_format.number(served)} req/s"
+        name, served, output = "served ", *_to_the_end(info)
+    yield f"{name}{_format.number(served)} req/s"
     if summary.bounds and _by_percentile(summary.bounds) and not overloaded:
         yield "goodput - (no bound on single requests)"
     elif summary.bounds and not overloaded:
@@ -245,7 +245,7 @@ def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bo
     yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
     yield f"failed {sum(n for status, n in summary.status.items() if status != 'ok'):,}"
     if summary.preemptions:
-        yield f"preemptions {summary.preemptions:,}{_gave_way(info.backend)}"
+        yield f"preemptions {summary.preemptions:,}{_preemption_cost(info.backend)}"
     yield from _cluster(info.backend)
 
 
@@ -255,14 +255,14 @@ def _to_the_end(info: RunInfo) -> tuple[float | None, float | None]:
     return None if requests is UNSET else requests, None if tokens is UNSET else tokens
 
 
-def _gave_way(backend: Mapping[str, Any]) -> str:
+def _preemption_cost(backend: Mapping[str, Any]) -> str:
     """What preemption cost, where the backend says so."""
-    told = [
+    cost = [
         f"{backend[name]:,} {words}"
         for name, words in (("recomputed_tokens", "tokens recomputed"), ("swapped_blocks", "blocks swapped"))
         if isinstance(backend.get(name), int)
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(cost)})" if cost else ""
 
 
 def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
@@ -277,8 +277,8 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
 def _found(run: Run) -> Iterator[str]:
     """What the prefix cache of a simulator or engine saved."""
     if run.info.backend.get("prefix_cache") is True:
-        found, asked = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
-        yield f"prefix cache found {_format.share(found / asked if asked else 0.0)} of the prompt tokens"
+        found, prompt = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
+        yield f"prefix cache found {_format.share(found / prompt if prompt else 0.0)} of the prompt tokens"
 
 
 def _classes(run: Run, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
@@ -296,8 +296,8 @@ def _class(run: Run, tag: str | None, bounds: list[ScoredBound], goal: float, *,
     rows_of = pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)
     ours = rows_of.to_numpy()
     ok = ours & _data.answered(run)
-    told = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
-    measured = {} if overloaded else {name: describe(_values(run, name, ok), metrics()[name].unit) for name in told}
+    known = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
+    measured = {} if overloaded else {name: describe(_values(run, name, ok), metrics()[name].unit) for name in known}
     own = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
     measured |= {} if overloaded else _largest(run, own, ours)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"

@@ -33,7 +33,7 @@ INSTANT_S = 1e-6
 
 APART = 0.1
 """From this share on, the dispersion of the sending is called another than that of the schedule, and the rate drawn
-another than the one asked for."""
+another than the requested one."""
 
 
 def at_once(info: RunInfo) -> bool:
@@ -42,29 +42,29 @@ def at_once(info: RunInfo) -> bool:
     return isinstance(span_s, int | float) and span_s < INSTANT_S and info.schedule.requests not in (0, 1)
 
 
-def rate(info: RunInfo, asked_rps: float | None) -> str:
-    """'asked 12 req/s, drawn 11.8, achieved 11.9 req/s'; what is not known is left out.
+def rate(info: RunInfo, requested_rps: float | None) -> str:
+    """'requested 12 req/s, drawn 11.8, achieved 11.9 req/s'; what is not known is left out.
 
     With sessions, all requests together come first and then the sessions; of a closed loop how many users it has.
     """
-    told, after = info.fidelity, info.fidelity.follow_ups
-    total = None if told.all is None else told.all.rps
+    sending, after = info.fidelity, info.fidelity.follow_ups
+    total = None if sending.all is None else sending.all.rps
     achieved = [] if total is None else [f"achieved {_format.number(total)} req/s"]
     if after is not None and after.closed:
-        return ", ".join([f"closed loop of {_format.count(told.scheduled, 'user')}", *achieved])
-    asked = [f"asked {_format.plain(asked_rps, 4)} req/s"] if asked_rps else []
+        return ", ".join([f"closed loop of {_format.count(sending.scheduled, 'user')}", *achieved])
+    requested = [f"requested {_format.plain(requested_rps, 4)} req/s"] if requested_rps else []
     if after:
-        sessions = ", ".join(_arrivals(info, told.requested_rps, ""))
-        return ", ".join([*asked, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
-    return ", ".join(_arrivals(info, asked_rps, " req/s"))
+        sessions = ", ".join(_arrivals(info, sending.requested_rps, ""))
+        return ", ".join([*requested, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
+    return ", ".join(_arrivals(info, requested_rps, " req/s"))
 
 
-def _arrivals(info: RunInfo, asked_rps: float | None, unit: str) -> Iterator[str]:
-    """Rates of what waits for no answer: asked, drawn, achieved."""
-    if asked_rps:
-        yield f"asked {_format.plain(asked_rps, 4)}{unit}"
+def _arrivals(info: RunInfo, requested_rps: float | None, unit: str) -> Iterator[str]:
+    """Rates of what waits for no answer: requested, drawn, achieved."""
+    if requested_rps:
+        yield f"requested {_format.plain(requested_rps, 4)}{unit}"
         here = info.fidelity.expected_rps
-        if here is not None and abs(here / asked_rps - 1) >= 0.005:
+        if here is not None and abs(here / requested_rps - 1) >= 0.005:
             yield f"in this stretch {_format.number(here)}"
     if at_once(info):
         yield "all at one instant"
@@ -76,80 +76,80 @@ def _arrivals(info: RunInfo, asked_rps: float | None, unit: str) -> Iterator[str
         yield f"achieved {_format.number(sent_rps)}{unit}"
 
 
-def offered(info: RunInfo, asked_rps: float | None) -> float | None:
-    """Requests per second that a result speaks of: those asked for, or those that came where that is left open.
+def offered(info: RunInfo, requested_rps: float | None) -> float | None:
+    """Requests per second that a result speaks of: those requested, or those that came where that is left open.
 
     Answers decide it where requests follow them, chance where the rate itself is random or few requests were drawn.
     """
-    told = info.fidelity
-    if told.follow_ups:
-        return (told.all.rps if told.all else None) or asked_rps
-    drawn_rps = told.drawn_rps
-    if asked_rps is None or drawn_rps is None or at_once(info):
-        return asked_rps
-    apart = told.law == "none" or abs(drawn_rps / asked_rps - 1) > APART
-    return drawn_rps if apart else asked_rps
+    sending = info.fidelity
+    if sending.follow_ups:
+        return (sending.all.rps if sending.all else None) or requested_rps
+    drawn_rps = sending.drawn_rps
+    if requested_rps is None or drawn_rps is None or at_once(info):
+        return requested_rps
+    apart = sending.law == "none" or abs(drawn_rps / requested_rps - 1) > APART
+    return drawn_rps if apart else requested_rps
 
 
 def fidelity(info: RunInfo) -> str:
     """All about the sending but its rate; the stored line where a run holds no facts."""
-    told = info.fidelity
+    sending = info.fidelity
     if info.source:
         return f"by {clean(info.source.tool)}: how faithfully it sent what was due is not in its file"
-    if told.sent == 0:
+    if sending.sent == 0:
         return "nothing was sent"
-    if texts := list(_texts(told)):
+    if texts := list(_texts(sending)):
         return ", ".join(texts)
-    if told.line:
-        return clean(told.line, 600).removeprefix("sending: ")
-    facts = encode(told) if told else {}
+    if sending.line:
+        return clean(sending.line, 600).removeprefix("sending: ")
+    facts = encode(sending) if sending else {}
     return pairs(facts) or "The run ended before its sending could be judged."
 
 
-def _texts(told: Fidelity) -> Iterator[str]:
-    yield from _spread(told)
-    if told.ks is not None and told.ks_p is not None:
-        how = " in operational time" if told.law == "operational" else ""
-        yield f"gaps{how} KS {_format.number(told.ks, 2)} (p {_format.probability(told.ks_p)})"
-    elif told.law == "none" and told.achieved_rps and not (told.follow_ups and told.follow_ups.closed):
+def _texts(sending: Fidelity) -> Iterator[str]:
+    yield from _spread(sending)
+    if sending.ks is not None and sending.ks_p is not None:
+        how = " in operational time" if sending.law == "operational" else ""
+        yield f"gaps{how} KS {_format.number(sending.ks, 2)} (p {_format.probability(sending.ks_p)})"
+    elif sending.law == "none" and sending.achieved_rps and not (sending.follow_ups and sending.follow_ups.closed):
         yield "no gap law declared"
-    late = {"p50": told.lateness_p50_s, "p99": told.lateness_p99_s, "max": told.lateness_max_s}
+    late = {"p50": sending.lateness_p50_s, "p99": sending.lateness_p99_s, "max": sending.lateness_max_s}
     if late["max"] == 0:
         yield "lateness 0"
     elif None not in late.values():
         yield "lateness " + ", ".join(f"{k} {_format.seconds(v)}" for k, v in late.items())
-    if told.scheduled is not None and told.sent is not None and told.sent < told.scheduled:
-        yield f"{told.scheduled - told.sent:,} not sent"
-    if told.follow_ups is not None:
-        yield from _after(told.follow_ups)
+    if sending.scheduled is not None and sending.sent is not None and sending.sent < sending.scheduled:
+        yield f"{sending.scheduled - sending.sent:,} not sent"
+    if sending.follow_ups is not None:
+        yield from _after(sending.follow_ups)
 
 
-def _spread(told: Fidelity) -> Iterator[str]:
+def _spread(sending: Fidelity) -> Iterator[str]:
     """Spread of the gaps, dispersion and memory of the counts; of the schedule too, where it is another."""
-    if told.tick_s is not None:
-        yield f"stamps on a grid of {_format.limit(float(f'{told.tick_s:.3g}'))}, so gaps tell little"
-    elif told.gap_cv is not None:
-        yield f"gap CV {told.gap_cv:,.2f}"
-    sent, drawn = _by_width(told.dispersion), _by_width(told.drawn.dispersion)
+    if sending.tick_s is not None:
+        yield f"stamps on a grid of {_format.limit(float(f'{sending.tick_s:.3g}'))}, so gaps are imprecise"
+    elif sending.gap_cv is not None:
+        yield f"gap CV {sending.gap_cv:,.2f}"
+    sent, drawn = _by_width(sending.dispersion), _by_width(sending.drawn.dispersion)
     if sent:
         yield f"dispersion {_slashed(sent)} in {' / '.join(sent)} s (Poisson 1)"
         if set(sent) == set(drawn) and any(abs(sent[k] - drawn[k]) > APART * max(drawn[k], 0.1) for k in sent):
             yield f"drawn {_slashed(drawn)}"
-    if memory := _by_width(told.autocorrelation):
+    if memory := _by_width(sending.autocorrelation):
         yield f"lag-1 autocorrelation {_slashed(memory)}"
 
 
-def _after(told: FollowUps) -> Iterator[str]:
-    open_end = told.closed and told.not_sent  # users go on until the end: planned is an upper bound
-    if told.sent is not None and open_end:
-        yield f"{_format.count(told.sent, 'follow-up')} sent"
+def _after(sending: FollowUps) -> Iterator[str]:
+    open_end = sending.closed and sending.not_sent  # users go on until the end: planned is an upper bound
+    if sending.sent is not None and open_end:
+        yield f"{_format.count(sending.sent, 'follow-up')} sent"
         return
-    if told.sent is not None and told.planned is not None:
-        yield f"{told.sent:,} of {_format.count(told.planned, 'follow-up')} sent"
-    if told.dropped:
-        yield f"{told.dropped:,} dropped after a failure"
-    if told.not_sent:
-        yield f"{told.not_sent:,} not due before the end"
+    if sending.sent is not None and sending.planned is not None:
+        yield f"{sending.sent:,} of {_format.count(sending.planned, 'follow-up')} sent"
+    if sending.dropped:
+        yield f"{sending.dropped:,} dropped after a failure"
+    if sending.not_sent:
+        yield f"{sending.not_sent:,} not due before the end"
 
 
 def _by_width(curve: Curve) -> dict[str, float]:
@@ -177,7 +177,7 @@ class Side:
     client: str
     server: str
     difference: str
-    said: str
+    note: str
     apart: bool
 
 
@@ -223,13 +223,13 @@ def server_note(run: Run) -> str:
     """Where the server's own view comes from, or why there is none; empty for a run without a remote server."""
     if not is_remote(run):
         return ""
-    told = run.info.server
-    if not told.metrics_url:
-        reason = f" ({clean(told.why, 200)})" if told.why else ""
+    metrics = run.info.server
+    if not metrics.metrics_url:
+        reason = f" ({clean(metrics.why, 200)})" if metrics.why else ""
         return f"The server's own metrics were not read{reason}"
-    where = f"{clean(', '.join(told.metrics_url), 300)}, read {_format.count(told.scrapes or 0, 'time')}"
-    gaps = f", {_format.count(told.failed, 'reading')} failed" if told.failed else ""
-    if not told.kind:
+    where = f"{clean(', '.join(metrics.metrics_url), 300)}, read {_format.count(metrics.scrapes or 0, 'time')}"
+    gaps = f", {_format.count(metrics.failed, 'reading')} failed" if metrics.failed else ""
+    if not metrics.kind:
         return f"From {where}{gaps}: no server that we know has such names"
     return f"{_who(run)} says of itself ({where}{gaps})"
 
@@ -246,12 +246,12 @@ def server_line(run: Run) -> str:
     sides = [side for side in server(run) if side.difference != "-"]
     if not sides:
         return f"{server_note(run)}."
-    said = {side.said for side in sides}
-    of_all = said.pop() if len(said) == 1 and not any(side.apart for side in sides) else None
+    notes = {side.note for side in sides}
+    of_all = notes.pop() if len(notes) == 1 and not any(side.apart for side in sides) else None
     texts = []
     for side in sides:
         unit = f" {side.unit}" if side.unit in ("ms", "s") else ""
-        aside = f", {side.said}" if of_all is None and side.said not in ("", "agree") else ""
+        aside = f", {side.note}" if of_all is None and side.note not in ("", "agree") else ""
         texts.append(f"{side.name} {side.server}{unit} (client {side.client}{aside})")
     return f"{_who(run)} says: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
 
@@ -259,9 +259,9 @@ def server_line(run: Run) -> str:
 def _side(row: Compared) -> Side:
     name, unit = clean(row.name or "", 60), clean(row.unit or "", 20)
     client, server, difference = row.client, row.server, row.difference
-    said = "" if row.within is None else "agree" if row.within else "differ"
+    note = "" if row.within is None else "agree" if row.within else "differ"
     if why := clean(row.why or "", 60):
-        said = f"{said} ({why})" if said else f"not compared: {why}"
+        note = f"{note} ({why})" if note else f"not compared: {why}"
     shown = _format.unit_of([client, server]) if unit == "s" else ""
     return Side(
         name=name,
@@ -269,7 +269,7 @@ def _side(row: Compared) -> Side:
         client=_printed(client, unit, shown),
         server=_printed(server, unit, shown),
         difference=_signed(difference, unit, shown),
-        said=said,
+        note=note,
         apart=row.within is False,
     )
 
@@ -319,9 +319,9 @@ def _sending(run: Run) -> Iterator[str]:
 
 
 def _processes(run: Run) -> str:
-    told = run.info.client
-    count = len(told.per_sender) if told.senders is None else told.senders
-    if not count and told.senders is None and run.http is not None:
+    own = run.info.client
+    count = len(own.per_sender) if own.senders is None else own.senders
+    if not count and own.senders is None and run.http is not None:
         count = pc.count_distinct(run.http["sender"]).as_py()
     return _format.count(count, "sender")
 
@@ -350,17 +350,17 @@ def _lag(run: Run) -> Iterator[str]:
 
 
 def _floor(info: RunInfo) -> Iterator[str]:
-    found, told = floors(info), info.floor
-    if not found or not told:
+    found, measured = floors(info), info.floor
+    if not found or not measured:
         yield "not measured" + (f": {clean(info.floor_why, 200)}" if info.floor_why else "")
         return
     shown = [(metric.label, found[metric.name]) for metric in in_summary() if metric.name in found]
     errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
     yield f"p50 / p99 of the client's error: {', '.join(errors)}"
-    if told.streams is not None and told.rate_rps is not None:
-        yield f"at {_format.count(told.streams, 'stream')} and {_format.number(told.rate_rps)} req/s"
-    if told.seconds:
-        yield f"measured for {_format.seconds(told.seconds)} before and after the run"
+    if measured.streams is not None and measured.rate_rps is not None:
+        yield f"at {_format.count(measured.streams, 'stream')} and {_format.number(measured.rate_rps)} req/s"
+    if measured.seconds:
+        yield f"measured for {_format.seconds(measured.seconds)} before and after the run"
 
 
 def _unit(floor: Floor) -> str:
@@ -394,7 +394,7 @@ def _answers(run: Run) -> Iterator[str]:
         yield f"{_format.number(per_event)} tokens per event"
     short = answer_warnings.short_answers(run.requests)
     if short:
-        yield f"{_format.share(short)} shorter than asked"
+        yield f"{_format.share(short)} shorter than requested"
     planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
     if len(counted) == len(planned) and planned.sum() > 0:
         apart = float(counted.sum() / planned.sum() - 1)

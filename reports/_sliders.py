@@ -35,8 +35,10 @@ def of_run(run: Run) -> Part | None:
     if isinstance(found, str):
         return None
     places, counted = found
-    asked, grown = _data.slo(run), run.info.verdict.grew
-    replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,), int(grown)),)),), "req/s")
+    objective, grown = _data.slo(run), run.info.verdict.grew
+    replay = Replay(
+        objective, (objective.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,), int(grown)),)),), "req/s"
+    )
     if not _moving(replay):
         return None
     return _part(replay, f"bench slo {quoted(run.path)}", {"plane": {"key": "slo_plane", "name": FOLLOWS}})
@@ -78,7 +80,7 @@ def _part(replay: Replay, command: str, marks: dict[str, object]) -> Part:
         few=_few_of_run(replay) if one else _few_of_rates(replay),  # for readers without a script
     )
     caption = _caption(replay)
-    return Part(KEY, TITLE, caption, caption, 0, None, {"key": KEY, KEY: _told(replay, command, marks, one)}, markup)
+    return Part(KEY, TITLE, caption, caption, 0, None, {"key": KEY, KEY: _content(replay, command, marks, one)}, markup)
 
 
 def _inputs(replay: Replay) -> list[dict[str, object]]:
@@ -122,11 +124,11 @@ def _caption(replay: Replay) -> str:
 def _rest(replay: Replay) -> str:
     """What of the SLO no slider moves: bounds of classes, of other metrics, on percentiles."""
     moved = {(axis.metric, axis.own_s) for axis in replay.grid.axes}
-    held = tuple(b for b in replay.asked.bounds if b.tag or b.percentile or (b.metric, b.limit) not in moved)
+    held = tuple(b for b in replay.slo.bounds if b.tag or b.percentile or (b.metric, b.limit) not in moved)
     return slos.text(Slo(held))
 
 
-def _told(replay: Replay, command: str, marks: dict[str, object], one: bool) -> dict[str, object]:
+def _content(replay: Replay, command: str, marks: dict[str, object], one: bool) -> dict[str, object]:
     """What the script of the page works with."""
     goals = [
         {"share": goal, "text": f"{goal * 100:g}%", "digits": max(1, len(f"{goal * 100:g}".partition(".")[2]))}

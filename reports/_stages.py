@@ -1,6 +1,6 @@
 """Where the time of each request went: client lateness, queue, prefill, hand-off, stall, decode, from the stage stamps.
 
-The stages of DistServe (OSDI 2024, figure 10) with two of ours: lateness is told apart from the queue, and stall from
+The stages of DistServe (OSDI 2024, figure 10) with two more: lateness is separate from the queue, and stall from
 decode. They add up to E2E.
 
 A bounded part of a run for a timeline: some requests with their times, and the steps of the replicas meanwhile.
@@ -35,8 +35,8 @@ RULE = (
     "Stall is the time after the first token in which the request waits to decode or its replica works on prompts "
     "alone."
 )
-UNTOLD = (
-    "This backend stamps no stages, so queue and prefill are not told apart; --backend engine and --backend sim do."
+UNSTAMPED = (
+    "This backend stamps no stages, so queue and prefill are not separate; --backend engine and --backend sim do."
 )
 
 
@@ -60,7 +60,7 @@ class Stages:
 
     @property
     def apart(self) -> bool:
-        """Whether queue and prefill are told apart."""
+        """Whether queue and prefill are separate."""
         return self.keys == APART
 
 
@@ -81,8 +81,8 @@ def of(run: Run) -> Stages | None:
 
 
 def _of(run: Run) -> Stages | None:
-    told = np.isfinite(_data.column(run, "prefill_start_s")) & np.isfinite(_data.column(run, "prefill_end_s"))
-    apart = bool(np.any(told & _data.answered(run)))
+    stamped = np.isfinite(_data.column(run, "prefill_start_s")) & np.isfinite(_data.column(run, "prefill_end_s"))
+    apart = bool(np.any(stamped & _data.answered(run)))
     keys = APART if apart else TOGETHER
     first, last = (_data.metric(run, name) for name in ("ttft", "e2e"))  # both from the scheduled time
     alone = prompts_alone(run) if apart else {}
@@ -170,7 +170,7 @@ MOST_STEPS = 100_000
 ENDS = ("ended_s", "prefill_end_s", "handoff_end_s", "sent_s", "scheduled_s")
 """Columns of which the latest is when a request without a token was over."""
 
-_TOLD = (
+_COLUMNS = (
     "request_id", "session", "turn", "tag", "scheduled_s", "sent_s", "arrived_s", "ended_s", "prefill_start_s",
     "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s", "prompt_tokens", "cached_tokens",
     "output_tokens", "status", "error", "replica", "preemptions",
@@ -180,14 +180,14 @@ _TOLD = (
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
     """The part: `rows` of requests in the order in which they were due (with `first_s`, `last_s` of their tokens and
-    `met`, whether they kept the SLO), the `steps` that overlap it, sorted by replica and time, and a sentence."""
+    `met`, whether they met the SLO), the `steps` that overlap it, sorted by replica and time, and a sentence."""
 
     run: Run
     rows: list[dict[str, Any]]
     steps: pa.Table | None
     from_s: float
     to_s: float
-    said: str
+    note: str
 
 
 def shown(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
@@ -200,9 +200,9 @@ def shown(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
     rows = _rows(run, kept)
     to_s = float(min(until_s, np.max(ended[kept], initial=start_s)))
     steps, left_out = _steps(run, start_s, to_s)
-    said = _said(len(kept), len(order), run, span(start_s, window_s))
+    note = _note(len(kept), len(order), run, span(start_s, window_s))
     cut = f"; {count(left_out, 'later step')} left out" if left_out else ""
-    return Shown(run, rows, steps, start_s, to_s, said + cut)
+    return Shown(run, rows, steps, start_s, to_s, note + cut)
 
 
 def span(start_s: float, window_s: float | None) -> str:
@@ -211,7 +211,7 @@ def span(start_s: float, window_s: float | None) -> str:
     return f"from {option(start_s)} s {end}"
 
 
-def _said(kept: int, there: int, run: Run, where: str) -> str:
+def _note(kept: int, there: int, run: Run, where: str) -> str:
     """How much of the run it is."""
     total = run.requests.num_rows
     which = f"all {there:,}" if kept == there else f"the first {kept:,} of {there:,}"
@@ -231,7 +231,7 @@ def _ended(run: Run) -> np.ndarray:
 def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
     table = run.requests.take(pa.array(kept))
     first, last = first_last(table)
-    columns = [name for name in _TOLD if name in table.column_names]
+    columns = [name for name in _COLUMNS if name in table.column_names]
     met = _met(run, kept)
     rows: list[dict[str, Any]] = table.select(columns).to_pylist()
     for row, first_s, last_s, kept_slo in zip(rows, first.tolist(), last.tolist(), met, strict=True):
@@ -242,7 +242,7 @@ def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
 
 
 def _met(run: Run, kept: np.ndarray) -> list[bool | None]:
-    """Whether these requests kept every bound that is on single requests; None where there is no such bound."""
+    """Whether these requests met every bound that is on single requests; None where there is no such bound."""
     margins = _data.margins(run)
     if not margins:
         return [None] * len(kept)

@@ -67,17 +67,17 @@ def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
 def _shape(backend: Mapping[str, Any]) -> str:
     """How a model is cut over GPUs: 'tp 2, pp 2', or that of the replicas for prefill and for decode."""
     sides = [(f"{role} ", backend[role]) for role in ("prefill", "decode") if isinstance(backend.get(role), dict)]
-    told = []
+    shapes = []
     for name, of in sides or [("", backend)]:
         cut = [f"{way} {of[way]}" for way in ("tp", "pp") if isinstance(of.get(way), int) and of[way] > 1]
         copies = [f"{of['replicas']:,}"] if sides and isinstance(of.get("replicas"), int) else []
         if parts := copies + cut:
-            told.append(name + ", ".join(parts))
-    return "; ".join(told)
+            shapes.append(name + ", ".join(parts))
+    return "; ".join(shapes)
 
 
 def source(workload: Workload, spec: Mapping[str, Any]) -> list[str]:
-    """Where arrival times and lengths come from: as they were asked for, or one phrase for a trace that has both."""
+    """Where arrival times and lengths come from: as they were requested, or one phrase for a trace that has both."""
     arrivals, lengths = (clean(law, 600) if law else None for law in (workload.arrivals, workload.lengths))
     if arrivals is not None and arrivals == lengths:
         return [f"times and lengths {lengths}"]
@@ -86,15 +86,15 @@ def source(workload: Workload, spec: Mapping[str, Any]) -> list[str]:
     trace = _trace(workload.provenance)
     mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
-        times = _without_rate(_asked(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
-        own = [times if arrivals else None, _asked(lengths, spec, "lengths", "workload")]
+        times = _without_rate(_requested(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
+        own = [times if arrivals else None, _requested(lengths, spec, "lengths", "workload")]
         # what makes requests depend on one another
         more = ((kind, first(workload.provenance, kind)) for kind in ("sessions", "prefixes"))
-        own += [f"{kind} {asked}" for kind, asked in more if asked is not None]
+        own += [f"{kind} {spec}" for kind, spec in more if spec is not None]
         return [text for text in own if text]
     if lengths == "those of the trace":
         return [f"times and lengths of {trace}{mean}"]
-    return [text for text in (f"times of {trace}{mean}", _asked(lengths, spec, "lengths")) if text]
+    return [text for text in (f"times of {trace}{mean}", _requested(lengths, spec, "lengths")) if text]
 
 
 def parsed(text: object) -> Spec | None:
@@ -105,8 +105,8 @@ def parsed(text: object) -> Spec | None:
         return None
 
 
-def _asked(used: str | None, spec: Mapping[str, Any], *options: str) -> str:
-    """What was asked for by one of the options, which may say more than the name of what was `used` of it."""
+def _requested(used: str | None, spec: Mapping[str, Any], *options: str) -> str:
+    """The value of one of the options, which may contain more than the name of what was `used` of it."""
     was = parsed(used)
     for option in options:
         given = parsed(spec.get(option))
@@ -190,7 +190,7 @@ def used(run: Run) -> Facts:
 
 
 def commands(run: Run) -> tuple[str, ...]:
-    """Commands that repeat the run: as it was typed, and from the run folder; of another tool's file none of ours."""
+    """Commands that repeat the run, as typed and from the run folder; of another tool's file only the report."""
     if run.info.source:
         return (f"bench report {shlex.quote(clean(run.path, None))}",)
     typed = clean(run.info.command or "", None)
@@ -228,7 +228,7 @@ _OF_ALL = (
 )
 
 OF_REMOTE = (
-    ("token event", "an event of the stream whose first choice carries text of the answer, reasoning or a tool call"),
+    ("token event", "an event of the stream whose first choice has text of the answer, reasoning or a tool call"),
     ("stamp", "when the kernel received the bytes that completed an event, in seconds of the monotonic clock"),
     (
         "read lag",

@@ -32,7 +32,7 @@ from reports._format import clean
 from reports._sending import floors
 
 MOST_CLASSES = 100
-"""Classes of traffic that are told, the largest first."""
+"""Classes of traffic that are listed, the largest first."""
 
 _RATES = ("throughput_rps", "goodput_rps", "output_tps", "token_goodput_tps")
 _SENT = ("requested_rps", "drawn_rps", "achieved_rps")
@@ -86,7 +86,7 @@ def _of(run: Run) -> Iterator[Row]:
     for metric, values in summary.metrics.items():
         within = run.info.within.metrics.get(metric, Intervals())
         yield from _statistics(name, None, metric, values, within)
-    # the client's own error against a server elsewhere: half, and 99 %, of all stamps are nearer to the truth
+    # the client's own error against a remote endpoint: half, and 99 %, of all stamps are nearer to the truth
     for metric, floor in floors(run.info).items():
         yield Row(name, None, f"client floor of {metric}", "s", "p50", floor.p50_s)
         yield Row(name, None, f"client floor of {metric}", "s", "p99", floor.p99_s)
@@ -147,8 +147,8 @@ def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
             yield Row(name, traffic, "attainment", "share", "mean", kept)
         for metric, whole in measured.items():
             values = _data.metric(run, metric)[ok]
-            told = describe(values[~np.isnan(values)], whole.unit)
-            yield from _statistics(name, traffic, metric, told, Intervals())
+            measured_of = describe(values[~np.isnan(values)], whole.unit)
+            yield from _statistics(name, traffic, metric, measured_of, Intervals())
 
 
 def _number(value: float | None) -> float | None:

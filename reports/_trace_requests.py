@@ -1,6 +1,6 @@
 """Requests as trace events: each an asynchronous slice with its phases inside, and when it left the client.
 
-Requests share two names, so that viewers pack those that kept their SLO, and those that missed it, on common tracks;
+Requests share two names, so that viewers pack those that met their SLO, and those that missed it, on common tracks;
 their number stands in the arguments.
 """
 
@@ -29,7 +29,7 @@ def us(time_s: float) -> float:
 def names(shown: Shown) -> Iterator[Event]:
     """What the client's tracks are called."""
     yield _name("process_name", {"name": "client: requests"})
-    yield _name("process_labels", {"labels": shown.said.replace(",", "")})
+    yield _name("process_labels", {"labels": shown.note.replace(",", "")})
     yield _name("process_sort_index", {"sort_index": 0})
     yield _name("thread_name", {"name": "sending"})
 
@@ -73,14 +73,14 @@ def _over(row: Row) -> float:
 def _request(row: Row) -> Iterator[Event]:
     common = {"cat": CATEGORY, "id2": {"local": f"0x{int(row['request_id']) + 1:x}"}, "pid": CLIENT, "tid": SENDER}
     begin, end, name = row["scheduled_s"], _over(row), MISSED if row["met"] is False else REQUEST
-    yield {"ph": "b", "ts": us(begin), "name": name, **common, "args": _told(row)}
+    yield {"ph": "b", "ts": us(begin), "name": name, **common, "args": _arguments(row)}
     for phase, start, stop in phases(row):
         yield {"ph": "b", "ts": us(start), "name": phase, **common}
         yield {"ph": "e", "ts": us(stop), "name": phase, **common}
     yield {"ph": "e", "ts": us(end), "name": name, **common}
 
 
-def _told(row: Row) -> Event:
+def _arguments(row: Row) -> Event:
     """What is known of a request; texts from outside as one harmless line."""
     args = {
         "request": row["request_id"],
@@ -96,7 +96,7 @@ def _told(row: Row) -> Event:
         "error": None if row.get("error") is None else clean(row["error"]),
         "TTFT (ms)": _ms(row["first_s"], row["scheduled_s"]),
         "E2E (ms)": _ms(row["last_s"], row["scheduled_s"]),
-        "kept its SLO": None if row["met"] is None else "yes" if row["met"] else "no",
+        "met its SLO": None if row["met"] is None else "yes" if row["met"] else "no",
     }
     return {name: value for name, value in args.items() if value is not None}
 

@@ -14,7 +14,7 @@ Event = dict[str, Any]
 Columns = Mapping[str, np.ndarray]
 
 FIRST_REPLICA, SERVER = 10, 2
-"""Process of replica 0, after which the others follow, and of a server elsewhere."""
+"""Process of replica 0, after which the others follow, and of a remote endpoint."""
 
 _ARGS = ("prefill_tokens", "decode_seqs", "context_tokens", "running", "waiting", "free_blocks")
 _GAUGES = (("running", "requests", "running", 1.0), ("waiting", "requests", "waiting", 1.0),
@@ -39,7 +39,7 @@ def names(shown: Shown) -> Iterator[Event]:
 
 
 def events(shown: Shown) -> Iterator[Event]:
-    """Steps, arrows and counters of every replica; of a server elsewhere its gauges."""
+    """Steps, arrows and counters of every replica; of a remote endpoint its gauges."""
     steps = {replica: _of(shown, replica) for replica in _replicas(shown)}
     for replica, columns in steps.items():
         yield from _slices(replica, columns)
@@ -78,8 +78,8 @@ def _slices(replica: int, steps: Columns) -> Iterator[Event]:
     lanes = _lanes(steps).tolist()
     starts, ends = steps["start_s"].tolist(), steps["end_s"].tolist()
     args = list(zip(*(steps[name].tolist() for name in _ARGS), strict=True))
-    for lane, start, end, told in zip(lanes, starts, ends, args, strict=True):
-        held = dict(zip(_ARGS, told, strict=True))
+    for lane, start, end, values in zip(lanes, starts, ends, args, strict=True):
+        held = dict(zip(_ARGS, values, strict=True))
         kinds = [kind for kind, key in (("prefill", "prefill_tokens"), ("decode", "decode_seqs")) if held[key]]
         yield {
             "ph": "X", "name": " and ".join(kinds) or "decode", "cat": "step", "pid": FIRST_REPLICA + replica,
@@ -139,13 +139,13 @@ def _step(replica: int, steps: Columns, lanes: np.ndarray, time_s: float, *, end
 
 
 def _gauges(shown: Shown) -> Iterator[Event]:
-    """What a server elsewhere said of itself, reading by reading."""
-    told = server_metrics.view(shown.run)
-    if told is None:
+    """What a remote endpoint reported of itself, reading by reading."""
+    metrics = server_metrics.view(shown.run)
+    if metrics is None:
         return
-    at_s = told.read_s[(told.read_s >= shown.from_s) & (told.read_s <= shown.to_s)]
+    at_s = metrics.read_s[(metrics.read_s >= shown.from_s) & (metrics.read_s <= shown.to_s)]
     for word, name, unit, scale in _GAUGES:
-        values = told.gauge(word, at_s, mean=word == "kv_use") if len(at_s) else None
+        values = metrics.gauge(word, at_s, mean=word == "kv_use") if len(at_s) else None
         if values is not None:
             yield from _changes(
                 {"ph": "C", "cat": "counter", "pid": SERVER, "tid": 1}, name, at_s, {unit: scale * values}

@@ -14,7 +14,7 @@ from harness.data.folder import Run
 from harness.data.run_json import RunInfo, Within
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _system
-from reports._format import clean
+from reports._format import clean, sentence
 from reports._system import part
 
 if TYPE_CHECKING:
@@ -23,7 +23,110 @@ if TYPE_CHECKING:
 
 
 KNEE = "Near the knee one run decides nothing (see bench capacity)."
-"""What must be said of every statement about one rate."""
+"""The remark on every statement about one rate."""
+
+
+VALID, OVERLOADED, FAILED = "VALID", "OVERLOADED", "BACKEND FAILED"
+_ENDS = {"running": "It was killed, or is still running: ", "interrupted": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Whether the goal was reached, in capitals, and whether that is good or bad; None where nothing is proven."""
+
+    text: str
+    good: bool | None
+
+
+def state(run: Run) -> tuple[str, str]:
+    """The state of the run in capitals, and the sentence that begins with it."""
+    verdict = run.info.verdict
+    reasons = [sentence(reason, 400) for reason in verdict.reasons]
+    if not run.complete:
+        how = _ENDS.get(clean(run.info.state or ""), "It ended early: ")
+        planned = (run.info.schedule.requests or 0) if run.schedule is None else run.schedule.num_rows
+        of = f" of {planned:,} planned" if planned else ""
+        were = _format.were(planned or run.requests.num_rows, "request")
+        text = f"{how}{run.requests.num_rows:,}{of} {were} recorded, and all figures are of these alone."
+        word, reason = "INTERRUPTED" if run.info.state == "interrupted" else "NOT FINISHED", " ".join([text, *reasons])
+    elif not verdict:
+        word, reason = "NOT JUDGED", "The run holds no verdict."
+    elif not verdict.valid:
+        word, reason = "NOT VALID", " ".join(reasons) or sentence(verdict.text, 600)
+    elif (failed := exceeded(run.info)) is not None:
+        word, reason = FAILED, sentence(failed, 600)
+    elif (grown := run.info.warning("overload")) is not None:
+        grew = clean(grown.message or "", 600).removeprefix("overloaded: ")
+        word, reason = OVERLOADED, f"{sentence(grew, 600)} {sentence(grown.remedy, 400)}".strip()
+    else:
+        # of 'valid, with 2 warnings (late-client, few)' what follows the comma
+        head, _, warned = clean(verdict.text or "", 300).partition(", ")
+        if warned and head.lower() == "valid":
+            return VALID, f"{VALID}, {warned.rstrip('.')}."
+        word, reason = VALID, "All checks of the run passed."
+    return word, f"{word}: {reason}"
+
+
+def mark(run: Run, result: Result) -> Mark:
+    """Whether the run reached the goal of its SLO."""
+    word, _ = state(run)
+    if word == OVERLOADED:
+        return Mark(OVERLOADED, good=False)
+    if word != VALID or result.total == 0:
+        return Mark("NOTHING PROVEN", None)
+    if not result.bounded:
+        return Mark("NO GOAL GIVEN", None)
+    if run.info.resolution.undecided:
+        return Mark("UNRESOLVED", None)
+    short = result.attainment is not None and result.attainment < result.goal
+    missed = "GOAL MISSED" if short else "BOUND BROKEN"
+    return Mark("GOAL REACHED" if result.passed else missed, result.passed)
+
+
+def answer(run: Run, result: Result) -> str:
+    """The result in a sentence: how many requests met the SLO, and what that says about the goal."""
+    info = run.info
+    valid = info.verdict.valid is not False and state(run)[0] != FAILED
+    if result.total == 0:
+        return "Nothing can be scored." if info.source else "No request was recorded."
+    requests = _format.count(result.total, "request")
+    one = "request" if result.rate_rps == 1 else "requests"
+    rate = f" at {_format.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
+    ended_well = f"{result.ok:,} of {requests} ended well{rate}"
+    undecided = info.resolution.undecided and not result.overloaded
+    broken = " and ".join(result.broken)
+    if not result.bounded:
+        return f"{ended_well}; no SLO was given."
+    # an older run calls a queue that grew overload
+    grew = result.passed and any(info.warning(code) is not None for code in ("queue-grew", "overload"))
+    lost = "what was still unanswered has no record" if info.state == "running" else "the run was ended early"
+    if result.attainment is None:  # all bounds are on percentiles of the run
+        end = f"breaks {broken}" if broken else "meets every bound"
+        if grew:
+            end += " so far, but the queue was growing: a longer run may break one"
+        if not run.complete:
+            end = f"gives no answer about the SLO, as {lost}"
+        elif undecided:
+            end = "leaves open whether the SLO is met, within the client's own error"
+        if not valid:
+            end = "proves nothing about the SLO"
+        return f"{ended_well}; the run {end}."
+    goal = f"the goal of {result.goal * 100:g}%"
+    reaches = result.attainment >= result.goal
+    breaks = f", {'but' if reaches else 'and'} breaks {broken}" if broken else ""
+    end = f"{'reaches' if reaches else 'misses'} {goal}{breaks}"
+    if not valid:
+        end = f"this proves nothing about {goal}"
+    elif not run.complete:
+        end = f"no answer about {goal}, as {lost}"
+    elif undecided:
+        end = f"the client's own error leaves open whether that {end}"
+    elif grew:
+        end += " so far, but the queue was growing: a longer run may miss it"
+    part_of = "" if run.complete else " recorded so far"
+    text = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
+    decided = run.complete and valid and not result.overloaded and not info.resolution.undecided
+    return f"{text} {KNEE}" if decided else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +135,13 @@ class Checked:
 
     name: str
     state: str
-    said: str
+    found: str
     remedy: str
     failed: bool
 
 
 def warmup(run: Run) -> str:
-    """'12 of 2,200 requests, due in the first 16.0 s, are not measured (mser5)'; empty where nothing was asked for."""
+    """'12 of 2,200 requests, due in the first 16.0 s, are not measured (mser5)'; empty where none was requested."""
     cut = run.info.warmup
     total = _format.count(run.requests.num_rows, "request")
     if not cut.stationary:
@@ -55,46 +158,34 @@ def warmup(run: Run) -> str:
 
 def interval(info: RunInfo) -> str:
     """The intervals within the run, or the sentence that says why there are none; empty where neither is stored."""
-    told, summary = info.within, info.summary
+    within, summary = info.within, info.summary
     # an interval of attainment is to be expected where there are bounds on single requests
-    asked = bool(summary.bounds) and summary.attainment is not None
-    parts = list(_intervals(told, asked=asked))
-    if parts and told.metrics:
-        parts[-1] += f" ({_sure(told)} within this run; other seeds may differ by more)"
-    return "; ".join([*parts, clean(told.why_not, 400)] if told.why_not else parts)
-
-
-def attained(info: RunInfo) -> str:
-    """'90.3% to 91.9% within this run (95%)': the interval of attainment, or that it has none; empty where unknown."""
-    told = info.within
-    if told.attainment:
-        low, high = _format.share(told.attainment.low), _format.share(told.attainment.high)
-        return f"{low} to {high} within this run ({_sure(told)}; other seeds may differ by more)"
-    if told.at_least is not None:
-        return f"at least {_format.share(told.at_least)} ({_sure(told)}, if requests were independent)"
-    return "without an interval" if told else ""
+    bounded = bool(summary.bounds) and summary.attainment is not None
+    parts = list(_intervals(within, bounded=bounded))
+    if parts and within.metrics:
+        parts[-1] += f" ({_sure(within)} within this run; other seeds may differ by more)"
+    return "; ".join([*parts, clean(within.why_not, 400)] if within.why_not else parts)
 
 
 def checks(info: RunInfo) -> tuple[Checked, ...]:
     """The checks of a run, in the order of reading."""
     found = []
-    for told in info.checks or ():
-        texts = (told.check, told.state, told.said, told.remedy)
-        name, state, said, remedy = (clean(text or "", 600) for text in texts)
-        shown = "not checked" if state == "unknown" else state
-        found.append(Checked(name, shown, said, remedy, state == "failed"))
+    for check in info.checks or ():
+        texts = (check.check, check.state, check.said, check.remedy)
+        name, state, seen, remedy = (clean(text or "", 600) for text in texts)
+        found.append(Checked(name, "not checked" if state == "unknown" else state, seen, remedy, state == "failed"))
     return tuple(found)
 
 
-def _intervals(told: Within, *, asked: bool) -> Iterator[str]:
-    if told.at_least is not None:
-        least = _format.share(told.at_least)
-        yield f"attainment at least {least} ({_sure(told)}, if requests were independent)"
-    elif told.attainment:
-        yield f"attainment {_format.share(told.attainment.low)} to {_format.share(told.attainment.high)}"
-    elif told.metrics and asked:
+def _intervals(within: Within, *, bounded: bool) -> Iterator[str]:
+    if within.at_least is not None:
+        least = _format.share(within.at_least)
+        yield f"attainment at least {least} ({_sure(within)}, if requests were independent)"
+    elif within.attainment:
+        yield f"attainment {_format.share(within.attainment.low)} to {_format.share(within.attainment.high)}"
+    elif within.metrics and bounded:
         yield "attainment without an interval: fewer than 1% of the requests miss, or meet"
-    for name, of in told.metrics.items():
+    for name, of in within.metrics.items():
         known = []
         for word, ends in (("mean", of.mean), ("p99", of.p99)):
             if ends is not None:
@@ -105,12 +196,12 @@ def _intervals(told: Within, *, asked: bool) -> Iterator[str]:
             yield f"{_data.label(name)} {', '.join(known)}"
 
 
-def _sure(told: Within) -> str:
-    return f"{100 * (told.confidence or 0.95):g}%"
+def _sure(within: Within) -> str:
+    return f"{100 * (within.confidence or 0.95):g}%"
 
 
 POLICIES = ("sarathi", "vllm-v0")
-"""Our default and its best-known rival: whoever used one is shown the other."""
+"""The default and its best-known alternative: a user of one is advised the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +224,18 @@ def advice(run: Run, result: Result) -> Advice:
         return Advice("run it again", again)
     if run.info.verdict.valid is False or exceeded(run.info):
         return Advice("remove the cause, then run it again", again)
-    if not result.asked:
-        return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
+    if not result.bounded:
+        return Advice("set an SLO", f"{again} --slo ttft=0.25,tpot=0.1")
     if run.info.resolution.undecided and not result.overloaded:
         return _finer(run.info, again)
-    asked_rps, recorded = run.info.workload.rate_rps, run.info.workload.recorded
-    if result.kept and run.info.warning("queue-grew") is not None:
+    requested_rps, recorded = run.info.workload.rate_rps, run.info.workload.recorded
+    if result.passed and run.info.warning("queue-grew") is not None:
         longer = _longer(run.info, again) if recorded else _doubled(run.info, "make the run longer", again)
         if longer is not None:
             return longer
-    if not recorded and asked_rps is not None and asked_rps > 0:
-        return _rate(run.info, result, asked_rps, again)
-    return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
+    if not recorded and requested_rps is not None and requested_rps > 0:
+        return _rate(run.info, result, requested_rps, again)
+    return (_longer(run.info, again) if result.passed else None) or _other_system(run.info, again)
 
 
 TRIED = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4)
@@ -156,11 +247,11 @@ ENOUGH = 10_000
 
 def several_rates(run: Run) -> tuple[Advice, ...]:
     """What draws curves over the rate around this run; nothing where its rate is not ours to choose."""
-    asked_rps = run.info.workload.rate_rps
-    if run.info.source or run.info.workload.recorded or asked_rps is None or asked_rps <= 0:
+    requested_rps = run.info.workload.rate_rps
+    if run.info.source or run.info.workload.recorded or requested_rps is None or requested_rps <= 0:
         return ()
     config = f"--config {shlex.quote(clean(run.path / 'run.json', None))}"
-    rates = ",".join(_format.option(asked_rps * share, 3) for share in TRIED)
+    rates = ",".join(_format.option(requested_rps * share, 3) for share in TRIED)
     fewer = f" --requests {ENOUGH}" if run.requests.num_rows > ENOUGH and not run.info.spec.get("duration") else ""
     return (
         Advice("measure the curve", f"bench sweep {config} --rate {rates} --seeds 5{fewer} --out curve"),
@@ -173,8 +264,8 @@ def _foreign(run: Run, result: Result) -> Advice:
     file = shlex.quote(clean(run.path, None))
     if not run.info.source.per_request:
         return Advice("let the tool write its requests, then score them", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
-    if not result.asked:
-        return Advice("say what must be kept", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
+    if not result.bounded:
+        return Advice("set an SLO", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
     return Advice("see what other bounds would give", f"bench slo {file} --scale 0.25:4")
 
 
@@ -187,9 +278,9 @@ def _finer(info: RunInfo, again: str) -> Advice:
     return Advice("measure more finely", f"{again} --senders {more}")
 
 
-def _rate(info: RunInfo, result: Result, asked_rps: float, again: str) -> Advice:
-    higher = result.kept and not result.overloaded
-    rate = _format.option(asked_rps * (2 if higher else 0.5), 3)
+def _rate(info: RunInfo, result: Result, requested_rps: float, again: str) -> Advice:
+    higher = result.passed and not result.overloaded
+    rate = _format.option(requested_rps * (2 if higher else 0.5), 3)
     return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(info.spec, rate)}")
 
 

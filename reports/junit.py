@@ -43,9 +43,9 @@ def _cases(info: RunInfo, complete: bool) -> Iterator[Case]:
         yield Case("backend", "error", clean(failed, None))
     doubt = _doubt(info, complete)
     if summary.attainment is not None and summary.goal is not None and summary.bounds:
-        kept = f"{share(summary.attainment, summary.goal)} of the requests kept the SLO"
+        met = f"{share(summary.attainment, summary.goal)} of the requests met the SLO"
         goal = f"the goal is {share(summary.goal)}"
-        yield _bound("attainment", summary.attainment >= summary.goal, f"{kept}, {goal}", doubt)
+        yield _bound("attainment", summary.attainment >= summary.goal, f"{met}, {goal}", doubt)
     for bound in summary.bounds:
         if bound.passed is None:
             continue

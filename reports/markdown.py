@@ -1,10 +1,13 @@
 """The result as markdown: verdict, percentile table, key facts and warnings, for a pull request or a wiki."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.data.folder import Run
 from reports.answers.run import document
 from reports.document import markdown
+
+DETAILS = ("client", "server", "ran")
+"""Folded sections of the page that markdown has too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,5 +15,8 @@ class Markdown:
     """The summary of a run; text from outside is escaped and never becomes markup or a link."""
 
     def render(self, run: Run) -> str:
-        """The text, ending with a newline."""
-        return markdown.render(document(run))
+        """The text, ending with a newline; the tables of client, server and run are in it, instead of their lines."""
+        shown = document(run)
+        facts = tuple(fact for fact in shown.key_facts if fact[0] not in ("Client", "Server"))
+        sections = tuple(replace(one, detail=one.detail and one.key not in DETAILS) for one in shown.sections)
+        return markdown.render(replace(shown, key_facts=facts, sections=sections))

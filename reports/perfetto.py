@@ -60,7 +60,7 @@ def _other(run: Run, shown: Shown) -> dict[str, str]:
         **{name: backend.get(name) for name in ("model", "hardware", "policy")},
         "SLO": info.slo.text,
         "started": info.started,
-        "shown": shown.said,
+        "shown": shown.note,
         "times": "microseconds since the start of the run",
     }
     return {name: clean(value) for name, value in facts.items() if value not in (None, "")}

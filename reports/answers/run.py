@@ -1,92 +1,188 @@
-"""The report of a run: verdict, latencies with bounds, key figures, and what says how far to trust them."""
+"""The report of a run: verdict, key figures, latencies with their bounds, and what shows how reliable they are."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from harness.data.folder import Run
+from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline
-from reports import _data, _format, _scaled, _sending, _sliders, _verdict, _view, figures
-from reports._rows import Row
-from reports._system import Facts
-from reports._view import View
+from reports import _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
+from reports._format import clean, sentence
+from reports._rows import Result, Row
+from reports._system import OF_REMOTE, Facts, first, in_use, pairs
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Markup, Notice, Section, Table
+from reports.document.curve import Curve
 
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
 """Figures that stand open on the page; the others are folded."""
-NARROW = ("max", "mean", "p90", "p50", "client floor p50 / p99")
+FLOOR = "client floor p50 / p99"
+NARROW = ("max", "mean", FLOOR, "p90", "p50")
 """Columns that a narrow window does without, first choice first."""
 GROWN = (
-    "<strong>The queue grew all through the run:</strong> latencies and goodput in these figures tell how long the run "
-    "was, not how fast the system is."
+    "<strong>The queue grew throughout the run:</strong> latencies and goodput in these figures depend on the length "
+    "of the run, not only on the system."
 )
 EVERY_VALUE = "The tables of figures hold at most some of the points; every value is in the Parquet files of the run."
+
+ENDS = (0.25, 4.0)
+"""SLO scales between which the curve is drawn, as `bench slo --scale 0.25:4` has them."""
+POINTS = 97
 
 
 def document(run: Run) -> Document:
     """The report of a run, a killed one too; figures are drawn by the page alone."""
-    view = _view.view(run)
-    state = f"{view.word}, {view.qualified}." if view.qualified else f"{view.word}: {view.verdict}"
-    notes = () if view.word == view.mark.text and not view.verdict else (state,)
+    result = _rows.result(_data.measured(run))
+    word, state = _verdict.state(run)
+    mark = _verdict.mark(run, result)
+    advice = _verdict.advice(run, result)
     return Document(
-        title=view.title,
-        subtitle=view.traffic,
-        mark=view.mark.text,
-        good=view.mark.good,
-        findings=(Finding(view.answer, view.mark.good, notes),),
-        key_facts=tuple(_key_facts(run, view)),
-        warnings=tuple(Notice(warning.message, warning.remedy) for warning in view.warnings),
-        sections=tuple(section for section in _sections(run, view) if section.blocks),
-        next=Command(view.next.text, view.next.command),
-        commands=view.commands,
-        used=view.facts,
-        definitions=view.definitions,
+        title=_title(run.info),
+        subtitle=_traffic(run, result),
+        mark=mark.text,
+        good=mark.good,
+        findings=(Finding(_verdict.answer(run, result), mark.good, (state,)),),
+        key_facts=tuple((name, value) for name, value in _key_facts(run, result) if value),
+        warnings=tuple(_warnings(run.info, word)),
+        sections=tuple(section for section in _sections(run, result) if section.blocks),
+        next=Command(advice.text, advice.command),
+        commands=_system.commands(run),
+        used=_system.used(run),
+        definitions=(*in_use(), *(OF_REMOTE if _sending.client(run) else ())),
     )
 
 
-def _key_facts(run: Run, view: View) -> Iterator[tuple[str, str]]:
-    yield from view.heads
-    if view.interval:
-        yield "Interval", view.interval
-    yield "Throughput", view.flow
-    yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in view.counts)
-    yield "Sending", view.fidelity
-    if run.info.virtual:
+def _title(info: RunInfo) -> str:
+    workload = clean(info.source.name or info.workload.name or "", 600) or "workload"
+    day = clean(info.started or "")[:10]
+    by = "by" if info.source else "on"
+    return f"{workload} {by} {_backend_name(info)}" + (f", {day}" if day else "")
+
+
+def _backend_name(info: RunInfo) -> str:
+    spec = clean(info.spec.get("backend") or "", 60)
+    return first(info.backend, "backend", "name") or spec.partition(":")[0] or "backend"
+
+
+def _traffic(run: Run, result: Result) -> str:
+    """Where times and lengths come from, how many requests were recorded, the seed and the time they took."""
+    requests = _format.count(run.requests.num_rows, "request")
+    if run.info.source and not run.info.source.per_request:
+        requests = f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
+    seed = "" if run.info.seed is None else f"seed {clean(run.info.seed)}"
+    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, result.span]
+    return ", ".join(text for text in texts if text)
+
+
+def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
+    info = run.info
+    yield "SLO", result.slo_text
+    yield "System", _system.system(info.backend, info.host) or _backend_name(info)
+    yield "Rate", result.rate
+    yield "Warm-up", _verdict.warmup(run)
+    yield "Interval", "" if result.total == 0 else _verdict.interval(info)
+    yield "Throughput", result.flow
+    yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
+    yield "Sending", _sending.fidelity(info)
+    if info.virtual:
         yield "Client floor", "none: time is simulated"
-    elif view.client:
-        floors = _sending.floors(run.info)
+    elif _sending.client(run):
+        floors = _sending.floors(info)
         known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
         shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
-        if known:
-            yield "Client floor", "; ".join(shown)
-        yield "Client", view.client_line
-        yield "Server", view.server_line
+        yield "Client floor", "; ".join(shown)
+        yield "Client", _sending.line(run)
+        yield "Server", _sending.server_line(run)
 
 
-def _sections(run: Run, view: View) -> Iterator[Section]:
+def _warnings(info: RunInfo, word: str) -> Iterator[Notice]:
+    """One for each cause and remedy; what the verdict says already is left out."""
+    in_verdict = {_verdict.OVERLOADED: "overload", _verdict.FAILED: "max-failed"}.get(word)
+    causes: dict[tuple[str | None, str], list[str]] = {}
+    for warning in info.warnings or ():
+        if in_verdict is None or warning.code != in_verdict:
+            found = causes.setdefault((warning.code, sentence(warning.remedy, 400)), [])
+            found.append(sentence(warning.message, 600))
+    for (_, remedy), messages in causes.items():
+        yield Notice(" ".join(dict.fromkeys(messages)), remedy)
+
+
+def _sections(run: Run, result: Result) -> Iterator[Section]:
     drawn = dict(_figures(run))
     fidelity = [figure for figure, section in drawn.values() if section == figures.FIDELITY]
     key = [drawn.pop(name)[0] for name in KEY_FIGURES if name in drawn]
     others = [figure for figure, section in drawn.values() if section != figures.FIDELITY]
     sliders = _sliders.of_run(_data.measured(run))
-    classes = tuple(_rows(group.note, group.rows, view) for group in view.classes)
+    classes = tuple(_rows_table(group.note, group.rows) for group in result.classes)
     advice = tuple(Command(one.text, one.command) for one in _verdict.several_rates(run))
-    yield Section("percentiles", "Latency", (*_latencies(view), *_errors(view)))
-    yield Section("figures", "Figures", (*_curve(run), *_caution(run, view), *key))
+    curve = _curve(run)
+    yield Section("percentiles", "Latency", (_latencies(run, result), *_errors(result)))
+    yield Section("figures", "Figures", (*([curve] if curve else []), *_notes(run, result), *key))
     yield Section("classes", "By class of traffic", classes, detail=True)
     yield Section("more", "More figures", (*([sliders] if sliders else []), *others), detail=True)
     yield Section("rates", "Other rates", advice, detail=True)
-    yield Section(figures.FIDELITY, "Was the workload sent as declared?", (*_checks(view), *fidelity), detail=True)
-    yield Section("client", "The client", _facts("The client that measured", view.client), detail=True)
-    yield Section("server", "The server's own metrics", tuple(_server(view)), detail=True)
-    yield Section("ran", "What was run", _facts("What was run", view.ran), detail=True)
+    yield Section(figures.FIDELITY, "Was the workload sent as declared?", (*_checks(run.info), *fidelity), detail=True)
+    yield Section("client", "The client", _facts("The client that measured", _sending.client(run)), detail=True)
+    yield Section("server", "The server's own metrics", tuple(_server(run)), detail=True)
+    yield Section("ran", "What was run", _facts("What was run", tuple(_ran(run.info))), detail=True)
 
 
-def _caution(run: Run, view: View) -> Iterator[Markup]:
-    """What a reader of the figures must know; it stands on the page alone, as they do."""
+def _latencies(run: Run, result: Result) -> Table:
+    note = f"Latencies of {_format.count(result.ok, 'request')} that ended well"
+    if result.overloaded:
+        note = "No latencies: the queue grew throughout the run, so they would depend on its length"
+    if not result.bounded:
+        return _rows_table(note, result.rows)
+    undecided = run.info.resolution.undecided
+    goal = "" if result.attainment is None else f"goal {result.goal * 100:g}%"
+    met = _format.share(result.attainment, result.goal) + (" unresolved" if undecided else "")
+    return _rows_table(note, result.rows, goal, Cell(met, good=None if undecided else result.passed))
+
+
+def _rows_table(note: str, rows: Sequence[Row], goal: str = "", within: Cell | None = None) -> Table:
+    """A row for each metric and bound, and one of all bounds where `within` has their share."""
+    heads: tuple[str, ...] = ("metric", "unit", "mean", "p50", "p90", "p99", "max", "bound", "within")
+    cells: list[tuple[str | Cell, ...]] = [
+        (row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.max, row.bound,
+         Cell(row.met, good=False if row.missed else None)) for row in rows
+    ]  # fmt: skip
+    floors = [row.floor for row in rows]
+    if within is not None:
+        cells.append(("all bounds", *[""] * 6, goal, within))
+        floors.append("")
+    if any(floors):
+        heads, cells = (*heads, FLOOR), [(*row, floor) for row, floor in zip(cells, floors, strict=True)]
+    return Table(note, heads, tuple(cells), left=2, narrow=NARROW)
+
+
+def _errors(result: Result) -> Iterator[Table]:
+    if result.errors:
+        rows = tuple((error.status, error.text, error.count) for error in result.errors)
+        yield Table("errors of the backend, the most frequent first (N: numbers that differ)",
+                    ("status", "error", "requests"), rows, left=2)  # fmt: skip
+
+
+def _curve(run: Run) -> Curve | None:
+    """Attainment against the SLO scale for a terminal, where the run has bounds on single requests."""
+    shown = _data.measured(run)
+    found = _data.margins(shown) if shown.requests.num_rows else []
+    if not found:
+        return None
+    ratio = np.sort(_data.joint(found))
+    scales = np.geomspace(*ENDS, POINTS)
+    shares = np.searchsorted(ratio, scales, side="right") / len(ratio)
+    points = list(zip(scales.tolist(), shares.tolist(), strict=True))
+    title = "attainment against SLO scale: every bound times the scale, a column at 1"
+    return Curve(points, [_data.slo(run).goal], title, "x", [1.0], log=True)
+
+
+def _notes(run: Run, result: Result) -> Iterator[Markup]:
+    """What a reader of the figures must know; like them, it is on the page alone."""
     if run.info.source.per_request is False:
         yield Markup(f"<p>{_data.AGGREGATES}</p>")
         return
-    if view.overloaded:
+    if result.overloaded:
         yield Markup(f"<p>{GROWN}</p>")
     yield Markup(f"<p>{EVERY_VALUE}</p>")
 
@@ -99,61 +195,50 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
         yield row.key, (Figure(row.key, row.title, partial(row.draw, shown)), row.section)
 
 
-def _latencies(view: View) -> Iterator[Block]:
-    together: tuple[str | Cell, ...] = ("all bounds", *[""] * 6, view.goal, Cell(view.met, good=view.kept))
-    yield _rows(view.rows_note, view.rows, view, [together] if view.bounded else [])
-
-
-def _rows(note: str, rows: Sequence[Row], view: View, more: Sequence[tuple[str | Cell, ...]] = ()) -> Table:
-    heads = ("metric", "unit", "mean", "p50", "p90", "p99", "max", "bound", "within")
-    found: list[tuple[str | Cell, ...]] = []
-    for row in rows:
-        within = Cell(row.met, good=False if row.missed else None)
-        found.append((row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.max, row.bound, within))
-    found += more
-    if not view.floors:
-        return Table(note, heads, tuple(found), left=2, narrow=NARROW)
-    floors = [*(row.floor for row in rows), *("" for _ in more)]
-    table = tuple((*row, floor) for row, floor in zip(found, floors, strict=True))
-    return Table(note, (*heads, "client floor p50 / p99"), table, left=2, narrow=NARROW)
-
-
-def _errors(view: View) -> Iterator[Table]:
-    if view.errors:
-        rows = tuple((error.status, error.text, error.count) for error in view.errors)
-        yield Table("errors of the backend, the most frequent first (N: numbers that differ)",
-                    ("status", "error", "requests"), rows, left=2)  # fmt: skip
-
-
-def _curve(run: Run) -> Iterator[Block]:
-    if (curve := _scaled.curve(run)) is not None:
-        yield curve
-
-
-def _checks(view: View) -> Iterator[Block]:
-    yield f"Sending: {view.fidelity}"
-    if view.checks:
+def _checks(info: RunInfo) -> Iterator[Block]:
+    yield f"Sending: {_sending.fidelity(info)}"
+    if checks := _verdict.checks(info):
         rows = tuple(
-            (check.name, Cell(check.state, good=False if check.failed else None), check.said, check.remedy)
-            for check in view.checks
+            (check.name, Cell(check.state, good=False if check.failed else None), check.found, check.remedy)
+            for check in checks
         )
         yield Table("checks of the run; one that fails makes it not valid", ("check", "state", "found", "remedy"), rows,
                     left=2, words=2)  # fmt: skip
 
 
-def _server(view: View) -> Iterator[Block]:
-    if not view.server:
-        if view.server_note:
-            yield f"{view.server_note}."
+def _server(run: Run) -> Iterator[Block]:
+    note, sides = _sending.server_note(run), _sending.server(run)
+    if not sides:
+        if note:
+            yield f"{note}."
         return
     rows = tuple(
         (side.name, side.unit, side.client, side.server, Cell(side.difference, good=False if side.apart else None),
-         side.said) for side in view.server
+         side.note) for side in sides
     )  # fmt: skip
-    heads = ("quantity", "unit", "client", "server", "difference", "")
-    yield Table(view.server_note, heads, rows, left=2, words=1)
-    yield "Both sides count from when a request left; a difference above 5% or the client's floor is marked."
+    yield Table(note, ("quantity", "unit", "client", "server", "difference", ""), rows, left=2, words=1)
+    yield "Both sides count from when a request was sent; a difference above 5% or the client's floor is marked."
 
 
 def _facts(caption: str, facts: Facts) -> tuple[Block, ...]:
     return (Table(caption, ("", ""), facts, left=2, words=1),) if facts else ()
+
+
+def _ran(info: RunInfo) -> Iterator[tuple[str, str]]:
+    """What was run, in full."""
+    workload, backend, provenance = info.workload, info.backend, info.workload.provenance
+    name = clean(workload.name or "", 600)
+    rows = (
+        ("Workload", ", ".join(t for t in (name, *_system.source(workload, info.spec)) if t)),
+        ("Preparation", first(provenance, "preparation", "source")),
+        ("Tokenizer", first(provenance, "tokenizer")),
+        ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
+        ("Model", first(backend, "model")),
+        ("Server" if backend.get("url") else "Hardware", _system.hardware(backend, info.host)),
+        ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(info.clock or "")),
+    )
+    return ((name, value) for name, value in rows if value)
+
+
+_APART = ("backend", "name", "model", "hardware", "device", "url")
+"""Facts of a backend that have a row of their own."""

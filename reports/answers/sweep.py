@@ -14,12 +14,12 @@ from harness.data.run_json import Workload, encode, from_facts
 from harness.experiments.sweep.axes import RATE
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
-from reports import _format, _stored, _system, figures
+from reports import _format, _system, figures
 from reports._format import clean
 from reports._system import Facts, first, flat, part
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
 from reports.document.curve import Curve
-from reports.study.runs import Info, Study
+from reports.study.runs import Info, Study, floor_s, infos
 from reports.study.sweep import at, axis_title, of_sweep
 
 FIGURE_SECTIONS = {
@@ -150,7 +150,7 @@ def _further_goals(study: Study) -> Iterator[str]:
             f"{_format.number(found.rps / study.share(system))} {study.rate_unit}"
             f"{f' ({system.name})' if len(study.systems) > 1 else ''}"
             for system in study.systems
-            if (found := system.carried(goal)) is not None and found.rps is not None
+            if (found := system.capacity(goal)) is not None and found.rps is not None
         ]
         if known and len(known) <= SYSTEMS_NAMED:
             yield f"{percent(goal)}: {', '.join(known)}."
@@ -204,14 +204,14 @@ def key_facts(info: Info, study: Study | None) -> Facts:
 def _first_run(study: Study | None) -> dict[str, Any]:
     """run.json of the first run, for sweeps that do not hold system and traffic themselves."""
     systems = () if study is None else study.systems
-    found = next(_stored.infos(f for system in systems for point in system.points for f in point.folders), None)
+    found = next(infos(f for system in systems for point in system.points for f in point.folders), None)
     return {} if found is None else encode(found)
 
 
 def _floor(info: Info, study: Study | None) -> str:
     if info["clock"] == "virtual":
         return "none: times are those of a simulator"
-    floors = {} if study is None else _stored.floor_s(study)
+    floors = {} if study is None else floor_s(study)
     known = [f"{m.label} {_format.seconds(floors[m.name])}" for m in headline() if m.name in floors]
     return f"{', '.join(known)} (p99 of the timestamp error)" if known else "" if study is None else "not measured"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Cell:
     """A cell that is more than text: a relative `link`, or marked good (True) or bad (False) news.
 
-    `picture` is SVG of our own making that stands before the text on a page.
+    `picture` is trusted SVG that stands before the text on a page.
     """
 
     text: str
@@ -64,7 +64,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """HTML of our own making, put on a page as it is."""
+    """Trusted HTML, put on a page as it is."""
 
     html: str
 

@@ -19,10 +19,10 @@ MOST_BINS = 2_000_000
 """Widths with more bins than this are not drawn: a month in tenths of a second would fill the memory."""
 
 FAR = 3.1
-"""Normal value from which a curve is said to leave Poisson's range: at one of a dozen widths, 95% is left by chance."""
+"""Normal value from which a curve is outside Poisson's range: at one of a dozen widths, 95% is left by chance."""
 
 SHORT = "A dispersion curve needs arrivals over ten bins or more; take a longer stretch of the traffic."
-_LOOKS = (Look(style.BLUE), Look(style.VERMILLION, "dot", "diamond"), Look(style.GREEN, "dash", "square"))
+_STYLES = (Look(style.BLUE), Look(style.VERMILLION, "dot", "diamond"), Look(style.GREEN, "dash", "square"))
 _TOYS = (
     Look(style.PURPLE, "longdash", "x", 1.5),
     Look(style.PURPLE, "dashdot", "cross", 1.5),
@@ -82,7 +82,7 @@ def dispersion(curves: Sequence[Curve], span_s: float, known: Curves | None = No
     _band(drawn, at, chance(at, span_s), "Poisson, 95%", style.GREY)
     look = Look(style.GREY, "longdash", width=1.0)
     style.curve(drawn, at, np.ones(len(at)), "Poisson is 1", look, None, mode="lines")
-    shown = list(zip(curves, _LOOKS, strict=False))
+    shown = list(zip(curves, _STYLES, strict=False))
     if known.widths_s is not None:
         if known.band is not None:
             inside = np.isfinite(known.band.low) & np.isfinite(known.band.high) & (known.band.low > 0)
@@ -121,7 +121,7 @@ def widths(span_s: float, n: int, grain_s: float | None = None) -> Floats:
 
 
 def curve(stream: Stream, widths_s: Floats, tick_s: float | None = None) -> Floats:
-    """(widths,) indices of dispersion of a stream; NaN where they cannot be told."""
+    """(widths,) indices of dispersion of a stream; NaN where they are unknown."""
     found = (stream.dispersion(float(width_s), tick_s) for width_s in widths_s)
     return np.array([math.nan if value is None else value for value in found])
 
@@ -152,16 +152,16 @@ def dispersion_finding(curves: Sequence[Curve], span_s: float) -> str:
     decade = first.values[first.widths_s >= first.widths_s[-1] / 10.001]
     rises = above[-1] and len(first.widths_s) > 3 and first.values[-1] > 2 * decade[0]
     if not np.any(above | below):
-        said = ["as of a Poisson process at every width"]
+        found = ["as of a Poisson process at every width"]
     elif rises:
-        said = [f"{wide} times Poisson's in {wide_s}", f"{narrow} times in {narrow_s}", "so the rate itself moves"]
+        found = [f"{wide} times Poisson's in {wide_s}", f"{narrow} times in {narrow_s}", "so the rate itself moves"]
     elif not np.any(below):
-        said = [f"up to {most} times Poisson's", "no more so over long times, so the bursts are short"]
+        found = [f"up to {most} times Poisson's", "no more so over long times, so the bursts are short"]
     elif not np.any(above):
-        said = [f"less than Poisson's, down to {least} times"]
+        found = [f"less than Poisson's, down to {least} times"]
     else:
-        said = [f"{least} to {most} times Poisson's, by the width of the bins"]
-    values = {"Variance of counts" if first.name == "arrivals" else f"Variance of counts as {first.name}": said}
+        found = [f"{least} to {most} times Poisson's, by the width of the bins"]
+    values = {"Variance of counts" if first.name == "arrivals" else f"Variance of counts as {first.name}": found}
     for number, other in enumerate(curves[1:]):
         distance = _distance(first, other) if number == 0 else math.nan
         differs = "agrees with it" if distance < 0.1 else f"differs by a factor of {2**distance:.2g} in the mean"
@@ -289,7 +289,7 @@ def tails(
     if declared is not None:
         inside = (declared.longer > least / 3) & (declared.gaps > near / 2)
         _tail(drawn, declared, inside, Look(style.GREY, "dash", width=3.0), "")
-    for tail, look in zip(found, _LOOKS, strict=False):
+    for tail, look in zip(found, _STYLES, strict=False):
         _tail(drawn, tail, (tail.longer > 0) & (tail.gaps > near / 2), look, "hv")
     unit = "gap in operational time (1 is the mean, log scale)" if operational else "gap (s, log scale)"
     ends = [float(v) for tail in found for v in tail.gaps[(tail.gaps >= near) & (tail.gaps > 0)]]

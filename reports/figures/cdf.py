@@ -168,7 +168,7 @@ MOST = 5
 """Curves in a panel."""
 
 _POINTS = style.MOST // 4
-_LOOKS = (Look(style.GREEN), Look(style.BLUE, "dash", "square"), Look(style.PURPLE, "dashdot", "triangle-up"),
+_STYLES = (Look(style.GREEN), Look(style.BLUE, "dash", "square"), Look(style.PURPLE, "dashdot", "triangle-up"),
           Look(style.VERMILLION, "dot", "diamond"), Look(style.GREY, "longdash", "cross"))  # fmt: skip
 
 
@@ -176,7 +176,7 @@ _LOOKS = (Look(style.GREEN), Look(style.BLUE, "dash", "square"), Look(style.PURP
 class _Sample:
     name: str
     point: Point
-    runs: list[runs.Told]
+    runs: list[runs.Samples]
 
 
 def latency_cdf_rates(study: Study) -> go.Figure | str:
@@ -190,7 +190,7 @@ def latency_cdf_rates(study: Study) -> go.Figure | str:
     values: dict[str, list[str]] = {}
     for row, metric in enumerate(runs.SAMPLES, 1):
         pooled = [runs.pooled(one.runs, metric) for one in samples]
-        for one, found, look in zip(samples, pooled, _LOOKS, strict=False):
+        for one, found, look in zip(samples, pooled, _STYLES, strict=False):
             if len(found):
                 more: dict[str, Any] = {"legendgroup": one.name, "row": row}
                 kept += style.cumulative(
@@ -251,36 +251,36 @@ def _on_samples(study: Study, lines: Sequence[Line], samples: Sequence[_Sample])
         yield f"Systems that are not drawn: {left}."
 
 
-_ASKED = (
+_TOKENS = (
     ("prompt_tokens", "prompt", Look(style.BLUE)),
-    ("output_tokens_asked", "output asked", style.TPOT._replace(symbol="circle")),
+    ("output_tokens_asked", "output requested", style.TPOT._replace(symbol="circle")),
     ("output_tokens", "output got", style.TTFT._replace(symbol="circle")),
 )
 
 
 def lengths(run: Run) -> go.Figure | str:
-    """Prompt tokens, output tokens asked and output tokens that came: cumulative shares against tokens."""
+    """Prompt tokens, output tokens requested and output tokens that came: cumulative shares against tokens."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    columns = {name: _data.column(run, column) for column, name, _ in _ASKED}
-    drawn, note = _tokens([(name, columns[name], look) for _, name, look in _ASKED], style.MOST)
+    columns = {name: _data.column(run, column) for column, name, _ in _TOKENS}
+    drawn, note = _tokens([(name, columns[name], look) for _, name, look in _TOKENS], style.MOST)
     well = _data.answered(run)
-    different = int(np.sum(columns["output got"][well] != columns["output asked"][well]))
-    values = {name: _quantiles(columns[name], quantile) for name in ("prompt", "output asked")}
-    values["answers of another length than asked"] = [f"{different:,} of {int(np.sum(well)):,}"]
+    different = int(np.sum(columns["output got"][well] != columns["output requested"][well]))
+    values = {name: _quantiles(columns[name], quantile) for name in ("prompt", "output requested")}
+    values["answers of another length than requested"] = [f"{different:,} of {int(np.sum(well)):,}"]
     return style.done(drawn, style.finding(values), [note])
 
 
 def lengths_of_traffic(streams: Sequence[Stream]) -> go.Figure:
     """Prompt and output tokens of each stream."""
-    looks = (
+    styles = (
         (("prompt", Look(style.BLUE)), ("output", style.TPOT)),
         (("prompt", Look(style.PURPLE, "dot")), ("output", Look(style.VERMILLION, "dashdot"))),
     )
     known = [stream for stream in streams if stream.prompt_tokens is not None]
     shown = [
         (kind if len(known) == 1 else f"{kind}, {stream.name}", tokens, look)
-        for stream, two in zip(known, looks, strict=False)
+        for stream, two in zip(known, styles, strict=False)
         for tokens, (kind, look) in zip((stream.prompt_tokens, stream.output_tokens), two, strict=True)
         if tokens is not None
     ]

@@ -113,7 +113,7 @@ def _furthest(rows: Sequence[Row]) -> float:
 
 
 def _zones(drawn: go.Figure, place: int, row: Row, edge: float, *, exact: bool) -> None:
-    """The losses that nobody cares about, and those that must be found (of simulators all others)."""
+    """The losses that do not matter, and those that must be found (of simulators all others)."""
     least = row["min_effect_pct"]
     most = least if exact else row["must_detect_pct"]
     spans = [(-least, least, style.GREY)] if least else []
@@ -128,13 +128,13 @@ def _zones(drawn: go.Figure, place: int, row: Row, edge: float, *, exact: bool) 
 def _means(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], *, exact: bool) -> None:
     means = np.array([_loss(row, row["change_pct"]) for row in rows])
     low, high = np.array([_ends(row, exact=exact) for row in rows]).T
-    looks = [_VERDICTS[row["verdict"]] for row in rows]
+    styles = [_VERDICTS[row["verdict"]] for row in rows]
     error = {"type": "data", "symmetric": False, "array": np.nan_to_num(high - means),
              "arrayminus": np.nan_to_num(means - low), "thickness": 2, "width": 6, "color": style.GREY}  # fmt: skip
     style.curve(
-        drawn, means, names, "mean over the pairs" if any(row["pairs"] > 1 for row in rows) else "loss", looks[0],
+        drawn, means, names, "mean over the pairs" if any(row["pairs"] > 1 for row in rows) else "loss", styles[0],
         "%{x:.3g}", mode="markers", showlegend=False, error_x=error, size=12,
-        symbols=[look.symbol for look in looks], marker={"color": [look.color for look in looks]},
+        symbols=[look.symbol for look in styles], marker={"color": [look.color for look in styles]},
     )  # fmt: skip
     for place, row in enumerate(rows):
         style.label(drawn, 1, place, _beside(row, exact=exact), xref="paper", xshift=6, yanchor="middle")

@@ -16,10 +16,11 @@ import plotly.graph_objects as go
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.sweep.axes import RATE, SCALE
 from harness.stats import curves as stats_curves
-from reports import _data, _format, _stored
+from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.figures import style, systems
 from reports.figures.style import Look
+from reports.study import runs
 from reports.study.sweep import at, axis_title
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Info = Mapping[str, Any]
 BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."
 _OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cross"),
            Look(style.GREY, "longdashdot", "star"))  # fmt: skip
-"""Looks of bounds on other metrics than TTFT and TPOT and of those of a class."""
+"""Styles of bounds on other metrics than TTFT and TPOT and of those of a class."""
 _WITH_BOUNDS = 2
 """Systems up to which the bounds are drawn one by one."""
 _NAMED = 3
@@ -50,7 +51,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
     style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, shares))
     style.goals(drawn, study.goals)
     known = [(line, found) for goal in study.goals for line in lines
-             if (found := line.system.carried(goal)) is not None and found.rps is not None]  # fmt: skip
+             if (found := line.system.capacity(goal)) is not None and found.rps is not None]  # fmt: skip
     for place, (line, found) in enumerate(known):
         share = study.share(line.system)
         rate, *ends = [None if end is None else end / share for end in (found.rps, found.low_rps, found.high_rps)]
@@ -66,7 +67,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
         _seeds_note(points),
         "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
         systems.hollow(points),
-        "What is carried does not go by the curve of all bounds." if _rule(study) else "",
+        "Capacity is not read from the curve of all bounds." if _rule(study) else "",
         "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points.",
         f"No part of these shares: {apart}, kept or broken by a run as a whole." if apart else "",
         systems.left_out(study, lines),
@@ -125,43 +126,43 @@ def _seeds_note(points: Sequence[Point]) -> str:
 
 def _rule(study: Study) -> str:
     """The definition of capacity under which a search went by something else than all bounds together."""
-    told = [str(source.get("definition") or JOINT) for source in study.sources]
-    return clean(next((name for name in told if name != JOINT), ""), 40)
+    names = [str(source.get("definition") or JOINT) for source in study.sources]
+    return clean(next((name for name in names if name != JOINT), ""), 40)
 
 
 def finding(study: Study) -> str:
-    """What is carried at the first goal; of several systems the ratio of the best to the others."""
+    """Capacity at the first goal; of several systems the ratio of the best to the others."""
     goal = study.goals[0] if study.goals else 0.9
-    told = [(system, one) for system in study.systems if (one := system.carried(goal)) is not None]
-    known = [(system.name, one.rps / study.share(system), one) for system, one in told if one.rps]
+    capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
+    known = [(system.name, one.rps / study.share(system), one) for system, one in capacities if one.rps]
     if not known:
-        return _not_crossed(goal, told)
+        return _not_crossed(goal, capacities)
     known.sort(key=lambda found: -found[1])
     (name, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
     if len(study.systems) == 1 and (rule := _rule(study)):
         return (
-            f"With definition {rule}, {_format.number(best)} {study.rate_unit} is carried at {goal * 100:g}%, {sure}."
+            f"With definition {rule}, {_format.number(best)} {study.rate_unit} is sustained at {goal * 100:g}%, {sure}."
         )
     if len(study.systems) == 1:
         return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}, {sure}."
-    text = f"At {goal * 100:g}% {name} carries {_format.number(best)} {study.rate_unit} ({sure})"
+    text = f"At {goal * 100:g}% {name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
     beside = [f"{_format.number(best / rps)} times that of {other} ({_format.number(rps)})"
               for other, rps, _ in others[:_NAMED]]  # fmt: skip
-    return "; ".join([", ".join([text, *beside]), *_beyond(told)]) + "."
+    return "; ".join([", ".join([text, *beside]), *_beyond(capacities)]) + "."
 
 
-def _not_crossed(goal: float, told: Sequence[tuple[System, Capacity]]) -> str:
-    if len(told) == 1 and told[0][1].said:
-        return f"{goal * 100:g}% is not crossed: {told[0][1].said}."
-    beyond = "; ".join(_beyond(told))
+def _not_crossed(goal: float, capacities: Sequence[tuple[System, Capacity]]) -> str:
+    if len(capacities) == 1 and capacities[0][1].note:
+        return f"{goal * 100:g}% is not crossed: {capacities[0][1].note}."
+    beyond = "; ".join(_beyond(capacities))
     return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
 
 
-def _beyond(told: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
+def _beyond(capacities: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
     """The systems that stay on one side of the goal."""
     for side in ("above", "below"):
-        names = [system.name for system, one in told if one.rps is None and one.side == side]
+        names = [system.name for system, one in capacities if one.rps is None and one.side == side]
         if names:
             shown = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} systems"
             yield f"{shown} stay{'s' if len(names) == 1 else ''} {side} the goal at every rate tried"
@@ -171,7 +172,7 @@ _METRICS = ("ttft", "tpot")
 _PARTS = {"p50": Look(style.GREEN), "p90": Look(style.BLUE, "dash", "square"),
           "p99": Look(style.VERMILLION, "dot", "diamond")}  # fmt: skip
 _NEAR = 10.0
-"""A floor that lies further below the latencies than this is told and not drawn."""
+"""A floor that lies further below the latencies than this is in the text and not drawn."""
 
 
 def latency_rate(study: Study) -> go.Figure | str:
@@ -181,7 +182,7 @@ def latency_rate(study: Study) -> go.Figure | str:
     if not lines:
         grown = any(point.overloaded for line in every for point in line.points)
         return _NO_LATENCY if grown else systems.NO_CURVE
-    floors = _stored.floor_s(study)
+    floors = runs.floor_s(study)
     drawn = style.panels([0.5, 0.5], 620, spacing=0.06)
     x, notes = systems.rate_axis(study, lines), []
     alike, alone = all(np.array_equal(line.x, lines[0].x) for line in lines), len(lines) == 1
@@ -274,7 +275,7 @@ def interactivity(study: Study) -> go.Figure | str:
             textposition="top right", textfont={"size": 11}, cliponaxis=False,
         )  # fmt: skip
         if kept.sum() > 1:
-            style.curve(drawn, users[kept], gpus[kept], f"{line.prefix}keeps the SLO", line.look._replace(width=4.0),
+            style.curve(drawn, users[kept], gpus[kept], f"{line.prefix}meets the SLO", line.look._replace(width=4.0),
                         None, mode="lines", meta=style.MARKS, showlegend=not line.prefix)  # fmt: skip
         if kept.any():
             gpu, user = max(zip(gpus[kept].tolist(), users[kept].tolist(), strict=True))
@@ -286,11 +287,11 @@ def interactivity(study: Study) -> go.Figure | str:
         style.axis("interactivity: 1 / median TPOT (tok/s per user)", rangemode="tozero"),
         style.axis(f"throughput ({unit})", rangemode="tozero"),
     )
-    hollow = f"Filled points keep the SLO for {goal * 100:g}% of the requests, hollow ones do not"
+    hollow = f"Filled points meet the SLO for {goal * 100:g}% of the requests, hollow ones do not"
     lines = [line for line, _ in found]
     none = {"Rates tried that met the SLO": [f"none for {goal * 100:g}% of the requests"]}
-    told = style.finding(dict(list(best.items())[:4]) or none)
-    return style.done(drawn, told, [
+    finding = style.finding(dict(list(best.items())[:4]) or none)
+    return style.done(drawn, finding, [
         f"{hollow}; the numbers are rates ({study.rate_unit}).",
         "Of each system the most throughput among the rates that met the SLO." if len(lines) > 1 else "",
         systems.left_out(study, lines),

@@ -1,4 +1,4 @@
-"""Nights of a series as panels over the date, one for each metric: values, what they were held to, steps, gaps."""
+"""Runs of a series as panels over the date, one for each metric: values, what they were held to, steps, gaps."""
 
 import datetime as dt
 import math
@@ -62,22 +62,22 @@ def _figure(info: Info, *, judged: bool) -> go.Figure | None:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A metric of a series: its nights, and `scale`, by which its values become those of `unit`."""
+    """A metric of a series: its runs, and `scale`, by which its values become those of `unit`."""
 
     series: Info
     metric: Info
-    nights: Sequence[Info]
+    runs: Sequence[Info]
     unit: str
     scale: float
 
     @property
     def at(self) -> list[str]:
-        """Dates of the nights."""
-        return [str(night["night"]) for night in self.nights]
+        """Dates of the runs."""
+        return [str(night["night"]) for night in self.runs]
 
     def scaled(self, key: str) -> list[float]:
-        """Values of the nights in the unit of the panel, NaN where there is none."""
-        return [math.nan if night.get(key) is None else self.scale * night[key] for night in self.nights]
+        """Values of the runs in the unit of the panel, NaN where there is none."""
+        return [math.nan if night.get(key) is None else self.scale * night[key] for night in self.runs]
 
     @property
     def edges(self) -> tuple[float, float]:
@@ -91,12 +91,12 @@ class Panel:
 
     @property
     def breaks(self) -> set[str]:
-        """Nights that are not connected with the one before."""
+        """Runs that are not connected with the one before."""
         return {str(one["night"]) for one in self.series["breaks"]}
 
     @property
     def lines(self) -> list[tuple[str, str, list[Info]]]:
-        """The vertical lines among its nights."""
+        """The vertical lines among its runs."""
         return marked(self.series, set(self.at))
 
 
@@ -107,14 +107,14 @@ def panels(info: Info, *, judged: bool) -> list[Panel]:
     for one in info["series"]:
         for metric in one["metrics"]:
             if bool(metric["judged"]) is judged:
-                nights = metric["nights"][-most:]
-                found.append(Panel(one, metric, nights, *_unit(metric, nights)))
+                runs = metric["nights"][-most:]
+                found.append(Panel(one, metric, runs, *_unit(metric, runs)))
     return found
 
 
-def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:
+def _unit(metric: Info, runs: Sequence[Info]) -> tuple[str, float]:
     if metric["unit"] == "s":
-        unit = _format.unit_of(night["value"] for night in nights)
+        unit = _format.unit_of(night["value"] for night in runs)
         return unit, 1000.0 if unit == "ms" else 1.0
     if metric["unit"] == "share":
         return "%", 100.0
@@ -135,11 +135,11 @@ def _ticks(found: Sequence[Panel]) -> dict[str, object]:
 
 
 def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each trace: values with a line, what they were held to, steps, nights without a value."""
+    """Name and content of each trace: values with a line, what they were held to, steps, runs without a value."""
     value = "value of the night"
     yield value, _values(panel)
     yield value, _connected(panel)
-    yield "the night before" if panel.series["exact"] else "median of the 7 nights before", {
+    yield "the night before" if panel.series["exact"] else "median of the 7 runs before", {
         "x": panel.at, "y": np.array(panel.scaled("reference")), "mode": "lines", "hoverinfo": "skip",
         "connectgaps": False, "line": {**Look(style.GREY, "dash", width=1.8).line, "shape": "hvh"},
     }  # fmt: skip
@@ -151,7 +151,7 @@ def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, places, y, texts, marker in (
         ("no valid run", there := [at for at in panel.at if at in why], low + 0.05 * (high - low),
          [f"{at}: {in_figure(why[at], 120)}" for at in there], {"color": style.GREY, "symbol": "x", "size": 8}),
-        ("overloaded: no value", over := [str(n["night"]) for n in panel.nights if n["overloaded"]],
+        ("overloaded: no value", over := [str(n["night"]) for n in panel.runs if n["overloaded"]],
          low + 0.95 * (high - low), [f"{at}: overloaded, so it has no latency" for at in over],
          {"color": style.VERMILLION, "symbol": "triangle-up-open", "size": 10, "line": {"width": 2}}),
     ):  # fmt: skip
@@ -166,7 +166,7 @@ def _values(panel: Panel) -> dict[str, Any]:
     trace: dict[str, Any] = {
         "x": panel.at, "y": np.array(y), "mode": "markers",
         "marker": {"color": style.BLUE, "size": 6},
-        "text": [in_figure(night["commit"] or "", 20) for night in panel.nights],
+        "text": [in_figure(night["commit"] or "", 20) for night in panel.runs],
         "hovertemplate": f"%{{x}}: %{{y:,.4~g}} {panel.unit} %{{text}}",
     }  # fmt: skip
     if any(math.isfinite(end) for end in low):
@@ -179,7 +179,7 @@ def _values(panel: Panel) -> dict[str, Any]:
 
 
 def _connected(panel: Panel) -> dict[str, Any]:
-    """The line through the dots, with a gap at nights without a value and where nothing is connected."""
+    """The line through the dots, with a gap at runs without a value and where nothing is connected."""
     x: list[str] = []
     y: list[float] = []
     for at, value in zip(panel.at, panel.scaled("value"), strict=True):
@@ -195,12 +195,12 @@ def _connected(panel: Panel) -> dict[str, Any]:
 
 
 def _steps(panel: Panel, side: str, look: Look) -> dict[str, Any] | None:
-    """The first nights of the steps to that side, the last one with its commit."""
-    nights = {str(night["night"]): night for night in panel.nights}
-    steps = [s for s in panel.metric["steps"] if s["side"] == side and str(s["first"]) in nights]
+    """The first runs of the steps to that side, the last one with its commit."""
+    runs = {str(night["night"]): night for night in panel.runs}
+    steps = [s for s in panel.metric["steps"] if s["side"] == side and str(s["first"]) in runs]
     if not steps:
         return None
-    values = [nights[str(step["first"])]["value"] for step in steps]
+    values = [runs[str(step["first"])]["value"] for step in steps]
     y = [panel.edges[1] if value is None else panel.scale * value for value in values]
     rises = panel.metric["better"] == "lower" if side == "worse" else panel.metric["better"] == "higher"
     return {
@@ -231,31 +231,29 @@ def _step(metric: Info, step: Info) -> str:
 
 
 def _finding(found: Sequence[Panel]) -> str:
-    """The steps that are still news; else the latest of those that stayed, and over which nights none is new."""
+    """The steps that are still news; else the latest of those that stayed, and over which runs none is new."""
     several = len({panel.series["name"] for panel in found}) > 1
     fresh = ("regressed", "improved", "changed", "longer")
     stepped = [panel for panel in found if panel.metric["steps"]]
     news = [(panel, panel.metric["steps"][-1]) for panel in stepped if panel.metric["state"] in fresh]
     stayed = [(panel, step) for panel in stepped for step in panel.metric["steps"] if step["ended"] is None]
     shown = news[:3] or sorted(stayed, key=lambda one: str(one[1]["first"]))[-1:]
-    told = [(f"{clean(panel.series['name'], 60)}: " if several else "") + _step(panel.metric, step)
+    steps = [(f"{clean(panel.series['name'], 60)}: " if several else "") + _step(panel.metric, step)
             for panel, step in shown]  # fmt: skip
     if news:
-        return style.finding({"New steps": [*told, f"{len(news) - 3} more" if len(news) > 3 else ""]})
+        return style.finding({"New steps": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]})
     names = ", ".join(dict.fromkeys(clean(panel.metric["name"], 60) for panel in found))
-    nights = (
-        f"{max(len(panel.metric['nights']) for panel in found)} nights up to {max(panel.at[-1] for panel in found)}"
-    )
+    runs = f"{max(len(panel.metric['nights']) for panel in found)} runs up to {max(panel.at[-1] for panel in found)}"
     few = all(panel.metric["state"] == "few" for panel in found)
     return style.finding(
-        {names: ["too few nights to tell a step" if few else "no new step", nights], "older step": told}
+        {names: ["too few runs to detect a step" if few else "no new step", runs], "older step": steps}
     )
 
 
 def _notes(found: Sequence[Panel]) -> Iterator[str]:
     firsts = list({id(panel.series): panel for panel in found}.values())
     if any(math.isfinite(low) for panel in found for low in panel.scaled("low")):
-        yield "Bars are the 95 % interval that the run of a night told for itself."
+        yield "Bars are the 95 % interval that a run reports for itself."
     if any(panel.series["exact"] for panel in firsts):
         yield "The clock is virtual: values have no noise, so any difference is one of the system."
     if lines := [panel.lines for panel in firsts if panel.lines]:
@@ -264,5 +262,5 @@ def _notes(found: Sequence[Panel]) -> Iterator[str]:
             "Vertical lines: what must be equal changed (capital letter, nothing is connected across it), or a "
             f"version did (small letter, dotted): {letters}."
         )
-    if cut := [panel for panel in found if len(panel.nights) < len(panel.metric["nights"])]:
-        yield f"The latest {len(cut[0].nights):,} of {len(cut[0].metric['nights']):,} nights are drawn."
+    if cut := [panel for panel in found if len(panel.runs) < len(panel.metric["nights"])]:
+        yield f"The latest {len(cut[0].runs):,} of {len(cut[0].metric['nights']):,} runs are drawn."

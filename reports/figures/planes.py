@@ -28,11 +28,11 @@ POSITIONS = 24
 NONE = (
     "No request keeps any pair of bounds, so there is no goodput to draw; the counts by status and the errors say why."
 )
-NARROW = "A picture needs two bounds or more of each metric; the table has those that were asked for."
+NARROW = "A picture needs two bounds or more of each metric; the table has the requested ones."
 
 
 def slo_plane(run: Run) -> go.Figure | str:
-    """Requests per second that keep both bounds, as contours over the two, and where the goal is reached."""
+    """Requests per second that meet both bounds, as contours over the two, and where the goal is reached."""
     found = _replay.of_run(run)
     if isinstance(found, str):
         return found
@@ -78,7 +78,7 @@ def _least(axis: Axis, shares: np.ndarray, goal: float) -> str:
 
 
 def of_answer(run: Info) -> go.Figure | str:
-    """Goodput under the pairs of bounds that `bench slo` was asked for."""
+    """Goodput under the pairs of bounds of `bench slo`."""
     plane = run["plane"]
     names, (first, second) = plane["metrics"], plane["limits_s"]
     if min(len(first), len(second)) < 2:
@@ -91,13 +91,13 @@ def of_answer(run: Info) -> go.Figure | str:
     drawn.add_traces(_goal_line(x, y, shares.T * 100, goal))
     x_title, y_title = (f"{in_figure(name)} bound (s, log scale)" for name in names)
     style.axes(drawn, style.log_axis(x_title, first), style.log_axis(y_title, second))
-    kept, told = np.argwhere(shares >= goal).tolist(), ["by no pair of these bounds"]
+    kept, best = np.argwhere(shares >= goal).tolist(), ["by no pair of these bounds"]
     if kept:  # the tightest by the product of its bounds
         i, j = min(kept, key=lambda at: first[at[0]] * second[at[1]])
         tightest = f"{names[0]} {_format.limit(first[i])} and {names[1]} {_format.limit(second[j])}"
-        told = [f"tightest pair {tightest}", f"goodput {_format.number(goodput[i, j])} req/s"]
+        best = [f"tightest pair {tightest}", f"goodput {_format.number(goodput[i, j])} req/s"]
     note = f"Exact counts at each of the {goodput.size:,} pairs."
-    return style.done(drawn, style.finding({f"{goal * 100:g}% of the requests": told}), [note])
+    return style.done(drawn, style.finding({f"{goal * 100:g}% of the requests": best}), [note])
 
 
 def capacity_plane(study: Study) -> go.Figure | str:
@@ -109,20 +109,20 @@ def capacity_plane(study: Study) -> go.Figure | str:
         return lacking
     systems = [system for system in replay.systems if len(system.rates) > 1][:MOST]
     if not systems:
-        return "The rate that is carried needs runs at several rates; bench sweep --rate 1:4:0.5 makes them."
+        return "The sustained rate needs runs at several rates; bench sweep --rate 1:4:0.5 makes them."
     goal = replay.goals[0]
     chosen = [_positions(axis) for axis in replay.grid.axes]
     ttft, tpot = (
         Axis(axis.metric, tuple(axis.limits_s[i] for i in at), len(at) if axis.own_s is None else at.index(axis.start))
         for axis, at in zip(replay.grid.axes, chosen, strict=True)
     )
-    found = [carried(system, goal, chosen) for system in systems]
+    found = [sustained(system, goal, chosen) for system in systems]
     known = [z[np.isfinite(z)] for z, _ in found if np.isfinite(z).any()]
     ends = (float(min(z.min() for z in known)), float(max(z.max() for z in known))) if known else (0.0, 0.0)
     drawn = style.new(460) if len(systems) == 1 else style.panels([1.0] * len(systems), 340 * len(systems))
     for number, (system, (z, _)) in enumerate(zip(systems, found, strict=True), start=1):
         where = {"row": number, "col": 1} if len(systems) > 1 else {}
-        name = in_figure(system.name) if replay.named else "rate carried"
+        name = in_figure(system.name) if replay.named else "sustained rate"
         surface = _surface(np.array(ttft.limits_s), np.array(tpot.limits_s), z, name, replay.unit, ends)
         drawn.add_trace({**surface, "showscale": number == 1}, **where)
         for mark in _marks(ttft, tpot):
@@ -135,7 +135,7 @@ def capacity_plane(study: Study) -> go.Figure | str:
     return style.done(drawn, _capacity_finding(replay, systems), [
         f"Each of the {found[0][0].size:,} pairs of bounds is interpolated between the rates tried.",
         _replay.PERCENTILE if replay.open else "",
-        "Where nothing is drawn, not even the lowest rate is carried." if any(np.isnan(z).any() for z, _ in found)
+        "Where nothing is drawn, not even the lowest rate is sustained." if any(np.isnan(z).any() for z, _ in found)
         else "",
         "The highest shade stands for the highest rate tried, or more." if any(top for _, top in found) else "",
         f"Systems that are not drawn: {more} (at most {MOST} are, and only those with several rates)." if more else "",
@@ -149,8 +149,8 @@ def _positions(axis: Axis) -> list[int]:
     return sorted({*even, *([axis.start] if axis.own_s is not None else [])})
 
 
-def carried(system: Scored, goal: float, chosen: list[list[int]]) -> tuple[np.ndarray, bool]:
-    """(TPOT, TTFT) the rate at each pair, NaN where no rate tried is carried; whether some lie above all rates."""
+def sustained(system: Scored, goal: float, chosen: list[list[int]]) -> tuple[np.ndarray, bool]:
+    """(TPOT, TTFT) the rate at each pair, NaN where no rate tried is sustained; whether some lie above all rates."""
     places = np.ix_(*chosen)
     shares = np.array(  # (rates, TTFT, TPOT), the mean over the seeds
         [np.mean([run.met()[places] / run.requests for run in rate.runs], axis=0) for rate in system.rates]
@@ -169,21 +169,21 @@ def _capacity_finding(replay: Replay, systems: Sequence[Scored]) -> str:
     starts = [axis.start for axis in axes]
     values = {}
     for system in systems:
-        told = [f"{_rate(replay, system, starts)} {replay.unit}"]
+        best = [f"{_rate(replay, system, starts)} {replay.unit}"]
         for i, axis in enumerate(axes if not replay.named else ()):
             if axis.own_s is not None:
                 distances = np.abs(np.array(axis.limits_s) - 2 * axis.own_s)
                 at = [*starts]
                 at[i] = int(distances.argmin())
-                told.append(f"{_rate(replay, system, at)} with {_data.label(axis.metric)} "
+                best.append(f"{_rate(replay, system, at)} with {_data.label(axis.metric)} "
                             f"{_format.limit(axis.limits_s[at[i]])}")  # fmt: skip
-        values[system.name if replay.named else "rate"] = told
+        values[system.name if replay.named else "rate"] = best
     bounds = "bounds on single requests" if replay.open else "SLO"
     return f"{replay.goals[0] * 100:g}% of the requests within the {bounds}: {style.finding(values)}"
 
 
 def _rate(replay: Replay, system: Scored, at: Sequence[int]) -> str:
-    """The rate that is carried at a pair of positions, as text."""
+    """The sustained rate at a pair of positions, as text."""
     found = system.crossing(lambda run: _replay.at(run, *at), replay.goals[0])
     if found.at is not None:
         return _format.number(found.at / system.share)
@@ -225,7 +225,7 @@ def _surface(
 
 
 def _goal_line(x: np.ndarray, y: np.ndarray, percent: np.ndarray, goal: float) -> list[dict[str, Any]]:
-    """The contour along which a share `goal` of the requests keeps both bounds."""
+    """The contour along which a share `goal` of the requests meets both bounds."""
     at = goal * 100
     line = {
         "type": "contour", "x": x, "y": y, "z": percent, "name": f"{at:g}% of the requests keep both",

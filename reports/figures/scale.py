@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reports.study import Study
 
 Info = Mapping[str, Any]
-FEW = "A picture needs two scales or more; the table has the one that was asked for."
+FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
 _MARKS = 12
 """Markers that tell a curve from the others."""
@@ -55,7 +55,7 @@ def slo_scale(run: Run) -> go.Figure | str:
     def shares(ratio: np.ndarray) -> Any:
         return np.searchsorted(np.sort(ratio), factors, side="right") / len(ratio) * 100.0
 
-    several = zip(found if len(found) > 1 else [], _looks(), strict=False)
+    several = zip(found if len(found) > 1 else [], _styles(), strict=False)
     single = [(in_figure(f"{margin.name} only"), shares(margin.ratio), look) for margin, look in several]
     drawn = _curves([("all bounds", shares(together), style.ALL), *single], factors)
     x = style.log_axis("SLO scale (1 = the SLO of this run)", factors)
@@ -72,7 +72,7 @@ def slo_scale(run: Run) -> go.Figure | str:
     return style.done(drawn, style.finding({"Met the SLO of this run": [met], f"{goal * 100:g}% meet it": [reached]}))
 
 
-def _looks() -> Iterator[Look]:
+def _styles() -> Iterator[Look]:
     while True:
         yield from style.BOUNDS
 
@@ -94,7 +94,7 @@ def _factors(together: np.ndarray, cross: float | None) -> np.ndarray:
 
 
 def of_answer(slo: Info, goals: Sequence[float]) -> go.Figure | str:
-    """Attainment of an objective of `bench slo` at the scales that were asked for."""
+    """Attainment of an objective of `bench slo` at the scales requested."""
     answer = slo["scale"]
     factors = np.array(answer["factors"], np.float64)
     if len(factors) < 2:
@@ -102,7 +102,7 @@ def of_answer(slo: Info, goals: Sequence[float]) -> go.Figure | str:
     together = np.array(answer["attainment"], np.float64) * 100
     several = answer["bounds"] if len(answer["bounds"]) > 1 else {}
     single = [(f"{in_figure(name)} only", np.array(each, np.float64) * 100, look)
-              for (name, each), look in zip(several.items(), _looks(), strict=False)]  # fmt: skip
+              for (name, each), look in zip(several.items(), _styles(), strict=False)]  # fmt: skip
     drawn = _curves([("all bounds", together, style.ALL), *single], factors)
     x = style.log_axis("SLO scale (1 = the objective)", factors)
     style.axes(drawn, x, style.share_axis("requests within (%)"))
@@ -227,8 +227,8 @@ def followed(replay: Replay) -> go.Figure | str:
         system.name if replay.named else "Under the SLO itself": [f"{goal} {_where(replay, system)}"]
         for system in replay.systems
     }
-    told = "The curve counts the bounds on single requests alone." if replay.open else style.finding(values)
-    return style.done(drawn, told, [
+    finding = "The curve counts the bounds on single requests alone." if replay.open else style.finding(values)
+    return style.done(drawn, finding, [
         "The sliders move the curve; the thin grey line is the SLO itself and stays.",
         _replay.PERCENTILE if replay.open else "",
         "Means over the seeds." if any(len(rate.runs) > 1 for rate in rates) else "",
@@ -246,12 +246,12 @@ def _follow(drawn: go.Figure, replay: Replay, system: Scored, look: Look) -> Non
     grey = Look(style.GREY, width=1.0)
     itself = f"{prefix}the SLO itself"
     style.curve(drawn, x, joint, itself, grey, None, mode="lines", showlegend=False, meta=style.MARKS)
-    looks = (
+    styles = (
         (joint, "all bounds", look._replace(width=3.0)),
         (alone[0], "TTFT only", style.TTFT._replace(color=style.VERMILLION if one else look.color, width=1.5)),
         (alone[1], "TPOT only", style.TPOT._replace(color=style.GREEN if one else look.color, width=1.5)),
     )
-    for y, name, own in looks:
+    for y, name, own in styles:
         symbols = own.symbols(rate.overloaded for rate in system.rates)
         style.curve(drawn, x, y, f"{prefix}{name}", own, style.PERCENT, symbols=symbols)
     found = [(goal, _crossing(replay, system, goal).at) for goal in (() if replay.open else replay.goals)]

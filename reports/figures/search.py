@@ -24,7 +24,7 @@ FEWEST = 3
 """Trials below which there is no path to see."""
 
 _TRIALS = {
-    "probe: carried": Look(style.GREEN, symbol="triangle-up-open"),
+    "probe: sustained": Look(style.GREEN, symbol="triangle-up-open"),
     "probe: too much": Look(style.VERMILLION, symbol="triangle-down-open"),
     "whole trial": Look(style.BLUE),
 }
@@ -84,7 +84,7 @@ def kind(row: Info) -> str:
     """What a trial is, and what came of a probe."""
     if row["goal"] is None:
         return "whole trial"
-    return "probe: carried" if row["passed"] else "probe: too much"
+    return "probe: sustained" if row["passed"] else "probe: too much"
 
 
 def _trial(row: Info) -> str:
@@ -137,7 +137,7 @@ def _together(drawn: go.Figure, one: Info, share: float, look: Look) -> str:
     return f"{_format.number(at)} ({_format.number(low)} to {_format.number(high)}) together"
 
 
-NOTHING_PLACED = "No candidate was searched to its end; the same command goes on."
+NOTHING_PLACED = "No candidate was searched to its end; rerun the command to resume."
 MOST = 10
 """Candidates of each group that are drawn."""
 
@@ -161,7 +161,9 @@ def placed(info: Info) -> go.Figure | str:
         return NOTHING_PLACED
     groups = {kind: [one for one in every if one["kind"] == kind][:MOST] for kind in (*_PLACED, *_HALVES)}
     groups["apart"] = [one for one in info["best"] if one["algorithm"] == "high"]
-    panels = [panel for looks in (_PLACED, _HALVES) if (panel := [(looks[k], groups[k]) for k in looks if groups[k]])]
+    panels = [
+        panel for styles in (_PLACED, _HALVES) if (panel := [(styles[k], groups[k]) for k in styles if groups[k]])
+    ]
     heights = [_ROW * (sum(len(group) for _, group in panel) + 1) for panel in panels]
     inner = sum(heights) + _BETWEEN * (len(panels) - 1)
     drawn = style.panels(heights, 100 + inner, shared=False, spacing=_BETWEEN / inner if len(panels) > 1 else 0)

@@ -161,14 +161,14 @@ def _crossing(x: np.ndarray, rows: Sequence[Row], side: str, goal: float) -> flo
 def _rate_finding(crossed: Mapping[str, float | str], found: _Axis, goal: float) -> str:
     unit = "req/s per GPU" if found.name == "rate" else clean(found.name)
     sides = {"above": "at all points", "below": "at none of the points", "unknown": "not measured at all points"}
-    told = {side: [sides[at] if isinstance(at, str) else f"up to {_format.number(at)} {unit}"]
+    found_of = {side: [sides[at] if isinstance(at, str) else f"up to {_format.number(at)} {unit}"]
             for side, at in crossed.items()}  # fmt: skip
     base, head = crossed["base"], crossed["head"]
     if isinstance(base, float) and isinstance(head, float):
-        told["head"].append(f"{_format.number(head / base)} times as far")
+        found_of["head"].append(f"{_format.number(head / base)} times as far")
     low, high = (_format.option(end) for end in (min(found.values), max(found.values)))
     points = f"{len(found.values)} points from {clean(found.name)} {low} to {high}"
-    return f"{goal * 100:g}% met the SLO, of {points}: {style.finding(told)}"
+    return f"{goal * 100:g}% met the SLO, of {points}: {style.finding(found_of)}"
 
 
 def _searches(comparison: Comparison) -> go.Figure | str:
@@ -197,22 +197,22 @@ def _searches(comparison: Comparison) -> go.Figure | str:
     x_axis = style.axis(f"rate (requests/s{' per GPU' if per_gpu else ''})", range=[min(rates) - pad, max(rates) + pad])
     style.axes(drawn, x_axis, style.share_axis(style.WITHIN, least))
     style.goals(drawn, [goal])
-    unit, told = "req/s per GPU" if per_gpu else "req/s", {}
+    unit, found_of = "req/s per GPU" if per_gpu else "req/s", {}
     for place, (side, (rate, low, high)) in enumerate(found.items()):
-        told[side] = ["nothing that the search could tell"]
+        found_of[side] = ["nothing that the search could resolve"]
         if rate is not None:
             span = None if low is None or high is None else (low, high)
             _drop(drawn, side, rate, goal, place, span)
             between = "" if span is None else f" ({_format.number(span[0])} to {_format.number(span[1])})"
-            told[side] = [f"{_format.number(rate)} {unit}{between}"]
+            found_of[side] = [f"{_format.number(rate)} {unit}{between}"]
     base, head = (found[side][0] for side in SIDES)
     if base and head:
-        told["head"].append(f"{_format.number(head / base)} times as much")
+        found_of["head"].append(f"{_format.number(head / base)} times as much")
     notes = [
         "Bands are the range over the seeds tried; lines fall as attainment must; hollow points were overloaded.",
         "The verdict compares the capacities seed by seed.",
     ]
-    return style.done(drawn, f"Capacity at {goal * 100:g}%: {style.finding(told)}", notes)
+    return style.done(drawn, f"Capacity at {goal * 100:g}%: {style.finding(found_of)}", notes)
 
 
 def _searched(drawn: go.Figure, x: np.ndarray, points: Sequence[Row], side: str) -> None:
@@ -272,9 +272,9 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
                 style.upright(drawn, at, f"{side} from {_format.number(at)}", place, look=look)
         met = _format.share(float(found[side].mean[one]), goal)
         values[side] = [f"{met} met the SLO", f"{goal * 100:g}% {reached}"]
-    said = found["base"].said
+    note = found["base"].said
     return style.done(drawn, style.finding(values), [
-        f"At {comparison.point}." if comparison.point else "", f"Bands: {said}." if said else ""
+        f"At {comparison.point}." if comparison.point else "", f"Bands: {note}." if note else ""
     ])  # fmt: skip
 
 
@@ -319,11 +319,11 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
             f"furthest apart at {_format.seconds(float(TIMES_S[at]))}",
             f"head {'more' if found.mean[at] > 0 else 'fewer'} by {_format.number(abs(found.mean[at]))} points there",
         ] if abs(found.mean[at]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
-    said = next(iter(differences.values())).said
+    note = next(iter(differences.values())).said
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "",
         "Failed requests are never answered; requests of one token have no TPOT. Shares are exact where drawn.",
-        f"Bands: {said}." if said else "",
+        f"Bands: {note}." if note else "",
     ], _table(comparison, spans, differences))  # fmt: skip
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reports.study import Point, Study
 
 NO_STAMPS = (
-    "No request ended well with the times of its sending, first and last token, of which phases are told; the counts "
+    "No request ended well with the times of its sending, first and last token, of which phases are known; the counts "
     "by status and the errors say more."
 )
 UNBOUND = "The run had no bound on single requests; give --slo ttft=0.25,tpot=0.1 to see what makes requests miss it."
@@ -99,7 +99,7 @@ def stages(run: Run) -> go.Figure | str:
     style.axes(drawn, x, style.axis("time of a request (%)", range=[0, 100.5]), 2)
     return style.done(drawn, _stages_finding(found.keys, _stages.shares_of(found.keys, seconds), shares[-1]), [
         "Percentages are means of those of the single requests.",
-        _stages.RULE if found.apart else _stages.UNTOLD,
+        _stages.RULE if found.apart else _stages.UNSTAMPED,
     ])  # fmt: skip
 
 
@@ -156,8 +156,8 @@ def misses(run: Run) -> go.Figure | str:
     table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
-    untold = _stages.UNTOLD if _stages.FIRST in found and _stages.QUEUE not in found else ""
-    return style.done(drawn, style.finding(values), [_tables.RULE, untold], table)
+    unstamped = _stages.UNSTAMPED if _stages.FIRST in found and _stages.QUEUE not in found else ""
+    return style.done(drawn, style.finding(values), [_tables.RULE, unstamped], table)
 
 
 Percents = dict[str, dict[str, float]]
@@ -180,7 +180,7 @@ def stages_rate(study: Study) -> go.Figure | str:
     ]
     drawn = _stacked(study, percents, "time (%)", top=100.5)
     apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
-    notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNTOLD]
+    notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNSTAMPED]
     return style.done(drawn, _growth(*percents[0]), [*notes, *_group_notes(study, groups, [g for g, _ in found])])
 
 

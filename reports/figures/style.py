@@ -1,4 +1,4 @@
-"""What all figures share: colours and looks, axes, lines with their names, fewer points, and where a finding stands.
+"""What all figures share: colours and styles, axes, lines with their names, fewer points, and where a finding stands.
 
 The colours are those of Okabe and Ito (Color Universal Design, 2008) that keep a contrast of 3:1 on white; a dash
 or a marker always says the same as the colour.
@@ -87,7 +87,7 @@ _AXIS = {
 
 
 class Look(NamedTuple):
-    """How a curve is told from the others."""
+    """How a curve differs from the others."""
 
     color: str
     dash: str = "solid"

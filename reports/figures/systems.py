@@ -129,7 +129,7 @@ def band_note(intervals: Sequence[bool], what: str) -> str:
 def left_out(study: Study, drawn: Sequence[Line]) -> str:
     """The note on systems that are not drawn."""
     missing = sum(not system.again for system in study.systems) - sum(not line.system.again for line in drawn)
-    why = "one rate only" if len(drawn) < MOST else "too many to be told apart"
+    why = "one rate only" if len(drawn) < MOST else "too many to distinguish"
     return f"Systems that are not drawn: {missing} ({why}); the tables have all." if missing > 0 else ""
 
 

@@ -161,14 +161,16 @@ def _timeline_finding(found: Stretches, blocks: int | None, preemptions: int) ->
 
 
 def _gauges(run: Run) -> go.Figure | None:
-    """What a remote server said of itself at the times of the readings, a panel per gauge; None where it has none."""
-    told = server_metrics.view(run)
-    if told is None:
+    """What a remote server reported of itself at its readings, a panel per gauge; None where it has none."""
+    metrics = server_metrics.view(run)
+    if metrics is None:
         return None
-    at_s = told.read_s[told.read_s >= 0.0]  # between the reading before and the start lies the client's calibration
+    at_s = metrics.read_s[
+        metrics.read_s >= 0.0
+    ]  # between the reading before and the start lies the client's calibration
     if len(at_s) < 2:
         return None
-    known = [(panel, told.gauge(panel.column, at_s, mean=panel.column == "kv_use")) for panel in _GAUGES]
+    known = [(panel, metrics.gauge(panel.column, at_s, mean=panel.column == "kv_use")) for panel in _GAUGES]
     found = {panel: values for panel, values in known if values is not None}
     if _GAUGES[0] not in found:
         return None
@@ -188,7 +190,7 @@ def _gauges(run: Run) -> go.Figure | None:
             values["KV memory"] = [f"{_format.share(float(gauge.max()))} in use at most"]
     _over_time(drawn, [panel.title for panel in found], range=[0.0, float(at_s[-1])])
     note = style.reduced(len(at_s), len(kept), "readings", style.EXTREMES)
-    return style.done(drawn, style.finding(values), ["Told by the metrics of the server, each second.", note])
+    return style.done(drawn, style.finding(values), ["From the metrics of the server, each second.", note])
 
 
 _PARTS = 40
@@ -243,12 +245,12 @@ def latency_over_time(run: Run) -> go.Figure | str:
             annotation_text="measured from here", annotation_font_size=12,
         )  # fmt: skip
     third = len(ttft) // 3  # a queue that grows makes the later requests wait longer
-    told = {"TTFT": [f"{_format.seconds(float(ttft.min()))} to {_format.seconds(float(ttft.max()))}"]}
+    spans = {"TTFT": [f"{_format.seconds(float(ttft.min()))} to {_format.seconds(float(ttft.max()))}"]}
     if third >= _LEAST:
         first, last = (_format.seconds(quantile(part, 0.5)) for part in (ttft[:third], ttft[-third:]))
-        told = {"Median TTFT": [f"{first} in the first third of the requests", f"{last} in the last third"]}
+        spans = {"Median TTFT": [f"{first} in the first third of the requests", f"{last} in the last third"]}
     note = style.reduced(len(at), len(kept), "requests", style.EVENLY)
-    return style.done(drawn, style.finding(told), [note, _data.warmed_up(run)])
+    return style.done(drawn, style.finding(spans), [note, _data.warmed_up(run)])
 
 
 LATE_S = 0.010
@@ -281,15 +283,15 @@ def arrivals(run: Run) -> go.Figure | str:
     order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
     kept = _lateness(drawn, sent[order], late_s[order] * 1000.0)
     due = len(times.planned) if run.schedule is None else run.schedule.num_rows
-    told = {"Sent": [f"{int(np.sum(np.isfinite(sent))):,} of {due:,} planned requests"]}
+    found = {"Sent": [f"{int(np.sum(np.isfinite(sent))):,} of {due:,} planned requests"]}
     if len(order):
         late = late_s[order]
-        told["lateness"] = [
+        found["lateness"] = [
             f"p50 {_format.seconds(quantile(late, 0.5))}",
             f"largest {_format.seconds(float(np.max(late)))}",
             f"{_format.share(float(np.mean(late > LATE_S)))} of the requests more than 10 ms late",
         ]
-    return style.done(drawn, style.finding(told), [
+    return style.done(drawn, style.finding(found), [
         f"Rates are counts of {_format.limit(width)} each.",
         style.reduced(len(order), kept, "values of lateness", style.EVENLY),
     ])  # fmt: skip

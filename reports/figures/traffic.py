@@ -46,7 +46,7 @@ class Stream:
         return 0.0 if self.counts is None or self.bin_s is None else len(self.counts) * self.bin_s
 
     def dispersion(self, width_s: float, tick_s: float | None = None) -> float | None:
-        """Index of dispersion at a width; None where it cannot be told. Stamps on ticks are counted in whole ones."""
+        """Index of dispersion at a width; None where it is unknown. Stamps on ticks are counted in whole ones."""
         if self.times_s is not None and tick_s is not None:
             return _in_groups(stats_arrivals.per_tick(self.times_s, tick_s), round(width_s / tick_s))
         if self.times_s is not None:
@@ -98,7 +98,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Dispersion curves that somebody has computed: of the stream itself, of a fit, of toys."""
+    """Dispersion curves computed elsewhere: of the stream itself, of a fit, of toys."""
 
     widths_s: Floats | None = None
     found: Floats | None = None
@@ -129,8 +129,8 @@ def rate(streams: Sequence[Stream], wanted: Rate | None = None) -> go.Figure:
     scale, unit = next((by, name) for least, by, name in UNITS if end_s >= least)
     hover = "%{x:.6~r} " + unit + ": %{y:.3r} req/s"
     drawn = style.new(340)
-    looks = (Look(style.BLUE), Look(style.VERMILLION, "dot", width=2.5))
-    for stream, look in zip(shown, looks, strict=False):
+    styles = (Look(style.BLUE), Look(style.VERMILLION, "dot", width=2.5))
+    for stream, look in zip(shown, styles, strict=False):
         edges, per_s = _rates(stream, width)
         y = np.append(per_s, per_s[-1])
         style.curve(drawn, edges / scale, y, stream.name, look, hover, mode="lines", step="hv")
@@ -198,13 +198,13 @@ def joint(streams: Sequence[Stream]) -> go.Figure | str:
         return FEW
     if np.ptp(pairs[0][1]) == 0 or np.ptp(pairs[0][2]) == 0:
         return CONSTANT
-    looks = (Look(style.BLUE, width=3.0), Look(style.VERMILLION, "dash", "diamond-open", 3.0))
+    styles = (Look(style.BLUE, width=3.0), Look(style.VERMILLION, "dash", "diamond-open", 3.0))
     drawn = style.new(440)
-    for (name, prompt, output), look in zip(pairs, looks, strict=False):
+    for (name, prompt, output), look in zip(pairs, styles, strict=False):
         kept = np.linspace(0, len(prompt) - 1, min(MOST, len(prompt))).astype(np.int64)
         hover = "prompt %{x:,}, output %{y:,}"
         style.curve(drawn, prompt[kept], output[kept], name, look, hover, mode="markers", size=3.5, opacity=0.45)
-    for (name, prompt, output), look in zip(pairs, looks, strict=False):
+    for (name, prompt, output), look in zip(pairs, styles, strict=False):
         order = np.argsort(prompt, kind="stable")
         parts = np.array_split(order, min(PARTS, len(order) // 5 or 1))  # of equally many requests
         at, middle = (np.array([np.median(tokens[part]) for part in parts]) for tokens in (prompt, output))

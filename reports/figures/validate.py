@@ -21,7 +21,7 @@ CURVES = 4
 
 NO_RATES = "These measurements were not made at several rates; see the plane of measured and simulated, and the tables."
 NO_TIMES = "There are no times among these measurements; the percentages stand in the tables."
-_LOOKS = (
+_STYLES = (
     Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"),
     Look(style.PURPLE, "dot", "x"), Look(style.OCHRE, "longdash", "triangle-up"),
     Look(style.GREY, "longdashdot", "cross"),
@@ -35,9 +35,9 @@ _LINE = 13
 
 def look_of(place: int) -> Look:
     """The look of the group at that place; beyond the last colour, one again with another marker."""
-    lap, slot = divmod(place, len(_LOOKS))
-    other = _LOOKS[(slot + lap) % len(_LOOKS)]
-    return _LOOKS[slot]._replace(dash=other.dash, symbol=other.symbol)
+    lap, slot = divmod(place, len(_STYLES))
+    other = _STYLES[(slot + lap) % len(_STYLES)]
+    return _STYLES[slot]._replace(dash=other.dash, symbol=other.symbol)
 
 
 def _by(pairs: Sequence[Pair], key: str) -> dict[str, list[Pair]]:

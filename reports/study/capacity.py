@@ -50,8 +50,8 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     backend, spec = part(info, "backend"), part(info, "spec")
     gpus = backend.get("gpus") if isinstance(backend.get("gpus"), int) and backend["gpus"] > 0 else None
     # as a sweep calls what was tried: 'sim, vllm-v0'
-    told = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
-    name = ", ".join(text for text in told if text) or "the system"
+    names = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
+    name = ", ".join(text for text in names if text) or "the system"
     text = clean(part(info, "slo").get("text") or slos.text(slo), 400)
     system = System(name, gpus, tuple(points), tuple(_capacities(info)), text)
     rows = [_row(number, t) for number, t in enumerate(tried, 1)]
@@ -65,8 +65,8 @@ def lone(rates_rps: Sequence[float]) -> bool:
 
 def goals(info: Info) -> tuple[float, ...]:
     """The goals of a search, rising."""
-    told = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or [part(info, "spec").get("goal")]
-    return tuple(sorted(float(goal) for goal in told if goal is not None))
+    goals = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or [part(info, "spec").get("goal")]
+    return tuple(sorted(float(goal) for goal in goals if goal is not None))
 
 
 def trials(path: str | Path) -> list[Trial]:
@@ -88,7 +88,7 @@ def folders(path: str | Path) -> dict[str, Path]:
 
 def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
     found = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
-    told = _measured(found)
+    measured = _measured(found)
     return Point(
         rate_rps=made[0].key.rate_rps,
         seeds=len(made),
@@ -100,10 +100,10 @@ def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Pa
             Kept(text, b.metric, b.limit, b.tag, b.percentile, _spread(made, text) if b.percentile is None else None)
             for b, text in zip(bounds, map(bound_text, bounds), strict=True)
         ),
-        **{name: Spread.of(told.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
+        **{name: Spread.of(measured.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
         metrics={
-            name: {part: told_of for part, one in parts.items() if (told_of := Spread.of(one)) is not None}
-            for name, parts in (told.get("metrics") or {}).items()
+            name: {part: found_of for part, one in parts.items() if (found_of := Spread.of(one)) is not None}
+            for name, parts in (measured.get("metrics") or {}).items()
         },
         folders=found,
     )
@@ -129,13 +129,13 @@ def share(tried: Trial, text: str) -> float | None:
 
 def _capacities(info: Info) -> Iterator[Capacity]:
     for one in info.get("answers") or []:
-        said = clean(one["why"] or "", 300).rstrip(".")
+        why = clean(one["why"] or "", 300).rstrip(".")
         rps = None if one["state"] == "unreachable" else one["capacity_rps"]
-        yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", said)
+        yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", why)
 
 
 def _row(number: int, tried: Trial) -> dict[str, Any]:
     names = ("requests", "kept", "passed", "overloaded", "system_s", "wall_s")
     key = {name: getattr(tried.key, name) for name in ("seed", "rate_rps", "planned", "goal")}
-    told = {name: getattr(tried, name) for name in names}
-    return {"order": number, **key, **told, "attainment": share(tried, JOINT) if tried.by_request else None}
+    columns = {name: getattr(tried, name) for name in names}
+    return {"order": number, **key, **columns, "attainment": share(tried, JOINT) if tried.by_request else None}

@@ -7,7 +7,7 @@ What the requests of a study tell, beyond what its answer holds: latencies, phas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +15,12 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.data import large
-from harness.errors import BenchError
+from harness.data.folder import read_info
+from harness.data.run_json import RunInfo
+from harness.errors import BenchError, UsageError
 from reports import _data, _format, _stages, _tables
 from reports._format import clean
+from reports._sending import floors
 
 Info = Mapping[str, Any]
 
@@ -34,9 +37,9 @@ class Spread:
     most: float
 
     @classmethod
-    def of(cls, told: Info | None) -> Spread | None:
+    def of(cls, found: Info | None) -> Spread | None:
         """The spread that an answer tells; None of none."""
-        return None if told is None else cls(*(told[name] for name in cls.__slots__))
+        return None if found is None else cls(*(found[name] for name in cls.__slots__))
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -84,7 +87,7 @@ class Point:
     folders: tuple[Path, ...] = ()
 
     def keeps(self, goal: float) -> bool:
-        """Whether so many requests kept the SLO, no bound on a percentile broke, and no queue grew."""
+        """Whether so many requests met the SLO, no bound on a percentile broke, and no queue grew."""
         if self.overloaded or any(kept.passed is False for kept in self.bounds):
             return False
         if self.attainment is None:  # nothing was scored, or all bounds are on percentiles
@@ -96,7 +99,7 @@ class Point:
 class Capacity:
     """The highest rate (req/s) that reaches a goal: `searched`, with its interval, or `interpolated`, without one.
 
-    `rps` is None where the goal is not crossed; `said` tells why, and `side` on which side of it all rates lie.
+    `rps` is None where the goal is not crossed; `note` says why, and `side` on which side of it all rates lie.
     """
 
     goal: float
@@ -104,7 +107,7 @@ class Capacity:
     low_rps: float | None
     high_rps: float | None
     how: Literal["searched", "interpolated"]
-    said: str = ""
+    note: str = ""
     side: Literal["above", "below"] | None = None
 
 
@@ -112,7 +115,7 @@ class Capacity:
 class System:
     """One line of a curve: what distinguishes it from the others, its GPUs, its points by rising rate.
 
-    `gpus` is None where nobody tells (a server elsewhere). `slo` is what its points were scored under. `made` names it
+    `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under. `made` names it
     by what was run alone; `again` says that another system has the same runs, which were only scored otherwise.
     """
 
@@ -124,7 +127,7 @@ class System:
     made: str = ""
     again: bool = False
 
-    def carried(self, goal: float) -> Capacity | None:
+    def capacity(self, goal: float) -> Capacity | None:
         """What is known of its capacity at a goal."""
         return next((c for c in self.capacities if c.goal == goal), None)
 
@@ -133,14 +136,14 @@ class System:
 class Study:
     """Systems to be seen together. `sources` are the stored answers (sweep.json, capacity.json).
 
-    `slo` is empty where they were scored under several. `told` keeps what was once read of a run.
+    `slo` is empty where they were scored under several. `memo` holds what was read of a run.
     """
 
     slo: str
     goals: tuple[float, ...]
     systems: tuple[System, ...]
     sources: tuple[Info, ...]
-    told: dict[Path | str, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[Path | str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def per_gpu(self) -> bool:
@@ -182,12 +185,12 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
     """What distinguishes the systems of one study from those of the others, and from one another; and what was run."""
     others = [spec for other, spec in specs.items() if other != name]
     differs = {key: value for key, value in specs[name].items() if any(spec.get(key) != value for spec in others)}
-    told = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
+    label = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
     several = len({system.made for system in study.systems}) > 1
     for system in study.systems:
         own = system.name if len(study.systems) > 1 else ""
         made = system.made if several else ""
-        yield _joined(told, own), _joined(told, made)
+        yield _joined(label, own), _joined(label, made)
 
 
 def _joined(*texts: str) -> str:
@@ -215,7 +218,7 @@ SAMPLES = ("ttft", "tpot")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
+class Samples:
     """A run after the cut of its warm-up: sorted latencies by metric, phases, and causes of misses under its SLO."""
 
     requests: int
@@ -224,26 +227,26 @@ class Told:
     causes: Mapping[str, int] | None
 
 
-def of(study: Study, point: Point) -> list[Told]:
+def of(study: Study, point: Point) -> list[Samples]:
     """The runs of a point, seed by seed, until `ENOUGH` requests; empty where none can be read."""
-    found: list[Told] = []
+    found: list[Samples] = []
     for folder in point.folders:
-        told = _told(study, folder)
-        if told is not None:
-            found.append(told)
+        samples = _samples(study, folder)
+        if samples is not None:
+            found.append(samples)
         if sum(one.requests for one in found) >= ENOUGH:
             break
     return found
 
 
-def pooled(told: Sequence[Told], metric: str) -> np.ndarray:
+def pooled(samples: Sequence[Samples], metric: str) -> np.ndarray:
     """Sorted values of a metric over the runs."""
-    return np.sort(np.concatenate([one.samples[metric] for one in told] or [np.empty(0)]))
+    return np.sort(np.concatenate([one.samples[metric] for one in samples] or [np.empty(0)]))
 
 
-def phases(told: Sequence[Told]) -> _stages.Shares | None:
+def phases(samples: Sequence[Samples]) -> _stages.Shares | None:
     """The phases over the runs: the mean of theirs, each run counting as often as it has requests."""
-    shares = [one.shares for one in told if one.shares is not None]
+    shares = [one.shares for one in samples if one.shares is not None]
     if not shares or any(one.keys != shares[0].keys for one in shares):
         return None
     weights = [one.requests for one in shares]
@@ -261,17 +264,36 @@ def seeds_note(study: Study, points: Sequence[Point]) -> str:
     return f"Of each point the first seeds are read, until {_format.count(ENOUGH, 'request')}."
 
 
-def _told(study: Study, folder: Path) -> Told | None:
-    if folder not in study.told:
-        study.told[folder] = _read(folder)
-    found: Told | None = study.told[folder]
+def _samples(study: Study, folder: Path) -> Samples | None:
+    if folder not in study.memo:
+        study.memo[folder] = _read(folder)
+    found: Samples | None = study.memo[folder]
     return found
 
 
-def _read(folder: Path) -> Told | None:
+def _read(folder: Path) -> Samples | None:
     try:
         run = _data.measured(large.load(folder, large=0))  # no gap between tokens is looked at
     except (BenchError, OSError, ValueError, KeyError):
         return None
     samples = {name: _data.sample(run, name) for name in SAMPLES}
-    return Told(run.requests.num_rows, samples, _stages.shares(run), _tables.causes(run))
+    return Samples(run.requests.num_rows, samples, _stages.shares(run), _tables.causes(run))
+
+
+def infos(folders: Iterable[Path]) -> Iterator[RunInfo]:
+    """run.json of the folders that have one which can be read."""
+    for folder in folders:
+        try:
+            yield read_info(folder)
+        except UsageError:
+            continue
+
+
+def floor_s(study: Study) -> Mapping[str, float]:
+    """The client's floor by metric: 99% of all times are nearer to the truth, in the worst of the runs."""
+    found: dict[str, float] = {}
+    folders = dict.fromkeys(f for system in study.systems for point in system.points for f in point.folders)
+    for info in infos(folders):
+        for metric, floor in floors(info).items():
+            found[metric] = max(found.get(metric, 0.0), floor.p99_s)
+    return found

@@ -1,5 +1,6 @@
 """The systems of a sweep: one for each combination of what it varies besides the rate."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +9,7 @@ from typing import Any
 from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
 from reports import _format
 from reports._format import clean
-from reports._stored import infos
-from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System
+from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System, infos
 
 Where = tuple[tuple[str, Any], ...]
 
@@ -51,21 +51,21 @@ def named(values: Iterable[tuple[str, Any]]) -> str:
 
 def at(values: Iterable[tuple[str, Any]]) -> str:
     """'2 req/s, policy sarathi' of values of axes."""
-    told = list(values)
-    rates = [f"{_format.plain(float(value), 4)} req/s" for name, value in told if name == RATE]
-    return ", ".join([*rates, *filter(None, [named((name, value) for name, value in told if name != RATE)])])
+    known = list(values)
+    rates = [f"{_format.plain(float(value), 4)} req/s" for name, value in known if name == RATE]
+    return ", ".join([*rates, *filter(None, [named((name, value) for name, value in known if name != RATE)])])
 
 
 def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
     found = [_point(info, point, home) for point in points]
     known = sorted((point for point in found if point is not None), key=lambda point: point.rate_rps)
     slos = {clean(point["slo"] or "", 400) for point in points}
-    # GPUs of every run of the line; none where they differ or nobody tells. Older sweeps leave it to their runs.
-    told: set[object] = set()
+    # GPUs of every run of the line; none where they differ or are unknown. Older sweeps leave it to their runs.
+    counts: set[object] = set()
     for run in (run for point in points for run in point["runs"][:1]):
         stored = next(infos([home / run["folder"]]), None)
-        told.add(run.get("gpus") if "gpus" in run or stored is None else stored.backend.get("gpus"))
-    gpus = told.pop() if len(told) == 1 else None
+        counts.add(run.get("gpus") if "gpus" in run or stored is None else stored.backend.get("gpus"))
+    gpus = counts.pop() if len(counts) == 1 else None
     return System(
         named(where) or _alone(info["spec"]),
         gpus if isinstance(gpus, int) and gpus > 0 else None,
@@ -78,8 +78,8 @@ def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
 
 def _alone(spec: Mapping[str, Any]) -> str:
     """The name of the one system of a sweep: 'sim, vllm-v0'."""
-    told = [str(spec.get(name) or "") for name in ("backend", "policy")]
-    return ", ".join(clean(text, 60) for text in told if text) or "the system"
+    known = [str(spec.get(name) or "") for name in ("backend", "policy")]
+    return ", ".join(clean(text, 60) for text in known if text) or "the system"
 
 
 def _point(info: Info, point: Info, home: Path) -> Point | None:
@@ -105,7 +105,7 @@ def _point(info: Info, point: Info, home: Path) -> Point | None:
         throughput_rps=Spread.of(point["throughput_rps"]),
         output_tps=Spread.of(point["output_tps"]),
         metrics={
-            name: {part: spread for part, told in parts.items() if (spread := Spread.of(told)) is not None}
+            name: {part: spread for part, one in parts.items() if (spread := Spread.of(one)) is not None}
             for name, parts in point["metrics"].items()
         },
         folders=there,
@@ -116,15 +116,47 @@ def _capacities(info: Info, where: Mapping[str, Any]) -> Iterable[Capacity]:
     """Where the curve crosses each goal, by interpolation."""
     for crossing in info["crossings"]:
         if crossing["along"] == RATE and crossing["where"] == where:
-            said = clean(crossing["why"] or "", 300)
-            yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", said, crossing["side"])
+            why = clean(crossing["why"] or "", 300)
+            yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", why, crossing["side"])
 
 
 def _rate(info: Info, point: Info, folders: Iterable[Path]) -> float | None:
-    """The rate that was asked for, else that of the traffic itself, else (users who wait for answers) that achieved."""
-    asked = point["values"].get(RATE, info["spec"].get(RATE))
-    stored = next(infos(folders), None) if asked is None else None
-    own = asked if stored is None else stored.workload.rate_rps
+    """The requested rate, else that of the traffic itself, else (users who wait for answers) that achieved."""
+    requested = point["values"].get(RATE, info["spec"].get(RATE))
+    stored = next(infos(folders), None) if requested is None else None
+    own = requested if stored is None else stored.workload.rate_rps
     achieved = point["throughput_rps"]
     rate_rps = achieved["mean"] if own is None and achieved is not None else own
     return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
+
+
+def of_curve(curve: Info) -> Study:
+    """A curve that `bench slo` scored again, as one system."""
+    points = tuple(
+        Point(
+            rate_rps=float(point["rate_rps"]), seeds=point["runs"], requests=point["requests"],
+            overloaded=point["overloaded"], invalid=point["invalid"], attainment=Spread.of(point["attainment"]),
+            bounds=tuple(_bound(text, Spread.of(of)) for text, of in point["bounds"].items()),
+            goodput_rps=Spread.of(point["goodput_rps"]),
+        )
+        for point in curve["points"]
+    )  # fmt: skip
+    capacities = tuple(
+        Capacity(found["goal"], found["at_rps"], None, None, "interpolated",
+                 "" if found["side"] is None else f"all rates lie {found['side']} it")
+        for found in curve["crossings"]
+    )  # fmt: skip
+    slo = clean(curve["slo"], 400)
+    system = System(clean(curve["label"] or "the system", 60), None, points, capacities, slo)
+    return Study(slo, tuple(found["goal"] for found in curve["crossings"]), (system,), ())
+
+
+def _bound(text: str, attainment: Spread | None) -> Kept:
+    """A bound by its text: 'ttft@long=2'; the limit of a rule that is no bound (fastgen) is NaN."""
+    name, _, limit = text.rpartition("=")
+    metric, _, tag = name.rpartition(":")[2].partition("@")
+    try:
+        limit_s = float(limit)
+    except ValueError:
+        limit_s = math.nan
+    return Kept(text, metric or text, limit_s, tag or None, None, attainment)

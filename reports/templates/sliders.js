@@ -88,8 +88,8 @@
     return { attainment: met / run.n, goodput: run.per === null ? null : (met / run.n) * run.per, alone };
   }
 
-  function point(told, state, columns) {
-    const found = told.runs.map((run) => score(run, state, columns));
+  function point(content, state, columns) {
+    const found = content.runs.map((run) => score(run, state, columns));
     const alone = [0, 1].map((axis) => {
       const known = found.map((one) => one.alone[axis]).filter((value) => value !== null);
       return mean(known);
@@ -97,8 +97,8 @@
     return { attainment: mean(found.map((f) => f.attainment)), goodput: mean(found.map((f) => f.goodput).filter((value) => value !== null)), alone };
   }
 
-  function runsOf(told) {
-    return told.overloaded ? `${told.runs.length} (${told.overloaded} overloaded)` : String(told.runs.length);
+  function runsOf(content) {
+    return content.overloaded ? `${content.runs.length} (${content.overloaded} overloaded)` : String(content.runs.length);
   }
 
   function quoted(text) {
@@ -116,35 +116,35 @@
     });
   }
 
-  function start(box, told) {
+  function start(box, content) {
     const part = (name) => box.querySelector(`[data-part="${name}"]`);
     const inputs = ["ttft", "tpot", "scale"].map((name) => part(name));
-    const one = told.factors.indexOf(1);
-    const state = { at: told.axes.map((axis) => axis.start), factor: null };
-    const bounded = (axis) => state.at[axis] < told.axes[axis].limits.length;
-    const value = (axis) => told.axes[axis].limits[state.at[axis]] * (state.factor === null ? 1 : told.factors[state.factor]);
+    const one = content.factors.indexOf(1);
+    const state = { at: content.axes.map((axis) => axis.start), factor: null };
+    const bounded = (axis) => state.at[axis] < content.axes[axis].limits.length;
+    const value = (axis) => content.axes[axis].limits[state.at[axis]] * (state.factor === null ? 1 : content.factors[state.factor]);
 
     function bounds() {
-      const texts = told.axes.map((axis, i) => (bounded(i) ? `${axis.metric}=${axis.limits[state.at[i]]}` : ""));
+      const texts = content.axes.map((axis, i) => (bounded(i) ? `${axis.metric}=${axis.limits[state.at[i]]}` : ""));
       return texts.filter((text) => text);
     }
 
     function slo() {
-      return [...bounds(), ...(told.rest ? [told.rest] : [])].join(",");
+      return [...bounds(), ...(content.rest ? [content.rest] : [])].join(",");
     }
 
     function command() {
-      const scale = state.factor === null ? "" : ` --scale ${told.factors[state.factor]}`;
-      return `${told.command} --slo ${quoted(slo())}${scale}${told.goal_option}`;
+      const scale = state.factor === null ? "" : ` --scale ${content.factors[state.factor]}`;
+      return `${content.command} --slo ${quoted(slo())}${scale}${content.goal_option}`;
     }
 
     function name() {
       const text = slo() || "no bound";
-      return state.factor === null ? text : `${text} times ${told.factors[state.factor]}`;
+      return state.factor === null ? text : `${text} times ${content.factors[state.factor]}`;
     }
 
     function shown() {
-      told.axes.forEach((axis, i) => {
+      content.axes.forEach((axis, i) => {
         if (!inputs[i]) return;
         inputs[i].value = state.at[i];
         const text = bounded(i) ? limit(value(i)) : "no bound";
@@ -152,7 +152,7 @@
         part(`${axis.metric}-value`).textContent = text;
       });
       if (inputs[2]) {
-        const factor = told.factors[state.factor === null ? one : state.factor];
+        const factor = content.factors[state.factor === null ? one : state.factor];
         inputs[2].value = state.factor === null ? one : state.factor;
         inputs[2].setAttribute("aria-valuetext", `times ${factor}`);
         part("scale-value").textContent = `times ${factor}`;
@@ -160,31 +160,31 @@
     }
 
     function ofRun() {
-      const goal = state.factor === null ? told.goals[0] : undefined;
-      const found = score(told.systems[0].points[0].runs[0], state, columns);
+      const goal = state.factor === null ? content.goals[0] : undefined;
+      const found = score(content.systems[0].points[0].runs[0], state, columns);
       const rows = [[name(), share(found.attainment, goal), number(found.goodput)]];
-      told.axes.forEach((axis, i) => {
+      content.axes.forEach((axis, i) => {
         if (found.alone[i] === null) return;
-        const scale = state.factor === null ? "" : ` times ${told.factors[state.factor]}, alone`;
+        const scale = state.factor === null ? "" : ` times ${content.factors[state.factor]}, alone`;
         rows.push([`- ${axis.metric}=${axis.limits[state.at[i]]}${scale}`, share(found.alone[i], goal), ""]);
       });
-      const kept = told.goals.map((g) => `goal ${g.text} ${found.attainment >= g.share ? "reached" : "missed"}`);
-      const said = `${name()}: ${share(found.attainment, goal)} of the requests keep it, goodput ${number(found.goodput)} req/s`;
-      return { rows, said: told.open ? `${said}.` : `${said}, ${kept.join(", ")}.` };
+      const kept = content.goals.map((g) => `goal ${g.text} ${found.attainment >= g.share ? "reached" : "missed"}`);
+      const result = `${name()}: ${share(found.attainment, goal)} of the requests meet it, goodput ${number(found.goodput)} req/s`;
+      return { rows, result: content.open ? `${result}.` : `${result}, ${kept.join(", ")}.` };
     }
 
     function ofSystems() {
       const rows = [];
       const sentences = [];
-      const curves = told.systems.map((system) => {
+      const curves = content.systems.map((system) => {
         const points = system.points.map((p) => point(p, state, columns));
         points.forEach((p, i) => {
-          const head = told.named ? `${system.name}: ` : "";
+          const head = content.named ? `${system.name}: ` : "";
           rows.push([`${head}${number(system.points[i].rate)}`, runsOf(system.points[i]), share(p.attainment),
             number(p.goodput), ...p.alone.map((a) => share(a))]);
         });
-        const found = told.open ? [] : told.goals.map((goal) => {
-          const where = told.named ? `${system.name}: ` : "";
+        const found = content.open ? [] : content.goals.map((goal) => {
+          const where = content.named ? `${system.name}: ` : "";
           if (points.length === 1) {
             const reached = points[0].attainment >= goal.share - 1e-12;
             sentences.push(`${where}${where ? "goal" : "Goal"} ${goal.text} ${reached ? "reached" : "missed"}`);
@@ -199,7 +199,7 @@
         });
         return { points, found };
       });
-      return { rows, said: [`${name()}.`, ...sentences.map((s) => `${s}.`)].join(" "), curves };
+      return { rows, result: [`${name()}.`, ...sentences.map((s) => `${s}.`)].join(" "), curves };
     }
 
     function tell(key, change) {
@@ -207,36 +207,36 @@
     }
 
     function redraw(curves) {
-      if (told.plane) {
+      if (content.plane) {
         const there = bounded(0) && bounded(1);
-        tell(told.plane.key, (figure) => {
-          for (const trace of figure.data.filter((each) => each.name === told.plane.name)) {
+        tell(content.plane.key, (figure) => {
+          for (const trace of figure.data.filter((each) => each.name === content.plane.name)) {
             trace.x = there ? [value(0)] : [];
             trace.y = there ? [value(1)] : [];
           }
         });
       }
-      if (!told.curve || !curves) return;
+      if (!content.curve || !curves) return;
       const percent = (number) => (number === null ? null : number * 100);
-      tell(told.curve.key, (figure) => {
+      tell(content.curve.key, (figure) => {
         curves.forEach(({ points, found }, i) => {
-          const traces = told.curve.traces[i];
+          const traces = content.curve.traces[i];
           figure.data[traces[0]].y = points.map((p) => percent(p.attainment));
           figure.data[traces[1]].y = points.map((p) => percent(p.alone[0]));
           figure.data[traces[2]].y = points.map((p) => percent(p.alone[1]));
           const crossed = found.filter((f) => f.at !== null);
-          figure.data[traces[3]].x = crossed.map((f) => f.at / told.systems[i].share);
+          figure.data[traces[3]].x = crossed.map((f) => f.at / content.systems[i].share);
           figure.data[traces[3]].y = crossed.map((f) => f.goal.share * 100);
         });
       });
     }
 
-    const columns = told.axes[1].limits.length + 1;
+    const columns = content.axes[1].limits.length + 1;
 
     function update() {
       shown();
-      const found = told.one ? ofRun() : ofSystems();
-      part("said").textContent = found.said;
+      const found = content.one ? ofRun() : ofSystems();
+      part("result").textContent = found.result;
       part("rows").replaceChildren(
         ...found.rows.map((texts) => {
           const row = document.createElement("tr");
@@ -266,14 +266,14 @@
           state.at[i] = place;
           state.factor = null;
         } else {
-          state.at = told.axes.map((axis) => axis.start);
+          state.at = content.axes.map((axis) => axis.start);
           state.factor = place === one ? null : place;
         }
         soon();
       });
     });
     part("back").addEventListener("click", () => {
-      state.at = told.axes.map((axis) => axis.start);
+      state.at = content.axes.map((axis) => axis.start);
       state.factor = null;
       soon();
     });

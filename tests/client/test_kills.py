@@ -114,7 +114,7 @@ def test_a_killed_client_leaves_its_records_and_no_sender(
     assert 2 == len(senders)
     assert not run.complete
     assert len(run.requests) <= sent
-    assert "It was killed, or is still going on" in report(running)
+    assert "It was killed, or is still running" in report(running)
 
 
 def test_a_killed_sender_is_reported_and_the_rest_is_kept(start: Callable, report: Callable) -> None:

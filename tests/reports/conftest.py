@@ -174,17 +174,17 @@ def _soiled_table(table: pa.Table, text: str) -> pa.Table:
 
 @pytest.fixture
 def hostile_run(make_run: MakeRun, remote_run: Any) -> Callable[..., Run]:
-    """A run, of a server elsewhere if `remote`, with the given text in every foreign field of run.json and tables."""
+    """A run, of a remote endpoint if `remote`, with the given text in every foreign field of run.json and tables."""
 
     def make(text: str, *, remote: bool = False) -> Run:
         run = remote_run() if remote else make_run(120, 20, tags=(text, "plain"))
         bounds = [{"metric": "ttft", "limit": 0.2, "tag": text, "percentile": None},
                   {"metric": "tpot", "limit": 0.1, "tag": None, "percentile": None}]  # fmt: skip
         sound = {"schema": 1, "state": "finished", "slo": {"text": text, "bounds": bounds, "goal": 0.9}}
-        told = encode(run.info)
-        info = {key: soiled(value, text) for key, value in told.items() if key != "summary"} | sound
+        stored = encode(run.info)
+        info = {key: soiled(value, text) for key, value in stored.items() if key != "summary"} | sound
         if not remote:
-            summary = told["summary"]
+            summary = stored["summary"]
             scored = [{**bound, "text": text, "tag": text} for bound in summary["bounds"]]
             info["summary"] = {**summary, "bounds": scored, "binding": text, "slo": text, "classes": {text: 0.5}}
         kept = {name: getattr(run, name) for name in ("requests", "http", "server_metrics")}
@@ -210,11 +210,11 @@ def content_of() -> Callable[[str], dict[str, Any]]:
 
 @dataclass(slots=True)
 class Opened:
-    """A page in the browser (`page`, of playwright), what its console said, and what it asked the network for."""
+    """A page in the browser (`page`, of playwright), its console, and the requests it made."""
 
     page: Any
-    said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    console: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def until(self, script: str) -> None:
         """Wait until the script is true. (The page's own policy forbids what playwright's waiting would evaluate.)"""
@@ -222,7 +222,12 @@ class Opened:
             if self.page.evaluate(script):
                 return
             self.page.wait_for_timeout(50)
-        raise AssertionError(f"never true: {script}; the console said {self.said}")
+        raise AssertionError(f"never true: {script}; the console shows {self.console}")
+
+    def unfold(self) -> None:
+        """Opens every section and waits until all figures are drawn."""
+        self.page.evaluate("document.querySelectorAll('details.section').forEach((one) => one.open = true)")
+        self.until(DRAWN)
 
     def drawn(self) -> list[str]:
         """Keys of the figures that hold a drawing."""
@@ -232,8 +237,8 @@ class Opened:
 
     def untroubled(self) -> None:
         """The page drew without an error, without asking for anything, and without a link or a picture of others."""
-        assert [] == self.said
-        assert [] == self.asked
+        assert [] == self.console
+        assert [] == self.requested
         assert [] == self.page.evaluate("window.violations")
         assert self.page.locator(".figure a[href], img").count() == 0
         pictures = "(all) => all.map((i) => i.getAttribute('xlink:href') || i.getAttribute('href') || '')"
@@ -282,11 +287,11 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
         contexts.append(context)
         context.add_init_script(WATCH)
         found = Opened(context.new_page())
-        found.page.on("console", lambda message: found.said.append(message.text))
-        found.page.on("pageerror", lambda error: found.said.append(str(error)))
-        found.page.on("request", lambda request: found.asked.append(request.url))
+        found.page.on("console", lambda message: found.console.append(message.text))
+        found.page.on("pageerror", lambda error: found.console.append(str(error)))
+        found.page.on("request", lambda request: found.requested.append(request.url))
         found.page.goto(path.resolve().as_uri())
-        found.asked[:] = [url for url in found.asked if url != path.resolve().as_uri()]
+        found.requested[:] = [url for url in found.requested if url != path.resolve().as_uri()]
         if wait and js:
             found.until(DRAWN)
         return found

@@ -123,10 +123,10 @@ def test_all_kinds_of_run_draw(make_run: MakeRun, opened: Open, put) -> None:
 
 @pytest.mark.nightly
 def test_a_remote_run_draws(remote_run: MakeRun, opened: Open) -> None:
-    """The gauges of a server elsewhere would stay an empty box, or the page of its client would break."""
+    """The gauges of a remote endpoint would stay an empty box, or the page of its client would break."""
     run = remote_run(floor=None)
-    told = conclude(run, slo.restored(run.info), Law(5.0, known=False), Outcome("finished", 60, 0, 0))
-    seen = opened(Html().render(dataclasses.replace(run, info=told)))
+    info = conclude(run, slo.restored(run.info), Law(5.0, known=False), Outcome("finished", 60, 0, 0))
+    seen = opened(Html().render(dataclasses.replace(run, info=info)))
 
     assert "timeline" in seen.drawn()
     seen.untroubled()
@@ -155,7 +155,7 @@ def test_a_link_into_a_folded_section_opens_and_draws_it(make_run: MakeRun, open
     seen.until("document.querySelector('[data-figure=arrivals] .main-svg')")
 
     assert seen.page.evaluate("document.getElementById('fidelity').open")
-    assert [] == seen.said
+    assert [] == seen.console
 
 
 @pytest.mark.nightly
@@ -183,15 +183,15 @@ def test_page_prints(make_run: MakeRun, opened: Open) -> None:
 
 
 @pytest.mark.nightly
-def test_old_browser_is_told(make_run: MakeRun, opened: Open) -> None:
+def test_old_browser_is_informed(make_run: MakeRun, opened: Open) -> None:
     """A browser that cannot unpack the library would show empty boxes without a word."""
     old = '"use strict"; const DecompressionStream = undefined;'
     seen = opened(Html().render(make_run()).replace('"use strict";', old), wait=False)
 
-    told = seen.page.get_by_text("This browser cannot unpack the drawing library").first
-    told.wait_for()
+    info = seen.page.get_by_text("This browser cannot unpack the drawing library").first
+    info.wait_for()
 
-    assert told.is_visible()
+    assert info.is_visible()
 
 
 @pytest.mark.nightly

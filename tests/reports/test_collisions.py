@@ -1,4 +1,4 @@
-"""No text of a figure is cut off, and none lies on another one, on a desk or on a phone."""
+"""No text of a figure is cut off, and none lies on another one, on a monitor or on a phone."""
 
 import importlib.util
 from collections.abc import Callable
@@ -36,7 +36,8 @@ return [document.querySelectorAll("[data-figure] .main-svg text").length, found]
 
 
 def collisions(seen: Any) -> list[str]:
-    """What is cut off or covered on a page that has drawn its figures."""
+    """What is cut off or covered on a page with its sections unfolded and all figures drawn."""
+    seen.unfold()
     texts, found = seen.page.evaluate(f"(() => {{ {FOUND} }})()")
 
     assert texts > 0
@@ -85,7 +86,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_texts_of_every_kind_of_page_stand_apart(width: int, gallery: Path, opened: Open) -> None:
-    """The names of two sides, of systems or of nights would hide one another."""
+    """The names of two sides, of systems or of the runs of a series would hide one another."""
     pages = sorted(page for page in gallery.rglob("*.html") if "data-figure=" in page.read_text(encoding="utf-8"))
     found = {}
     for page in pages:

@@ -54,12 +54,12 @@ def test_a_large_run_has_the_same_values(cut: dict[str, Any] | None, stored: Sto
 def test_every_gap_is_counted_in_its_bin(stored: Stored) -> None:
     """The picture of the gaps would lose some, or show them longer or shorter than they were."""
     whole, large = stored(200, failed=5)
-    told, every = _data.gaps(large), _data.sample(whole, "itl")
+    counted, every = _data.gaps(large), _data.sample(whole, "itl")
 
-    assert len(every) == told.total
-    np.testing.assert_array_equal(np.histogram(every, told.bins_s)[0], told.counts.sum(axis=0))
-    assert float(np.max(told.bins_s[2:] / told.bins_s[1:-1])) <= 1.032
-    assert told.edges_s[-1] >= _data.end_s(whole)
+    assert len(every) == counted.total
+    np.testing.assert_array_equal(np.histogram(every, counted.bins_s)[0], counted.counts.sum(axis=0))
+    assert float(np.max(counted.bins_s[2:] / counted.bins_s[1:-1])) <= 1.032
+    assert counted.edges_s[-1] >= _data.end_s(whole)
 
 
 def test_stretches_hold_all_steps(stored: Stored) -> None:

@@ -46,7 +46,7 @@ def test_long_names_fold_and_numbers_never_do() -> None:
 
 
 def test_numbers_that_need_more_room_get_it() -> None:
-    """The last column would be missing, which nobody would notice."""
+    """The last column would be missing, unnoticed."""
     shown = lines(["x", *"abcdefghij"], ["1", *("1,234,567.89" for _ in "abcdefghij")])
 
     assert 10 == shown[2].count("1,234,567.89")

@@ -105,7 +105,7 @@ def follow(run: Run, session: bool) -> Run:
 
 
 def test_what_waits_for_answers_is_drawn_apart(make_run: MakeRun) -> None:
-    """Turns of sessions would stand at times at which nobody planned them."""
+    """Turns of sessions would stand at times that were not planned."""
     run = follow(make_run(300), session=True)
     rate, curve = drawn(arrivals(run)), drawn(burstiness(run))
 
@@ -138,13 +138,13 @@ def test_stamps_on_a_grid_have_no_picture_of_gaps(make_run: MakeRun, put) -> Non
     run = make_run(300)
     put(run, fidelity={"tick_s": 3.0})
 
-    said = gaps(run)
-    assert isinstance(said, str)
-    assert "the stamps stand on a grid of 3 s" in said
+    found = gaps(run)
+    assert isinstance(found, str)
+    assert "the stamps stand on a grid of 3 s" in found
 
 
 def test_a_declared_rate_is_drawn_unless_it_was_recorded(make_run: MakeRun, put) -> None:
-    """A reader could not see the ramp that was asked for; or would see what a trace happened to have as asked."""
+    """A reader could not see the requested ramp, or would take what a trace happened to have as requested."""
     run, trace = make_run(300), make_run(300)
     put(run, fidelity={"rate_curve": {"end_s": 20.0, "rps": [1.0, 5.0]}})
     put(trace, workload={"recorded": True})
@@ -171,7 +171,7 @@ def test_timeline_keeps_the_extremes_of_many_steps(make_run: MakeRun) -> None:
 def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
     """The page would grow with the run."""
     run = make_run(8000, 5)
-    told = ("are drawn", "counts of", "are counted", "Above: 20 requests")
+    notes = ("are drawn", "counts of", "are counted", "Above: 20 requests")
     whole = (
         "slo_scale",
         "slo_plane",
@@ -183,7 +183,7 @@ def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
         figure = drawn(row.draw(run))
 
         assert all(len(t.x) <= style.MOST for t in figure.data)
-        assert any(word in figures.caption(figure) for word in told) or row.key in whole
+        assert any(word in figures.caption(figure) for word in notes) or row.key in whole
 
 
 @pytest.mark.parametrize("n", [1, 7, 1999, 2001, 50_000])
@@ -221,7 +221,7 @@ def test_colour_is_never_alone(make_run: MakeRun) -> None:
     """Two lines of one panel would differ in their colour only."""
     for row in figures.of("run").values():
         figure = drawn(row.draw(make_run()))
-        looks = [
+        styles = [
             (t.yaxis, t.marker.pattern.shape)
             if t.type == "bar"
             else (t.yaxis, t.mode, t.line.dash, t.line.width, t.fill, t.marker.symbol)
@@ -229,7 +229,7 @@ def test_colour_is_never_alone(make_run: MakeRun) -> None:
             if t.meta is None and t.type != "contour"
         ]
 
-        assert len(set(looks)) == len(looks)
+        assert len(set(styles)) == len(styles)
 
 
 def test_figures_explain_missing_data(make_run: MakeRun) -> None:
@@ -257,7 +257,7 @@ def test_an_axis_of_near_values_has_several_numbers() -> None:
     assert ["0.044", "0.046", "0.048", "0.05"] == style.log_axis("TTFT (s)", [0.0445, 0.049])["ticktext"]
 
 
-def test_goal_out_of_reach_is_said(make_run: MakeRun) -> None:
+def test_goal_out_of_reach_is_reported(make_run: MakeRun) -> None:
     """A run with many failures would seem to need only a wider SLO."""
     figure = drawn(slo_scale(make_run(100, failed=20)))
 

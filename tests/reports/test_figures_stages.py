@@ -16,7 +16,7 @@ from harness.data.run_json import RunInfo
 from harness.metrics import slo as slos
 from harness.metrics.measure import marked
 from reports import _data, _stages, _tables, figures
-from reports._page import twin
+from reports._page import data_table
 from reports.figures import style
 from reports.figures.cdf import latency_tail
 from reports.figures.gantt import gantt
@@ -59,7 +59,7 @@ def staged() -> MakeStaged:
     return make
 
 
-def test_phases_of_a_request_are_told_from_its_stamps(staged: MakeStaged) -> None:
+def test_phases_of_a_request_follow_from_its_stamps(staged: MakeStaged) -> None:
     """The time that other requests' prompts took from a decoding request would be called its own work."""
     one = record(handoff_start_s=1.5, handoff_end_s=1.625)
     run = staged([one], [step(2.0, 2.25), step(2.25, 2.75, decodes=1), step(2.9, 9.0), step(2.0, 3.0, replica=1)])
@@ -85,18 +85,18 @@ def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
 
 
 def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> None:
-    """Of an endpoint, which stamps no stages, a queue would be drawn that nobody saw; or nothing at all."""
+    """Of an endpoint, which stamps no stages, a queue would be drawn that was never observed; or nothing at all."""
     run = make_run(200, failed=5)
     found, figure = _stages.of(run), drawn(stages(run))
 
     assert found is not None
     assert _stages.TOGETHER == found.keys
     assert (195, 5) == (int(found.known.sum()), int((~found.known).sum()))
-    assert _stages.UNTOLD in figures.caption(figure)
+    assert _stages.UNSTAMPED in figures.caption(figure)
     assert ["client lateness", "queue and prefill", "decode"] == list(dict.fromkeys(t.name for t in figure.data))
 
 
-def test_both_ways_to_share_out_time_are_told() -> None:
+def test_both_ways_to_share_out_time_are_shown() -> None:
     """A reader of DistServe's figure and one of its text would compare different percentages."""
     shares = _stages.shares_of(("queue", "decode"), np.array([[1.0, 1.0], [1.0, 9.0]]))
 
@@ -112,7 +112,7 @@ def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
 
     assert [100.0] * 4 == pytest.approx(percent.tolist())
     assert ["n = 200", "n = 160", "n = 36", "n = 4"] == [name.split("<br>")[1] for name in figure.data[0].x]
-    assert twin(figure).heads[0].startswith("requests by their TTFT")
+    assert data_table(figure).heads[0].startswith("requests by their TTFT")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
     ],
 )
 def test_a_miss_has_the_cause_that_the_rule_names(cause: str, change: dict[str, Any], staged: MakeStaged) -> None:
-    """Somebody would buy GPUs for a queue where the client was late."""
+    """A reader would buy GPUs for a queue where the client was late."""
     well = record(1, (0.75, 1.0, 1.25))
 
     assert {cause: 1} == _tables.causes(staged([record(0, **change), well]))
@@ -146,13 +146,13 @@ def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
 
 
 def test_causes_need_a_bound_and_a_miss(staged: MakeStaged) -> None:
-    """An empty axis would be shown where nothing missed or nothing was asked."""
+    """An empty axis would be shown where nothing missed or no SLO was set."""
     assert NO_MISS == misses(staged([record(0, (0.75, 1.0))]))
     assert UNBOUND == misses(staged([record(0)], slo=""))
 
 
 def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> None:
-    """The picture would show requests that nobody complains of, or bars at wrong times."""
+    """The picture would show requests that are fast enough, or bars at wrong times."""
     records = [record(i, (10.5 + i, 11.5 + i, 12.0 + i), scheduled_s=10.0 + i, sent_s=10.25 + i,
                       prefill_start_s=10.3 + i, preemptions=int(i % 50 == 0)) for i in range(100)]  # fmt: skip
     records[70] = dataclasses.replace(records[70], token_s=[90.0, 91.0, 92.0], prefill_end_s=90.0, decode_start_s=90.5)
@@ -161,7 +161,7 @@ def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> Non
 
     [queue] = [t for t in figure.data if t.name == "queue" and t.xaxis == "x"]
     stalls = {(y, round(x, 3)) for t in figure.data if t.name == "stall" for x, y in zip(t.x, t.y, strict=True)}
-    table = twin(figure)
+    table = data_table(figure)
     assert ("70", 0.25) == (queue.y[0], queue.base[0])
     assert ("70", 0.3) in stalls
     assert ("70", 0.001) not in stalls
@@ -199,18 +199,18 @@ def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
     run = make_run(300, failed=3)
     figure = drawn(itl_over_time(run))
     cells = np.asarray(figure.data[0].customdata)
-    table = twin(figure)
+    table = data_table(figure)
 
     gaps = _data.sample(run, "itl")
     assert len(gaps) == cells.sum()
     assert len(gaps) == sum(int(cell.replace(",", "")) for row in table.rows for cell in row[1:])
-    assert "counts of neighbouring cells added up" in table.said
+    assert "counts of neighbouring cells added up" in table.note
     for trace, q in zip([t for t in figure.data if t.showlegend is None][1:], (0.5, 0.99), strict=True):
         assert np.quantile(gaps, q) * 1000 == pytest.approx(float(np.median(trace.y)), rel=0.1)
 
 
-def test_gaps_of_ten_times_the_median_are_told(staged: MakeStaged) -> None:
-    """A stall just above ten times the median, in the bin where that lies, would be told as if it were not there."""
+def test_gaps_of_ten_times_the_median_are_shown(staged: MakeStaged) -> None:
+    """A stall just above ten times the median, in the bin where that lies, would be hidden."""
     tokens = [*(1.0 + 0.01 * i for i in range(50)), *(1.5905 + 0.01 * i for i in range(50))]
     finding = figures.finding(drawn(itl_over_time(staged([record(tokens=tokens)]))))
 
@@ -221,9 +221,9 @@ def test_gaps_of_ten_times_the_median_are_told(staged: MakeStaged) -> None:
 def test_figures_over_time_say_that_the_warm_up_is_in_them(make_run: MakeRun) -> None:
     """Medians of the run with its warm-up would stand beside those of the table, which leaves it out."""
     cut = {"rule": "10", "requests": 10, "at_s": 5.0}
-    for run, said in ((make_run(), False), (make_run(warmup=cut), True)):
+    for run, noted in ((make_run(), False), (make_run(warmup=cut), True)):
         for draw in (itl_over_time, latency_over_time):
-            assert said is ("The requests of the warm-up are among them." in figures.caption(drawn(draw(run))))
+            assert noted is ("The requests of the warm-up are among them." in figures.caption(drawn(draw(run))))
 
 
 def test_gaps_that_a_file_does_not_hold_are_not_drawn(make_run: MakeRun) -> None:

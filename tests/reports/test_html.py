@@ -14,7 +14,7 @@ from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.validity.conclude import completed
 from reports import _data, figures
-from reports._page import twin
+from reports._page import data_table
 from reports.figures.style import MOST_ROWS
 from reports.html import Html
 
@@ -69,7 +69,8 @@ def test_page_answers_first(make_run: MakeRun) -> None:
 
     words = " ".join(page.words().split())
     assert re.search(r"\d+\.\d% of 240 requests met the SLO at 12 requests per second", words)
-    for wanted in ("VALID", "TTFT <= 250 ms, TPOT <= 100 ms", "DistServe, table 1", "OPT", "asked 12 req/s", "engine",
+    for wanted in ("VALID", "TTFT <= 250 ms, TPOT <= 100 ms", "DistServe, table 1", "OPT", "engine",
+                   "requested 12 req/s",
                    "seeded Llama, 25M parameters", "Example CPU", "The run is shorter than five minutes.",
                    "Give --duration 5min.", "5f70bf18a0860070", "bench run --config bench-runs/demo/run.json",
                    "wall", "0.1.0", "dispersion 0.97"):  # fmt: skip
@@ -127,7 +128,7 @@ def test_figures_of_an_overloaded_run_say_so(make_run: MakeRun) -> None:
     grown = {"code": "overload", "message": "overloaded: the queue grew"}
     pages = [Html().render(make_run(warnings=warnings)) for warnings in ([], [grown])]
 
-    assert [False, True] == ["latencies and goodput in these figures tell how long" in page for page in pages]
+    assert [False, True] == ["latencies and goodput in these figures depend on the length" in page for page in pages]
 
 
 def test_aggregates_are_not_advised_to_run_longer(make_run: MakeRun) -> None:
@@ -224,14 +225,14 @@ def test_equal_runs_give_equal_bytes(make_run: MakeRun) -> None:
     assert Html().render(make_run()) == Html().render(make_run())
 
 
-def test_table_twins_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
+def test_data_tables_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
     """A reader of the table would read other numbers than a viewer of the figure."""
     for row in figures.of("run").values():
         figure = row.draw(make_run(30, 10))
         assert not isinstance(figure, str)
         if figure.layout.meta.get("table") or any(t.type in ("heatmap", "contour") for t in figure.data):
-            continue  # bring a table of their own, or are told by chosen cells: tested by themselves
-        table = twin(figure, most=10**6)
+            continue  # bring a table of their own, or consist of chosen cells: tested by themselves
+        table = data_table(figure, most=10**6)
 
         points = [v for t in figure.data if t.meta is None for v in (*t.x, *t.y)]
         drawn = {v.replace("<br>", " ") if isinstance(v, str) else f"{float(v):.6g}" for v in points}
@@ -240,10 +241,10 @@ def test_table_twins_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
         assert table.points == len(table.rows)
 
 
-def test_table_twins_are_short(make_run: MakeRun) -> None:
+def test_data_tables_are_short(make_run: MakeRun) -> None:
     """The page would print on dozens of sheets; the rest stands in the Parquet files, and the caption says so."""
     run = make_run(3000, 8)
-    tables = [twin(f) for m in figures.of("run").values() if not isinstance(f := m.draw(run), str)]
+    tables = [data_table(f) for m in figures.of("run").values() if not isinstance(f := m.draw(run), str)]
 
     assert all(len(t.rows) <= MOST_ROWS for t in tables)
     assert "every value is in the Parquet files" in Html().render(run)
@@ -273,7 +274,7 @@ def test_killed_run_says_so(make_run: MakeRun, put) -> None:
         put(run, **{key: None})
 
     words = " ".join(Page(Html().render(run)).words().split())
-    assert "NOT FINISHED: It was killed, or is still going on: 240 of 240 planned requests were recorded" in words
+    assert "NOT FINISHED: It was killed, or is still running: 240 of 240 planned requests were recorded" in words
     assert "of 240 requests recorded so far met the SLO" in words
 
 
@@ -289,7 +290,7 @@ def test_interrupted_run_says_so(make_run: MakeRun) -> None:
 @pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", "", "p99:tpot=0.1", "ttft@chat=0.2,ttft=0.4,itl_p99=0.1,e2e=3"])
 @pytest.mark.parametrize(("n", "failed"), [(0, 0), (1, 0), (25, 25), (240, 3)])
 def test_page_of_any_run(n: int, failed: int, slo: str, make_run: MakeRun) -> None:
-    """A run that went wrong, the very one somebody wants to understand, would have no report."""
+    """A run that went wrong, the very one a user wants to understand, would have no report."""
     run = make_run(n, failed=failed, slo=slo, tags=("chat", None), steps=n > 1)
     words = " ".join(Page(Html().render(run)).words().split())
 

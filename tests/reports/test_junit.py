@@ -27,7 +27,7 @@ def test_what_is_kept_passes(make_run):
 
 
 def test_a_broken_percentile_tells_its_value(make_run):
-    """'- of the requests met it' tells nobody how far off the bound was."""
+    """'- of the requests met it' does not show how far off the bound was."""
     found = outcomes(make_run(failed=0, slo="p99:tpot=0.001"))["p99:tpot=0.001"]
 
     assert found.startswith("failure it is ")

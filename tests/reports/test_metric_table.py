@@ -40,13 +40,13 @@ def test_parquet_holds_what_csv_holds(make_run: MakeRun) -> None:
     """Two programs that read the same run would find other numbers."""
     runs = [make_run(60, tags=("a", "b")), make_run(40, seed=1, slo="p99:ttft=0.3")]
     table = pq.read_table(io.BytesIO(registry.make("reports", "parquet").render_all(runs)))
-    told = lines(registry.make("reports", "csv").render_all(runs))
+    read = lines(registry.make("reports", "csv").render_all(runs))
 
     assert list(_tables.HEADS) == table.column_names
-    assert [(row["metric"], row["statistic"]) for row in told] == list(
+    assert [(row["metric"], row["statistic"]) for row in read] == list(
         zip(table["metric"].to_pylist(), table["statistic"].to_pylist(), strict=True)
     )
-    assert [float(row["value"]) if row["value"] else None for row in told] == table["value"].to_pylist()
+    assert [float(row["value"]) if row["value"] else None for row in read] == table["value"].to_pylist()
     assert {"metrics"} == {table.schema.metadata[b"bench.table"].decode()}
 
 
@@ -82,6 +82,6 @@ def test_the_floor_of_the_client_stands_beside_what_it_measured(remote_run: Make
 @pytest.mark.parametrize("name", ['=HYPERLINK("https://evil.example/")', "+1", "-1", "@x"])
 def test_no_class_of_traffic_is_a_formula(name: str, make_run: MakeRun) -> None:
     """A spreadsheet would run what a server or a trace put into the name of a class."""
-    told = lines(registry.make("reports", "csv").render(make_run(40, tags=(name, "a\nb\x1b[31m"))))
+    read = lines(registry.make("reports", "csv").render(make_run(40, tags=(name, "a\nb\x1b[31m"))))
 
-    assert {"", f"'{name}", "a b"} == {row["class"] for row in told}
+    assert {"", f"'{name}", "a b"} == {row["class"] for row in read}

@@ -77,11 +77,11 @@ def test_requests_hold_their_phases_one_after_the_other(simulated: Run) -> None:
         assert pytest.approx(whole[key][3] - whole[key][2], abs=0.01) == sum(one[3] - one[2] for one in ones)
 
 
-def test_what_was_told_of_a_request_is_what_the_table_holds(simulated: Run) -> None:
+def test_arguments_of_a_request_is_what_the_table_holds(simulated: Run) -> None:
     """The timeline would show other requests than the report."""
     begun = {e["args"]["request"]: e for e in of(trace(simulated)["traceEvents"], "b") if "args" in e}
     rows = {row["request_id"]: row for row in simulated.requests.to_pylist()}
-    missed = sum(event["args"]["kept its SLO"] == "no" for event in begun.values())
+    missed = sum(event["args"]["met its SLO"] == "no" for event in begun.values())
 
     assert rows.keys() == begun.keys()
     assert pytest.approx(1 - simulated.info.summary.attainment) == missed / 120
@@ -141,7 +141,7 @@ def test_counters_tell_what_the_steps_tell(simulated: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "noted"),
     [
         ("perfetto", "all 120 requests"),
         ("perfetto:50", "the first 50 of 120 requests"),
@@ -151,7 +151,7 @@ def test_counters_tell_what_the_steps_tell(simulated: Run) -> None:
         ),
     ],
 )
-def test_a_part_is_bounded_and_says_so(spec: str, said: str, simulated: Run) -> None:
+def test_a_part_is_bounded_and_notes_it(spec: str, noted: str, simulated: Run) -> None:
     """A run of a million requests would make a file that no viewer opens, or a part would be taken for the whole."""
     found = trace(simulated, spec)
     due = simulated.requests["scheduled_s"].to_numpy()
@@ -159,7 +159,7 @@ def test_a_part_is_bounded_and_says_so(spec: str, said: str, simulated: Run) -> 
     there = int(np.sum((last >= 10) & (due < 12)))
     events = found["traceEvents"]
 
-    assert found["otherData"]["shown"].startswith(said.format(there))
+    assert found["otherData"]["shown"].startswith(noted.format(there))
     if "start" in spec:
         assert all(e["ts"] <= 12e6 and e["ts"] + e["dur"] >= 10e6 for e in of(events, "X") if e["pid"] >= 10)
 
@@ -185,16 +185,16 @@ def test_a_backend_without_stages_shows_what_is_known(make_run: MakeRun) -> None
 
 
 @pytest.mark.parametrize("slo", ["", "p99:ttft=0.3"])
-def test_no_request_misses_what_is_not_asked_of_it(slo: str, make_run: MakeRun) -> None:
+def test_no_request_misses_a_bound_that_it_does_not_have(slo: str, make_run: MakeRun) -> None:
     """A bound on a percentile of the run would be held against single requests."""
     begun = [e for e in of(trace(make_run(10, slo=slo))["traceEvents"], "b") if "args" in e]
 
     assert {"request"} == {event["name"] for event in begun}
-    assert not any("kept its SLO" in event["args"] for event in begun)
+    assert not any("met its SLO" in event["args"] for event in begun)
 
 
-def test_a_remote_run_shows_what_its_server_said(remote_run: MakeRun) -> None:
-    """The timeline of a server elsewhere would have nothing but its client."""
+def test_a_remote_run_shows_what_its_server_reported(remote_run: MakeRun) -> None:
+    """The timeline of a remote endpoint would have nothing but its client."""
     counted = of(trace(remote_run(floor=None))["traceEvents"], "C")
 
     assert {"requests", "KV memory"} >= {event["name"] for event in counted}

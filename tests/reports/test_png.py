@@ -47,22 +47,22 @@ def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("echo 'no display' >&2; exit 1", r"did not draw the page \(no display\)"),
-        ("exit 0", r"did not draw the page \(it said nothing\)"),
+        ("exit 0", r"did not draw the page \(it printed nothing\)"),
         ("echo '<p id=\"error\">no colour</p>'", r"did not draw 'slo_scale' \(no colour\)"),
         ("echo '<html></html>'", r"did not draw 'slo_scale' \(it ended early\)"),
     ],
 )
-def test_a_browser_that_does_not_draw_is_told(
-    script: str, said: str, make_run: MakeRun, program: Callable[[str], None]
+def test_a_browser_that_does_not_draw_is_reported(
+    script: str, message: str, make_run: MakeRun, program: Callable[[str], None]
 ) -> None:
     """The user would find no pictures, and no reason."""
     program(script)
     parts = [part for part in html.figures(document(make_run(20, steps=False))) if part.key == "slo_scale"]
 
-    with pytest.raises(BenchError, match=said):
+    with pytest.raises(BenchError, match=message):
         _pictures.drawn(parts)
 
 
@@ -75,7 +75,7 @@ def test_a_browser_that_hangs_is_left(program: Callable[[str], None], monkeypatc
         _pictures.finished("<html></html>")
 
 
-def test_nothing_to_draw_is_told() -> None:
+def test_nothing_to_draw_is_reported() -> None:
     """An empty folder would look like a success."""
     with pytest.raises(BenchError, match="Nothing here has a figure"):
         _pictures.drawn([])

@@ -56,14 +56,14 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_summary_of_a_remote_run(form: str, case: str, remote_run: RemoteRun) -> None:
-    """What people read of a server elsewhere would change without anybody noticing."""
+    """What people read of a remote endpoint would change unnoticed."""
     given = Text(width=100) if form == "text" else Markdown()
 
     check_golden(f"{case}.{form}.txt", given.render(concluded(remote_run(**CASES[case]))))
 
 
 def test_the_page_shows_client_and_server(remote_run: RemoteRun) -> None:
-    """Whoever reads the page could not tell how far the client is to be trusted."""
+    """A reader of the page could not tell how accurate the client is."""
     html = Html().render(concluded(remote_run()))
 
     assert "client floor p50 / p99" in html
@@ -137,14 +137,14 @@ def test_a_killed_run_tells_what_it_has(remote_run: RemoteRun) -> None:
     assert "2 senders" in text
     assert "client floor not measured" in text
     assert "requests 180 (client 60)" in text
-    assert "somebody else" not in text
+    assert "used it too" not in text
     assert Html().render(run)
 
 
-@pytest.mark.parametrize("told", [{}, {"per_sender": []}, {"per_sender": [{}]}, {"senders": 2}])
-def test_missing_facts_are_left_out(told: dict[str, Any], remote_run: RemoteRun) -> None:
+@pytest.mark.parametrize("facts", [{}, {"per_sender": []}, {"per_sender": [{}]}, {"senders": 2}])
+def test_missing_facts_are_left_out(facts: dict[str, Any], remote_run: RemoteRun) -> None:
     """A folder of another version would end in a traceback."""
-    run = concluded(remote_run(client=told, floor={}, server={}, backend={"name": "openai"}))
+    run = concluded(remote_run(client=facts, floor={}, server={}, backend={"name": "openai"}))
 
     assert Text(width=100).render(run)
     assert Markdown().render(run)
@@ -184,9 +184,9 @@ def test_a_run_that_was_ended_early_says_nothing_about_the_goal(
     run = interrupted(remote_run(slo=bounds, floor=floor))
     text, markdown = (" ".join(form.render(run).split()) for form in (Text(width=100), Markdown()))
 
-    for told in (text, markdown):
-        assert "no answer about the goal of 90%, as the run was ended early" in told
-        assert not re.search("(reaches|misses) the goal", told)
+    for facts in (text, markdown):
+        assert "no answer about the goal of 90%, as the run was ended early" in facts
+        assert not re.search("(reaches|misses) the goal", facts)
     assert "NOTHING PROVEN" in markdown
 
 
@@ -199,7 +199,7 @@ def test_reasons_of_a_run_that_was_ended_early_are_sentences(remote_run: RemoteR
 
 
 def test_the_server_drawn_over_time_begins_with_the_run(remote_run: RemoteRun) -> None:
-    """A straight line would be drawn through the calibration, in which the server was not asked anything."""
+    """A straight line would be drawn through the calibration, in which the server got no request."""
     figure = timeline(concluded(remote_run()))
 
     assert not isinstance(figure, str)
@@ -214,10 +214,10 @@ FAILED = {
 
 
 def test_rows_of_failed_requests_say_why_they_are_not_compared(remote_run: RemoteRun) -> None:
-    """'requests 60 (client 51)' would look like a difference that nobody marked."""
+    """'requests 60 (client 51)' would look like a difference without a mark."""
     run = concluded(remote_run(ask=FAILED))
     text = " ".join(Text(width=100).render(run).split())
-    rows = {side.name: side.said for side in _sending.server(run)}
+    rows = {side.name: side.note for side in _sending.server(run)}
 
     assert rows["mean E2E"] == "not compared: 9 failed"
     assert rows["output tokens"] == "not compared: 9 failed"
@@ -231,7 +231,7 @@ def test_what_a_server_counts_of_failed_requests_is_explained(remote_run: Remote
     run = concluded(dataclasses.replace(remote_run(ask=FAILED), server_metrics=sound.server_metrics))
     side = next(side for side in _sending.server(run) if side.name == "requests")
 
-    assert ("51", "60", "agree (9 failed)") == (side.client, side.server, side.said)
+    assert ("51", "60", "agree (9 failed)") == (side.client, side.server, side.note)
     assert "requests 60 (client 51, agree (9 failed))" in " ".join(Text(width=100).render(run).split())
 
 
@@ -246,7 +246,7 @@ def test_a_last_reading_that_failed_leaves_rows_open_and_says_so(remote_run: Rem
     lost = server_metrics_table([*rows, (15.5, "up", 'instance="127.0.0.1:8000"', 0.0)])
     sides = _sending.server(concluded(dataclasses.replace(run, server_metrics=lost)))
 
-    assert {"not compared: the last reading failed"} == {side.said for side in sides if side.difference != "-"}
+    assert {"not compared: the last reading failed"} == {side.note for side in sides if side.difference != "-"}
 
 
 def test_the_next_step_takes_no_more_senders_than_cores(remote_run: RemoteRun) -> None:

@@ -25,7 +25,7 @@ from reports import answers as pages
 from reports.answers import run, slo
 from reports.document import Document, Finding, Section, Table
 from reports.document import html as document_html
-from reports.figures.planes import capacity_plane, carried, slo_plane
+from reports.figures.planes import capacity_plane, slo_plane, sustained
 from reports.figures.scale import slo_scale_rates
 from reports.study import Study, of_sweep
 
@@ -44,8 +44,8 @@ MOVES = (
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A simulated sweep of three rates with two seeds each, near what the system can carry."""
     out = tmp_path_factory.mktemp("stored") / "curve"
-    asked = ("--rate", "1.5,2.5,3.5", "--seeds", "2", "--requests", "200", "--slo", SLO, "--goal", "90%")
-    assert main(["sweep", *SIM, *asked, "--workers", "1", "--out", str(out)]) == 0
+    options = ("--rate", "1.5,2.5,3.5", "--seeds", "2", "--requests", "200", "--slo", SLO, "--goal", "90%")
+    assert main(["sweep", *SIM, *options, "--workers", "1", "--out", str(out)]) == 0
     return out
 
 
@@ -120,7 +120,7 @@ def test_sliders_of_a_run_show_what_slo_prints(stored: Path, opened: Open) -> No
             assert bounds[0][:3] == shown[0]
             assert [row[1] for row in bounds[1:]] == [row[1] for row in shown[1:]][: len(bounds[1:])]
             met = {"met": "reached", "missed": "missed"}[str(bounds[0][3])]
-            assert f"goal 90% {met}" in part(seen.page, "said").inner_text()
+            assert f"goal 90% {met}" in part(seen.page, "result").inner_text()
     assert len(set(commands)) == len(commands)
     assert "no bound" in part(seen.page, "tpot-value").inner_text()
     assert "no bound" in part(seen.page, "tpot").get_attribute("aria-valuetext")
@@ -138,7 +138,7 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
     curves = {seen.page.evaluate(drawn)}
     for command in moved(seen, MOVES[2:6]):
         [curve] = printed(command)["curves"]
-        shown, said = rows(seen.page), part(seen.page, "said").inner_text()
+        shown, result = rows(seen.page), part(seen.page, "result").inner_text()
         curves.add(seen.page.evaluate(drawn))
         if "--scale" in command:
             assert [_format.share(point["scale"][0]) for point in curve["points"]] == [row[2] for row in shown]
@@ -151,7 +151,7 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
             assert bounds == [cell for cell in row[4:] if cell != "-"]
         [cross] = curve["crossings"]
         where = f"near {_format.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} 90%"
-        assert where in said
+        assert where in result
 
     assert len(curves) > 3  # the figure follows
     seen.untroubled()
@@ -186,7 +186,7 @@ def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
     i, j = ttft.start + 3, tpot.start - 2
     text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
     [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),)))["curves"]
-    found, _ = carried(system, 0.9, [[i], [j]])
+    found, _ = sustained(system, 0.9, [[i], [j]])
 
     assert curve["crossings"][0]["at_rps"] == pytest.approx(found[0, 0] * system.share, rel=1e-12)
 
@@ -246,11 +246,11 @@ def _bare(section: Section) -> Document:
 def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:
     """What bench slo answered could not be handed on as a page."""
     path = stored / "points" / "rate=2.5" / "seed-0"
-    asked = RescoreOptions(
+    options = RescoreOptions(
         objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
         limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",),
     )  # fmt: skip
-    one = pages.page(answer(sources(path), asked), tmp_path / "slo.json")
+    one = pages.page(answer(sources(path), options), tmp_path / "slo.json")
     many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
 
     assert ["scale-0-0", "scale-0-1", "plane-0"] == [figure["key"] for figure in content_of(one)["figures"]]
@@ -263,11 +263,11 @@ def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Ca
 def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> None:
     """A folder or a workload could run its script in the reader's browser."""
     bad = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 10_000
-    asked = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
-    info = answer(sources(stored), asked)
-    for run in info["runs"]:
-        run.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)
-        run["slos"][0].update(text=bad, binding=bad)
+    options = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
+    info = answer(sources(stored), options)
+    for one in info["runs"]:
+        one.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)
+        one["slos"][0].update(text=bad, binding=bad)
     few = {**info, "runs": info["runs"][:2], "curves": []}
     made = [pages.page(one, tmp_path / bad[:90]) for one in (info, few)]
 

@@ -132,7 +132,7 @@ def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: 
                for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
     said = finding(Study("s", (0.9,), tuple(systems), ()))
 
-    assert "At 90% fast carries 3.00 req/s per GPU" in said
+    assert "At 90% fast sustains 3.00 req/s per GPU" in said
     assert "2.00 times that of slow (1.50)" in said
 
 
@@ -337,7 +337,7 @@ def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swep
     bare = dataclasses.replace(found.systems[0], name="orca", made="orca", points=())
 
     captions = [
-        _sliders.of_study(dataclasses.replace(found, systems=systems, told={}), "curve")[0].caption
+        _sliders.of_study(dataclasses.replace(found, systems=systems, memo={}), "curve")[0].caption
         for systems in (found.systems, (*found.systems, bare))
     ]
 
@@ -369,7 +369,7 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
 
 def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
     """Readers who do not see the panels would be told of the first system alone."""
-    table = _page.twin(capacity_plane(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
+    table = _page.data_table(capacity_plane(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
 
     assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
     assert table.heads[2].startswith("TTFT bound (s, log scale) ")

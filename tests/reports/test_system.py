@@ -16,7 +16,7 @@ from reports import _system
         ),
     ],
 )
-def test_how_a_model_is_cut_is_told(backend: dict[str, object], words: str) -> None:
+def test_how_a_model_is_cut_is_shown(backend: dict[str, object], words: str) -> None:
     """Two layouts of as many GPUs would look like one and the same system."""
     assert _system.system({"model": "opt-13b", **backend}, {}).endswith(words)
 
@@ -30,8 +30,8 @@ def test_how_a_model_is_cut_is_told(backend: dict[str, object], words: str) -> N
         ({"prefix_cache": True}, "sarathi, paged, prefix cache"),
     ],
 )
-def test_rules_other_than_the_usual_ones_are_told(backend: dict[str, object], words: str) -> None:
+def test_rules_other_than_the_usual_ones_are_shown(backend: dict[str, object], words: str) -> None:
     """Two systems that differ in who gets memory would print the same line."""
-    told = _system.system({"model": "opt-13b", "policy": "sarathi", "kv": "paged", **backend}, {})
+    shown = _system.system({"model": "opt-13b", "policy": "sarathi", "kv": "paged", **backend}, {})
 
-    assert f"opt-13b, {words}" == told
+    assert f"opt-13b, {words}" == shown

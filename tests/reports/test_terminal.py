@@ -128,13 +128,13 @@ def test_a_letter_that_an_encoding_lacks_does_not_cost_the_answer() -> None:
 
 
 def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
-    """A comment on a pull request would hold the link of whoever wrote the answer."""
-    told = markdown.render(
+    """A comment on a pull request would hold the link of the author of the answer."""
+    shown = markdown.render(
         capacity.document({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
     )
 
-    assert r"\[x\](https:" in told and "&lt;b&gt;" in told
-    assert "\x1b" not in told and "://" not in told
+    assert r"\[x\](https:" in shown and "&lt;b&gt;" in shown
+    assert "\x1b" not in shown and "://" not in shown
 
 
 def test_rows_have_the_tone_of_their_news() -> None:
@@ -163,7 +163,7 @@ def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -
 
 @pytest.mark.parametrize("ascii_", [False, True])
 def test_a_run_on_a_terminal_shows_attainment_against_the_scale(ascii_: bool, make_run: Any) -> None:
-    """How near a run is to its goal would have to be asked by another command."""
+    """How near a run is to its goal would need another command."""
     text = Text(width=100, curve=True, ascii=ascii_).render(make_run())
 
     assert "attainment against SLO scale" in text

@@ -44,7 +44,7 @@ def test_policies_are_not_a_formula() -> None:
 
 
 def test_a_page_has_figures_and_no_section_without_content() -> None:
-    """A reader would look below 'Repeat it' for a command that nobody kept."""
+    """A reader would look below 'Repeat it' for a command that was not stored."""
     document = theory.document(_info(), Path("knee.json"))
     page = html.render(document)
 

@@ -96,7 +96,7 @@ def test_equal_facts_give_equal_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "message"),
     [
         ({"times": [1.0]}, "times_s"),
         ({"prompt_tokens": [1, 2], "output_tokens": [1]}, "one length"),
@@ -104,9 +104,9 @@ def test_equal_facts_give_equal_bytes() -> None:
         ({"counts": [1, 2]}, "bin_s"),
     ],
 )
-def test_wrong_facts_are_told(facts: dict[str, Any], said: str) -> None:
+def test_wrong_facts_are_reported(facts: dict[str, Any], message: str) -> None:
     """A misspelt key would be left out without a word, and its picture with it."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         traffic.page(facts, "x")
 
 
@@ -126,15 +126,15 @@ def test_the_curve_tells_a_moving_rate_from_varying_gaps() -> None:
     gamma = np.cumsum(np.random.default_rng(0).gamma(0.25, 0.8, 4000))
     even = np.arange(0, 500, 0.7)
     traffics = {"moving": moving(), "gamma": gamma, "poisson": poisson(), "even": even}
-    said = {
+    message = {
         name: bursts.dispersion_of([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
         for name, times in traffics.items()
     }
 
-    assert "the rate itself moves" in said["moving"]
-    assert "the bursts are short" in said["gamma"]
-    assert "as of a Poisson process at every width" in said["poisson"]
-    assert "less than Poisson's" in said["even"]
+    assert "the rate itself moves" in message["moving"]
+    assert "the bursts are short" in message["gamma"]
+    assert "as of a Poisson process at every width" in message["poisson"]
+    assert "less than Poisson's" in message["even"]
 
 
 def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
@@ -193,7 +193,7 @@ def test_sessions_count_their_requests() -> None:
     assert [(1.0, 100.0), (2.0, 50.0), (5.0, 25.0)] == list(zip(line.x, line.y, strict=True))
 
 
-def test_zeros_of_lengths_are_told() -> None:
+def test_zeros_of_lengths_are_shown() -> None:
     """Rows without a prompt cannot stand on a log axis, and would vanish without a word."""
     figure = drawn(cdf.lengths_of_traffic([Stream("a", prompt_tokens=np.array([0.0, 5, 7]), output_tokens=np.ones(3))]))
 

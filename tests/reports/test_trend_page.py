@@ -96,7 +96,7 @@ def test_a_step_that_stayed_is_told_when_it_is_no_news_any_more(nights: Nights) 
     """The page would say that no step lasts above a picture of one that does."""
     figure = drawn(trend(nights([*FLAT, *[120.0] * 20])))
 
-    assert figures.finding(figure).startswith("tpot mean, ttft mean, failed: no new step, 30 nights up to 2026-02-02;")
+    assert figures.finding(figure).startswith("tpot mean, ttft mean, failed: no new step, 30 runs up to 2026-02-02;")
     assert figures.finding(figure).endswith(
         "older step: from 2026-01-11 (commit c000010) on: tpot mean 20% worse (100 -> 120 ms)."
     )
@@ -106,7 +106,7 @@ def test_values_stand_with_their_interval_beside_the_median_before(nights: Night
     """Noise would look like news."""
     figure = drawn(trend(nights(FLAT)))
     values, line = of(figure, "value of the night")
-    [reference] = of(figure, "median of the 7 nights before")
+    [reference] = of(figure, "median of the 7 runs before")
 
     assert FLAT == pytest.approx(list(values.y))
     assert FLAT == pytest.approx(list(line.y))
