@@ -1,4 +1,4 @@
-"""How a nightly series is written: values, nights, steps, and the letters of its vertical lines."""
+"""How a nightly series is written: values, dates, steps, and the letters of its vertical lines."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,8 +8,8 @@ from reports._format import in_unit, number, unit_of, with_unit
 Info = Mapping[str, Any]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MOST_NIGHTS = 1000
-"""Nights of a series that are drawn, the latest."""
+MOST_DRAWN = 1000
+"""Runs of a series that are drawn, the latest."""
 
 
 def format_value(metric: Info, value: float | None) -> str:
@@ -36,7 +36,7 @@ def format_step(metric: Info, step: Info) -> tuple[str, str]:
 
 
 def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str, str, list[Info]]]:
-    """(label, night, changes) of each vertical line in the order of time, of the nights `shown` where they are given.
+    """(label, night, changes) of each vertical line in the order of time, of the dates `shown` where they are given.
 
     The label is a capital where nothing is connected across the line, a small letter where only versions changed.
     """

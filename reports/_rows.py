@@ -196,7 +196,7 @@ def _met(bound: ScoredBound, goal: float) -> tuple[str, bool]:
     if bound.passed is None:
         return "-", False
     value = "too many failed" if bound.value_s is None else _format.seconds(bound.value_s)
-    return f"{'kept' if bound.passed else 'broken'} ({value})", not bound.passed
+    return f"{'met' if bound.passed else 'broken'} ({value})", not bound.passed
 
 
 def _bound_name(bound: ScoredBound) -> str:

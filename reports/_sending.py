@@ -199,7 +199,7 @@ def client(run: Run) -> Facts:
 
 
 def line(run: Run) -> str:
-    """The same in one line, for a terminal; of the floor, which stands in the table, only that it is missing."""
+    """The same in one line, for a terminal."""
     if not is_remote(run):
         return ""
     senders, stamps = run.info.client.per_sender, stamps_of(run.info)
@@ -210,8 +210,7 @@ def line(run: Run) -> str:
         texts.append(f"stamps of the {stamps}")
     if any(sender.read_lag_p99_s is not UNSET for sender in senders):
         texts.append(f"read {_format.seconds(most(senders, 'read_lag_p99_s'))} after arrival (p99)")
-    missing = [] if floors(run.info) else [f"client floor {text}" for text in _floor(run.info)]
-    return ", ".join([*texts, *missing])
+    return ", ".join(texts)
 
 
 def server(run: Run) -> tuple[Side, ...]:
@@ -352,7 +351,7 @@ def _lag(run: Run) -> Iterator[str]:
 def _floor(info: RunInfo) -> Iterator[str]:
     found, measured = floors(info), info.floor
     if not found or not measured:
-        yield "not measured" + (f": {clean(info.floor_why, 200)}" if info.floor_why else "")
+        yield no_floor(info)
         return
     shown = [(metric.label, found[metric.name]) for metric in in_summary() if metric.name in found]
     errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
@@ -361,6 +360,11 @@ def _floor(info: RunInfo) -> Iterator[str]:
         yield f"at {_format.count(measured.streams, 'stream')} and {_format.number(measured.rate_rps)} req/s"
     if measured.seconds:
         yield f"measured for {_format.seconds(measured.seconds)} before and after the run"
+
+
+def no_floor(info: RunInfo) -> str:
+    """That no floor was measured, and why."""
+    return "not measured" + (f": {clean(info.floor_why, 200)}" if info.floor_why else "")
 
 
 def _unit(floor: Floor) -> str:

@@ -13,8 +13,7 @@ from harness.metrics import slo as slos
 from reports import _data, _format, _page, _replay, figures
 from reports._format import clean, quoted
 from reports._page import Part
-from reports._replay import Cells, Rate, Replay, Scored
-from reports._tables import Axis
+from reports._replay import Axis, Cells, Rate, Replay, Scored
 from reports.document import Table
 from reports.figures import scale
 from reports.figures.planes import FOLLOWS

@@ -96,7 +96,7 @@ def _arguments(row: Row) -> Event:
         "error": None if row.get("error") is None else clean(row["error"]),
         "TTFT (ms)": _ms(row["first_s"], row["scheduled_s"]),
         "E2E (ms)": _ms(row["last_s"], row["scheduled_s"]),
-        "met its SLO": None if row["met"] is None else "yes" if row["met"] else "no",
+        "kept its SLO": None if row["met"] is None else "yes" if row["met"] else "no",
     }
     return {name: value for name, value in args.items() if value is not None}
 

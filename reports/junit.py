@@ -10,7 +10,7 @@ from harness.data.run_json import RunInfo
 from harness.validity.conclude import completed
 from harness.validity.work_done import exceeded
 from reports._format import clean, seconds, share
-from reports._junit import Case, Suite, render
+from reports.document.junit import Case, Suite, render
 
 if TYPE_CHECKING:
     from harness.data.folder import Run

@@ -15,8 +15,7 @@ class Markdown:
     """The summary of a run; text from outside is escaped and never becomes markup or a link."""
 
     def render(self, run: Run) -> str:
-        """The text, ending with a newline; the tables of client, server and run are in it, instead of their lines."""
+        """The text, ending with a newline."""
         shown = document(run)
-        facts = tuple(fact for fact in shown.key_facts if fact[0] not in ("Client", "Server"))
         sections = tuple(replace(one, detail=one.detail and one.key not in DETAILS) for one in shown.sections)
-        return markdown.render(replace(shown, key_facts=facts, sections=sections))
+        return markdown.render(replace(shown, sections=sections))

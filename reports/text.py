@@ -5,6 +5,7 @@ import shutil
 from dataclasses import dataclass, replace
 
 from harness.data.folder import Run
+from reports import _sending
 from reports._format import clean
 from reports.answers.run import document
 from reports.document import Command, Section, text
@@ -30,5 +31,9 @@ class Text:
         page = run.path / "report.html"
         where = clean(page, None) if page.exists() else f"bench report {shlex.quote(clean(run.path, None))}"
         shown = document(run)
-        shown = replace(shown, sections=(*shown.sections, Section("report", "", (Command("report", where),))))
+        remote = ("Client", _sending.line(run)), ("Server", _sending.server_line(run))
+        facts = (*shown.key_facts, *(remote if _sending.client(run) else ()))
+        shown = replace(
+            shown, key_facts=facts, sections=(*shown.sections, Section("report", "", (Command("report", where),)))
+        )
         return text.render(shown, text.Look(self.color, curve, not self.ascii, width))

@@ -13,9 +13,9 @@ from typing import Any
 
 from harness.experiments.compare import wording
 from reports._format import clean, count
-from reports._junit import Case, Suite, render
 from reports.answers import compare
 from reports.document import text
+from reports.document.junit import Case, Suite, render
 
 Row = Mapping[str, Any]
 

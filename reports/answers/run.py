@@ -91,9 +91,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         floors = _sending.floors(info)
         known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
         shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
-        yield "Client floor", "; ".join(shown)
-        yield "Client", _sending.line(run)
-        yield "Server", _sending.server_line(run)
+        yield "Client floor", "; ".join(shown) or _sending.no_floor(info)
 
 
 def _warnings(info: RunInfo, word: str) -> Iterator[Notice]:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from harness.experiments.compare.history import METRICS
 from reports import figures
 from reports._format import clean, number, option
-from reports._history import MOST_NIGHTS, format_night, format_step, format_value, marked
+from reports._history import MOST_DRAWN, format_night, format_step, format_value, marked
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
 
 if TYPE_CHECKING:
@@ -417,7 +417,7 @@ def _room(info: Info) -> Room:
     panels = sum(shown or bool(metric["judged"]) for one in series for metric in one["metrics"])
     nights = (DRAWN if shown else DRAWN_OF_MANY) // max(1, panels)
     rows = max(WEEK, 160 // max(1, len(series)))
-    return Room(nights=min(MOST_NIGHTS, max(MONTH, nights)), rows=min(MOST_ROWS, rows), shown=shown)
+    return Room(nights=min(MOST_DRAWN, max(MONTH, nights)), rows=min(MOST_ROWS, rows), shown=shown)
 
 
 def rows(info: Info) -> Iterator[dict[str, Any]]:

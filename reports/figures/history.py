@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from reports import _format
 from reports._format import clean, in_figure
-from reports._history import MOST_NIGHTS, format_night, format_step, marked
+from reports._history import MOST_DRAWN, format_night, format_step, marked
 from reports.figures import style
 from reports.figures.style import Look
 
@@ -102,7 +102,7 @@ class Panel:
 
 def panels(info: Info, *, judged: bool) -> list[Panel]:
     """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    most = info.get("drawn", MOST_NIGHTS)
+    most = info.get("drawn", MOST_DRAWN)
     found = []
     for one in info["series"]:
         for metric in one["metrics"]:
@@ -243,7 +243,8 @@ def _finding(found: Sequence[Panel]) -> str:
     if news:
         return style.finding({"New steps": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]})
     names = ", ".join(dict.fromkeys(clean(panel.metric["name"], 60) for panel in found))
-    runs = f"{max(len(panel.metric['nights']) for panel in found)} runs up to {max(panel.at[-1] for panel in found)}"
+    most = max(len(panel.metric["nights"]) for panel in found)
+    runs = f"{most} runs up to {max(panel.at[-1] for panel in found)}"
     few = all(panel.metric["state"] == "few" for panel in found)
     return style.finding(
         {names: ["too few runs to detect a step" if few else "no new step", runs], "older step": steps}
@@ -263,4 +264,5 @@ def _notes(found: Sequence[Panel]) -> Iterator[str]:
             f"version did (small letter, dotted): {letters}."
         )
     if cut := [panel for panel in found if len(panel.runs) < len(panel.metric["nights"])]:
-        yield f"The latest {len(cut[0].runs):,} of {len(cut[0].metric['nights']):,} runs are drawn."
+        every = len(cut[0].metric["nights"])
+        yield f"The latest {len(cut[0].runs):,} of {every:,} runs are drawn."

@@ -11,8 +11,7 @@ from harness.data.folder import Run
 from harness.stats.curves import crossing
 from reports import _data, _format, _replay
 from reports._format import in_figure
-from reports._replay import Replay, Scored
-from reports._tables import Axis, Grid
+from reports._replay import Axis, Grid, Replay, Scored
 from reports.figures import style
 from reports.study.runs import Study
 

@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from reports import _data, _format, _stages, _tables
+from reports import _data, _format, _stages
 from reports._format import in_figure
 from reports.figures import style, systems
 from reports.study import runs
@@ -58,8 +58,8 @@ PHASES = {
     _stages.DECODE: Phase("decode", style.BLUE, "\\"),
 }
 _CAUSES = {
-    _tables.PREEMPTED: Phase("preempted", style.GREEN, "+"),
-    _tables.UNKNOWN: Phase("unknown (no stamps)", style.GREY, "-"),
+    _stages.PREEMPTED: Phase("preempted", style.GREEN, "+"),
+    _stages.UNKNOWN: Phase("unknown (no stamps)", style.GREY, "-"),
 }
 _BEFORE_FIRST = (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
@@ -131,7 +131,7 @@ def misses(run: Run) -> go.Figure | str:
     """Bars of the share of the misses that each cause has (%), the greatest first."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    found = _tables.causes(run)
+    found = _stages.causes(run)
     if not found:
         return UNBOUND if found is None else NO_MISS
     total = sum(found.values())
@@ -157,7 +157,7 @@ def misses(run: Run) -> go.Figure | str:
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
     unstamped = _stages.UNSTAMPED if _stages.FIRST in found and _stages.QUEUE not in found else ""
-    return style.done(drawn, style.finding(values), [_tables.RULE, unstamped], table)
+    return style.done(drawn, style.finding(values), [_stages.RULE, unstamped], table)
 
 
 Percents = dict[str, dict[str, float]]
@@ -211,7 +211,7 @@ def misses_rate(study: Study) -> go.Figure | str:
     drawn = _stacked(study, percents, "requests that<br>missed (%)")
     rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
     under = "Misses are those of the SLO under which the runs were made." if rescored else ""
-    notes = [under, _tables.RULE, *_group_notes(study, groups, [group for group, _ in found])]
+    notes = [under, _stages.RULE, *_group_notes(study, groups, [group for group, _ in found])]
     group, causes = found[0]
     label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
     total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])

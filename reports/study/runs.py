@@ -18,7 +18,7 @@ from harness.data import large
 from harness.data.folder import read_info
 from harness.data.run_json import RunInfo
 from harness.errors import BenchError, UsageError
-from reports import _data, _format, _stages, _tables
+from reports import _data, _format, _stages
 from reports._format import clean
 from reports._sending import floors
 
@@ -277,7 +277,7 @@ def _read(folder: Path) -> Samples | None:
     except (BenchError, OSError, ValueError, KeyError):
         return None
     samples = {name: _data.sample(run, name) for name in SAMPLES}
-    return Samples(run.requests.num_rows, samples, _stages.shares(run), _tables.causes(run))
+    return Samples(run.requests.num_rows, samples, _stages.shares(run), _stages.causes(run))
 
 
 def infos(folders: Iterable[Path]) -> Iterator[RunInfo]:

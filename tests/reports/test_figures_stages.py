@@ -15,7 +15,7 @@ from harness.data.records import steps_table, to_table
 from harness.data.run_json import RunInfo
 from harness.metrics import slo as slos
 from harness.metrics.measure import marked
-from reports import _data, _stages, _tables, figures
+from reports import _data, _stages, figures
 from reports._page import data_table
 from reports.figures import style
 from reports.figures.cdf import latency_tail
@@ -132,13 +132,13 @@ def test_a_miss_has_the_cause_that_the_rule_names(cause: str, change: dict[str, 
     """A reader would buy GPUs for a queue where the client was late."""
     well = record(1, (0.75, 1.0, 1.25))
 
-    assert {cause: 1} == _tables.causes(staged([record(0, **change), well]))
+    assert {cause: 1} == _stages.causes(staged([record(0, **change), well]))
 
 
 def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
     """The causes would not add up to what the summary calls missed."""
     run = make_run(500, failed=20, slo="ttft=0.12,tpot=0.03,e2e=1.5")
-    found = _tables.causes(run)
+    found = _stages.causes(run)
 
     assert found is not None
     assert round((1 - run.info.summary.attainment) * 500) == sum(found.values())

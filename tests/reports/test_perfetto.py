@@ -81,7 +81,7 @@ def test_arguments_of_a_request_is_what_the_table_holds(simulated: Run) -> None:
     """The timeline would show other requests than the report."""
     begun = {e["args"]["request"]: e for e in of(trace(simulated)["traceEvents"], "b") if "args" in e}
     rows = {row["request_id"]: row for row in simulated.requests.to_pylist()}
-    missed = sum(event["args"]["met its SLO"] == "no" for event in begun.values())
+    missed = sum(event["args"]["kept its SLO"] == "no" for event in begun.values())
 
     assert rows.keys() == begun.keys()
     assert pytest.approx(1 - simulated.info.summary.attainment) == missed / 120
@@ -190,7 +190,7 @@ def test_no_request_misses_a_bound_that_it_does_not_have(slo: str, make_run: Mak
     begun = [e for e in of(trace(make_run(10, slo=slo))["traceEvents"], "b") if "args" in e]
 
     assert {"request"} == {event["name"] for event in begun}
-    assert not any("met its SLO" in event["args"] for event in begun)
+    assert not any("kept its SLO" in event["args"] for event in begun)
 
 
 def test_a_remote_run_shows_what_its_server_reported(remote_run: MakeRun) -> None:

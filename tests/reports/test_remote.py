@@ -135,7 +135,7 @@ def test_a_killed_run_tells_what_it_has(remote_run: RemoteRun) -> None:
     text = " ".join(Text(width=100).render(run).split())
 
     assert "2 senders" in text
-    assert "client floor not measured" in text
+    assert "Client floor not measured" in text
     assert "requests 180 (client 60)" in text
     assert "used it too" not in text
     assert Html().render(run)

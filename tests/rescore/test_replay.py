@@ -12,8 +12,7 @@ import pytest
 from harness.api import Bound, Slo
 from harness.experiments.rescore.scale import curve
 from harness.metrics.slo import Seen, parse, score
-from reports._replay import Cells, cells
-from reports._tables import AROUND, COARSE, FINE, Axis, Grid, grid, series
+from reports._replay import AROUND, COARSE, FINE, Axis, Cells, Grid, cells, grid, series
 
 if TYPE_CHECKING:
     import pyarrow as pa
