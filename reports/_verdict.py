@@ -1,7 +1,4 @@
-"""How far the numbers of a run go, in words: what was left out to warm up, intervals within the run, the checks.
-
-One thing to do after a run: finish it, mend it, or change what decides its result.
-"""
+"""The verdict of a run in words: its state, the answer about the SLO, warm-up, intervals, checks, and the next step."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.data.folder import Run
 from harness.data.run_json import RunInfo, Within
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _system

@@ -35,6 +35,11 @@ PICTURES = {
 }
 """Picture name: page, CSS selector."""
 
+SHOW = """(part) => {
+  const section = part.closest("details.section");
+  if (section) section.open = true;
+  part.scrollIntoView({ block: "center" });
+}"""
 READ = """async (data) => {
   const picture = new Image();
   picture.src = "data:image/png;base64," + data;
@@ -53,7 +58,7 @@ def taken(page: Page, gallery: Path) -> Iterator[tuple[str, bytes]]:
     """Name and screenshot of each picture, with a margin."""
     for name, (file, part) in PICTURES.items():
         page.goto((gallery / file).resolve().as_uri())
-        page.locator(part).evaluate("(part) => part.scrollIntoView({ block: 'center' })")
+        page.locator(part).evaluate(SHOW)
         for figure in page.locator(f"{part} [data-figure]").all():
             figure.locator(".main-svg").first.wait_for()
         box = page.locator(part).bounding_box()

@@ -66,7 +66,7 @@ def test_the_rate_of_a_part_of_a_trace_is_not_that_of_the_whole(
 
     assert rate_rps == pytest.approx(found["workload"]["rate_rps"])
     assert rate_rps == pytest.approx(found["fidelity"]["achieved_rps"])
-    assert f"asked {rate_rps:g} req/s, achieved {rate_rps:.3g}" in text
+    assert f"requested {rate_rps:g} req/s, achieved {rate_rps:.3g}" in text
     assert "times and lengths of quiet_then_busy.csv" in text
     assert trace not in text
 
@@ -93,8 +93,8 @@ def test_a_list_at_one_instant_reads_as_such(sim: Sim) -> None:
 
     assert "deck-slots on sim" in text
     assert "times and lengths as listed, 7 requests, seed 0, sent at one instant" in text
-    assert "rate all at one instant" in text
-    assert "rate - of" not in text
+    assert "Rate all at one instant" in text
+    assert "Rate - of" not in text
     assert found["workload"]["rate_rps"] is None
 
 
@@ -103,7 +103,7 @@ def test_the_system_in_use_is_printed(sim: Sim) -> None:
     _, _, text = sim("--requests", "5", "--tp", "2", "--replicas", "2", "--policy", "vllm-v0")
 
     expected = "opt-13b on a100-80g, vllm-v0, paged, roofline latency model, 2 replicas (round-robin), 4 GPUs (tp 2)"
-    assert f"system {expected} SLO" in text
+    assert f"System {expected} Rate" in text
 
 
 def test_an_overloaded_run_is_not_called_good(sim: Sim) -> None:
@@ -116,7 +116,7 @@ def test_an_overloaded_run_is_not_called_good(sim: Sim) -> None:
     assert (True, True) == (found["verdict"]["valid"], found["verdict"]["overloaded"])
     assert found["verdict"]["text"].startswith("overloaded: the queue grew by ")
     assert 0.01 < found["summary"]["attainment"] < 0.9
-    assert "misses the goal of 90%. The queue grew by" in text
+    assert "misses the goal of 90%. OVERLOADED: The queue grew by" in text
     assert f"served {found['request_throughput']:.2f} req/s" in text
     assert found["request_throughput"] < 10 < found["summary"]["throughput_rps"]
     assert "goodput" not in text
