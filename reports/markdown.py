@@ -18,4 +18,5 @@ class Markdown:
         """The text, ending with a newline."""
         shown = document(run)
         sections = tuple(replace(one, detail=one.detail and one.key not in DETAILS) for one in shown.sections)
-        return markdown.render(replace(shown, sections=sections))
+        findings = tuple(replace(one, text=f"{shown.mark}. {one.text}") for one in shown.findings)
+        return markdown.render(replace(shown, findings=findings, sections=sections))

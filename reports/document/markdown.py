@@ -15,9 +15,8 @@ def _blocks(document: Document) -> Iterator[str]:
     yield f"**{_text(document.title)}**"
     if document.subtitle:
         yield _text(document.subtitle)
-    for number, finding in enumerate(document.findings):
-        mark = [f"**{_text(document.mark)}.**"] if document.mark and not number else []
-        yield " ".join([*mark, f"**{_text(finding.text)}**", *map(_text, finding.notes)])
+    for finding in document.findings:
+        yield " ".join([f"**{_text(finding.text)}**", *map(_text, finding.notes)])
     lists = (
         [f"{_text(name)}: {_text(value)}" for name, value in document.key_facts],
         [f"**Warning:** {_text(f'{one.message} {one.remedy}'.strip())}" for one in document.warnings],
