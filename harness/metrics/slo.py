@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
+from harness.data.codec import encode
 from harness.data.lists import pieces
-from harness.data.run_json import RunInfo, StoredBound, StoredSlo, encode
+from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, joined, metrics, per_request, sample, succeeded
 from harness.metrics.quantiles import quantile, with_failures

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.data.run_json import Workload, encode, from_facts
+from harness.data.codec import encode, from_facts
+from harness.data.run_json import Workload
 from harness.experiments.sweep.axes import RATE
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.data.run_json import RunInfo, decode, encode
+from harness.data.codec import encode
+from harness.data.run_json import RunInfo, decode
 from harness.options import Given, run_spec
 from harness.runner.run import execute
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.data.codec import encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
-from harness.data.run_json import encode
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
 from harness.experiments.capacity.trials import Ledger

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.api import Slo
 from harness.data import host
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.errors import no_such
 from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
 from harness.experiments.compare import gates as compare_gates

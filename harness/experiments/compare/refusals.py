@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.errors import no_such
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.options import SCHEDULE

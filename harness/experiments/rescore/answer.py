@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.api import Slo
+from harness.data.codec import Part, encode
 from harness.data.host import versions
-from harness.data.run_json import Part, encode
 from harness.errors import UsageError
 from harness.experiments.rescore.curves import curves, overloaded
 from harness.experiments.rescore.options import RescoreOptions

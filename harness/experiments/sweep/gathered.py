@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.host import versions
-from harness.data.run_json import encode
 from harness.experiments.sweep.answer import cautions, crossings, over_seeds
 from harness.experiments.sweep.axes import RATE, Rescoring
 from harness.experiments.sweep.runs import facts

@@ -7,9 +7,9 @@ from typing import Any
 
 from harness import values as check
 from harness.api import Simulator
+from harness.data.codec import encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
-from harness.data.run_json import encode
 from harness.errors import UsageError
 from harness.experiments.sweep.axes import (
     RATE,

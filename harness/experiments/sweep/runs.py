@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.api import Bound
+from harness.data.codec import encode
 from harness.data.folder import Run, load
-from harness.data.run_json import encode
 from harness.errors import BenchError
 from harness.experiments.rescore.scale import Curve, curve, scaled
 from harness.experiments.sweep.axes import Rescoring
