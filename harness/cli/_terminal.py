@@ -18,6 +18,7 @@ import click
 from harness import compose
 from harness.data import files
 from harness.errors import UsageError
+from harness.experiments.answers import Answer
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
@@ -69,7 +70,7 @@ def show(form: str, run: Run) -> None:
     say(compose.render_run(form, run, **given).rstrip("\n"))
 
 
-def tell(form: str, info: dict[str, Any]) -> None:
+def tell(form: str, info: Answer) -> None:
     """Print an answer in the form of that name; on a terminal text comes with a small curve, in colour if wanted."""
     if form == "text" and sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns

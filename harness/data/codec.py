@@ -29,7 +29,7 @@ class Part(Struct, frozen=True):
     """A part of a file; false where nothing of it is known."""
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) != default for name, default in _defaults(type(self)).items())
+        return any(getattr(self, name) != default for name, _, default in _fields(type(self)))
 
 
 class Document(Part, frozen=True, kw_only=True):
@@ -71,6 +71,14 @@ def decode(kind: type[D], read: object) -> D:
         raise Damaged(_place(kind, read, error)[:200]) from None
 
 
+def of(kind: type[D], facts: Mapping[str, object]) -> D:
+    """The file with these contents, in their order. Raises TypeError where they do not fit: a bug."""
+    try:
+        return decode(kind, facts)
+    except Damaged as error:
+        raise TypeError(f"{kind.__name__} at '{error}'") from error
+
+
 def encode(part: Part) -> dict[str, Any]:
     """The JSON object: fields in their order, after those of the file it was read from, which keeps its own."""
     found: dict[str, Any] = _plain(part, part.as_read if isinstance(part, Document) else None)
@@ -84,7 +92,7 @@ def _plain(value: object, read: object) -> Any:
         before = read if isinstance(read, dict) else {}
         return {key: _plain(item, before.get(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        items = read if isinstance(read, list) and len(read) == len(value) else [None] * len(value)
+        items = read if isinstance(read, list | tuple) and len(read) == len(value) else [None] * len(value)
         return [_plain(*pair) for pair in zip(value, items, strict=True)]
     return value
 
@@ -93,18 +101,18 @@ def _object(part: Struct, read: Facts | None) -> Facts:
     before = {} if read is None else read
     lean = read is not None or part.__struct_config__.omit_defaults
     known: Facts = {}
-    for name, default in _defaults(type(part)).items():
+    for name, key, default in _fields(type(part)):
         value = getattr(part, name)
-        absent = name not in before and lean and (value is default or (default in ({}, []) and value == default))
+        absent = key not in before and lean and (value is default or (default in ({}, []) and value == default))
         if value is not UNSET and not absent and name != "as_read":
-            known[name] = _plain(value, before.get(name))
+            known[key] = _plain(value, before.get(key))
     return {name: known.get(name, value) for name, value in before.items()} | known
 
 
-def _defaults(of: type[Struct]) -> dict[str, object]:
-    """The default of every field, in order; NODEFAULT where it has to be given."""
-    return {f.name: {} if f.default_factory is dict else [] if f.default_factory is list else f.default
-            for f in msgspec.structs.fields(of)}  # fmt: skip
+def _fields(of: type[Struct]) -> list[tuple[str, str, object]]:
+    """The name of every field, its key in JSON, and its default: NODEFAULT where it has to be given."""
+    return [(f.name, f.encode_name, {} if f.default_factory is dict else [] if f.default_factory is list else f.default)
+            for f in msgspec.structs.fields(of)]  # fmt: skip
 
 
 def _place(kind: type[Struct], read: object, error: msgspec.ValidationError) -> str:

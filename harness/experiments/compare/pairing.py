@@ -83,8 +83,8 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
         raise UsageError(f"'{text}' names no run; name what 'bench run --out' wrote.")
     if not path.exists() and "," in str(text):
         return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
-    found = answers.of(path) if path.exists() else None
-    if found is not None and found["kind"] == "capacity":
+    found = _search(path)
+    if found is not None:
         told = found.get("output_tokens") or {}
         return [
             Numbers(path, values, found, seed, told.get(str(seed))) for seed, values in by_seed(found, goal).items()
@@ -94,11 +94,16 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
 
 def made(path: Path) -> list[Source]:
     """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
-    found = answers.of(path) if path.exists() else None
-    if found is not None and found["kind"] == "capacity":
+    found = _search(path)
+    if found is not None:
         told = [*(found.get("output_tokens") or {}).values()]
         return [Numbers(path, whole(found), found, None, math.fsum(told) / len(told) if told else None)]
     return _printed(path) or [completed(run) for run in imports.open(path)]
+
+
+def _search(path: Path) -> Mapping[str, Any] | None:
+    found = answers.of(path) if path.exists() else None
+    return None if found is None or answers.kind_of(found) != "capacity" else answers.encode(found)
 
 
 def _printed(path: Path) -> list[Source]:
