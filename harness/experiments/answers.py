@@ -3,15 +3,16 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from harness.data import codec
 from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 
-Answer: TypeAlias = PlaceAnswer | Mapping[str, Any]
-TYPES: dict[str, type[PlaceAnswer]] = {"place": PlaceAnswer}
+Answer: TypeAlias = PlaceAnswer | CapacityAnswer | Mapping[str, Any]
+TYPES: dict[str, type[Document]] = {"capacity": CapacityAnswer, "place": PlaceAnswer}
 KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
@@ -46,13 +47,13 @@ def of(path: str | Path) -> Answer | None:
     try:
         return _current(decode(read), file.parent)
     except (Damaged, *WRONG) as error:
-        raise damaged(read, file, error) from None
+        raise damaged(read, path, error) from None
 
 
 def decode(read: Answer) -> Answer:
     """The answer, of its JSON object. Raises Damaged, with the place of the first value of another kind."""
     kind = None if isinstance(read, Document) else TYPES.get(read["kind"])
-    return read if kind is None else codec.decode(kind, read)
+    return read if kind is None else cast("Answer", codec.decode(kind, read))
 
 
 def encode(answer: Answer) -> Mapping[str, Any]:

@@ -56,4 +56,4 @@ def together(found: Sequence[tuple[answers.Answer, Path]], runs: Iterable[Run], 
     """
     from reports.answers import _together
 
-    return _together.document([(answers.encode(info), path) for info, path in found], runs, home)
+    return _together.document(found, runs, home)

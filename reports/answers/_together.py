@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from harness.data.codec import inner
 from harness.data.folder import Run
 from harness.errors import UsageError
+from harness.experiments.answers import Answer, encode
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.gathered import gathered
 from reports import _format
 from reports._format import clean, quoted
@@ -24,34 +27,34 @@ RUNS = "runs"
 MOST = 6
 """Folders that a command can name."""
 
-Named = Mapping[str, tuple["Info", Path]]
+Named = Mapping[str, tuple["Answer", Path]]
 
 
-def document(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+def document(found: Sequence[tuple[Answer, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """What stands on a page of these answers, each with where it is stored, and runs; the page will stand in `home`.
 
     Raises UsageError where there is nothing to show.
     """
     made = gathered((run, os.path.relpath(run.path, home)) for run in runs)
-    found = dict(_named(answers))
+    named = dict(_named(found))
     if made["points"] or made["warnings"]:
-        found[RUNS] = (made, home)
-    if not found:
+        named[RUNS] = (made, home)
+    if not named:
         raise UsageError("There is no run, sweep or search to report; name their folders.")
-    if list(found) == [RUNS]:
+    if list(named) == [RUNS]:
         return _of_runs(made, home)
-    studies = {name: _study(info, path) for name, (info, path) in found.items()}
+    studies = {name: _study(info, path) for name, (info, path) in named.items()}
     study = of_many(studies) if len(studies) > 1 else next(iter(studies.values()))
     return Document(
         title=f"{_format.count(len(study.systems), 'system')} side by side",
-        subtitle=", ".join(found),
+        subtitle=", ".join(named),
         mark="SIDE BY SIDE",
         good=None,
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
-        key_facts=tuple(_key_facts(study, found)),
-        warnings=tuple(_warnings(study, found)),
-        sections=(*sweep.of_figures(study, *_paths(found)), *_sections(found, home)),
-        commands=(f"bench report {' '.join(map(quoted, _paths(found)))}",) if _paths(found) else (),
+        key_facts=tuple(_key_facts(study, named)),
+        warnings=tuple(_warnings(study, named)),
+        sections=(*sweep.of_figures(study, *_paths(named)), *_sections(named, home)),
+        commands=(f"bench report {' '.join(map(quoted, _paths(named)))}",) if _paths(named) else (),
     )
 
 
@@ -70,16 +73,16 @@ def _of_runs(info: Info, home: Path) -> Document:
     )
 
 
-def _named(answers: Sequence[tuple[Mapping[str, Any], Path]]) -> Iterator[tuple[str, tuple[Info, Path]]]:
-    """Each answer under the name of its folder, or as much of its path as tells it from the others."""
-    homes = [path if path.is_dir() else path.parent for _, path in answers]
+def _named(found: Sequence[tuple[Answer, Path]]) -> Iterator[tuple[str, tuple[Answer, Path]]]:
+    """Each answer under the name of its folder, or as much of its path as distinguishes it."""
+    homes = [path if path.is_dir() else path.parent for _, path in found]
     names = [home.resolve().name for home in homes]
-    for (info, _), home, name in zip(answers, homes, names, strict=True):
+    for (info, _), home, name in zip(found, homes, names, strict=True):
         yield (clean(name, 60) if names.count(name) == 1 else clean(home, 100)), (info, home)
 
 
-def _study(info: Info, home: Path) -> Study:
-    return of_capacity(info, home) if info["kind"] == "capacity" else of_sweep(info, home)
+def _study(info: Answer, home: Path) -> Study:
+    return of_capacity(info, home) if isinstance(info, CapacityAnswer) else of_sweep(encode(info), home)
 
 
 def _paths(found: Named) -> list[str]:
@@ -90,18 +93,20 @@ def _key_facts(study: Study, found: Named) -> Iterator[tuple[str, str]]:
     if study.slo:
         yield "SLO", f"{clean(study.slo, 400)} (seconds)"
     for name, (info, home) in found.items():
-        facts = dict(sweep.key_facts(info, _study(info, home)))
-        what = facts.get("System") or clean((info.get("spec") or {}).get("backend") or info["kind"], 200)
+        stored = encode(info)
+        facts = dict(sweep.key_facts(stored, _study(info, home)))
+        what = facts.get("System") or clean(inner(stored, "spec").get("backend") or stored["kind"], 200)
         yield name, "; ".join(text for text in (what, facts.get("Workload", "")) if text)
 
 
 def _warnings(study: Study, found: Named) -> Iterator[Notice]:
     yield from _slos(study)
-    names = {str((info.get("spec") or {}).get("workload") or info.get("workload")) for info, _ in found.values()}
+    stored = {name: encode(info) for name, (info, _) in found.items()}
+    names = {str(inner(info, "spec").get("workload") or info.get("workload")) for info in stored.values()}
     if len(names) > 1:
         yield Notice(f"The traffic differs ({clean(', '.join(sorted(names)), 200)}), so the curves do too.")
     yield from _traffic(study)
-    for name, (info, _) in found.items():
+    for name, info in stored.items():
         for text in (*([info["error"]] if info.get("error") else []), *info.get("warnings", ())):
             yield Notice(f"{name}: {clean(text, None)}")
 
@@ -133,10 +138,10 @@ def _traffic(study: Study) -> Iterator[Notice]:
 def _sections(found: Named, home: Path) -> Iterator[Section]:
     """The tables of each, with links to its runs."""
     for number, (name, (info, path)) in enumerate(found.items(), 1):
-        if info["kind"] == "sweep":
-            blocks: tuple[Block, ...] = (*sweep.crossings(info), *sweep.tables(info), sweep.runs(info, path, home))
+        if isinstance(info, CapacityAnswer):
+            curve = [capacity.curve_table(info)] if info.curve else []
+            blocks: tuple[Block, ...] = (*(capacity.headline(info, one) for one in info.answers), *curve)
         else:
-            results = info.get("answers") or ()
-            curve = [capacity.curve_table(info)] if info.get("curve") else []
-            blocks = (*(capacity.headline(info, one) for one in results), *curve)
+            stored = encode(info)
+            blocks = (*sweep.crossings(stored), *sweep.tables(stored), sweep.runs(stored, path, home))
         yield Section(f"part-{number}", name, blocks)

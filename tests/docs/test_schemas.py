@@ -25,8 +25,9 @@ def test_the_stored_schema_is_that_of_the_type(name: str) -> None:
     assert schemas.text(schemas.FILES[name]) == stored
 
 
-TRAFFIC = "--workload chatbot --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
+TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {
+    "capacity": f"capacity {TRAFFIC} --max-seeds 5",
     "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
 }
 """For each kind a command that leaves its answer in a folder, or prints it."""

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.cli import _terminal
-from reports.answers import capacity, sweep
+from reports import answers as pages
+from reports.answers import sweep
 from reports.document import Cell, Document, Section, Table, markdown
 from reports.document.curve import Curve, drawn
 from reports.document.text import Look, render
@@ -113,7 +114,7 @@ def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> 
 
 def test_a_terminal_without_braille_gets_ascii() -> None:
     """On such a terminal the curve would be a field of question marks, or end in a traceback."""
-    text = render(capacity.document(SEARCH), Look(color=True, curve=True, blocks=False))
+    text = render(pages.document(SEARCH), Look(color=True, curve=True, blocks=False))
 
     assert text.isascii()
     assert "*" in text
@@ -130,7 +131,7 @@ def test_a_letter_that_an_encoding_lacks_does_not_cost_the_answer() -> None:
 def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
     """A comment on a pull request would hold the link of whoever wrote the answer."""
     told = markdown.render(
-        capacity.document({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
+        pages.document({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
     )
 
     assert r"\[x\](https:" in told and "&lt;b&gt;" in told
