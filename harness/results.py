@@ -178,7 +178,7 @@ def sweep(
     from harness import compose
     from harness.data.folder import new_folder
     from harness.experiments.sweep import axes
-    from harness.experiments.sweep.execute import conduct
+    from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.options import Given
 
@@ -189,7 +189,7 @@ def sweep(
         Given(_named(options)), None, swept, seeds=_text(seeds), goals=None if goal is None else _listed(goal, ",")
     )
     folder = new_folder(planned.home) if out is None else Path(out)
-    info = conduct(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)
+    info = run_sweep(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)
     return AnswerResult(info, folder)
 
 

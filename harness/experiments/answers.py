@@ -10,9 +10,14 @@ from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.sweep.sweep_json import SweepAnswer
 
-Answer: TypeAlias = PlaceAnswer | CapacityAnswer | Mapping[str, Any]
-TYPES: dict[str, type[Document]] = {"capacity": CapacityAnswer, "place": PlaceAnswer}
+Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | Mapping[str, Any]
+TYPES: dict[str, type[Document]] = {
+    "sweep": SweepAnswer,
+    "capacity": CapacityAnswer,
+    "place": PlaceAnswer,
+}
 KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
@@ -45,7 +50,11 @@ def of(path: str | Path) -> Answer | None:
             f"'{file}' has schema {read.get('schema')}, this bench reads up to {SCHEMA}; use a newer bench."
         )
     try:
-        return _current(decode(read), file.parent)
+        if read["kind"] == "sweep" and read.get("state") == "running":
+            from harness.experiments.sweep.execute import reported  # heavy
+
+            return reported(file.parent, read)
+        return decode(read)
     except (Damaged, *WRONG) as error:
         raise damaged(read, path, error) from None
 
@@ -59,14 +68,6 @@ def decode(read: Answer) -> Answer:
 def encode(answer: Answer) -> Mapping[str, Any]:
     """The JSON object of an answer."""
     return codec.encode(answer) if isinstance(answer, Document) else answer
-
-
-def _current(info: Answer, folder: Path) -> Answer:
-    if isinstance(info, Document) or info["kind"] != "sweep" or info.get("state") != "running":
-        return info
-    from harness.experiments.sweep.execute import reported  # heavy, and it writes answers itself
-
-    return reported(folder, dict(info))
 
 
 def kind_of(answer: Answer) -> str:

@@ -1,6 +1,8 @@
 """A module for each kind of answer: `document(info, path)` is its report, `rows(info)` its values, a row each.
 
 from harness.experiments import answers
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports.answers import page
 
 html = page(answers.of("curve"), Path("curve"))
@@ -13,6 +15,8 @@ from typing import Any
 
 from harness.data.folder import Run
 from harness.experiments import answers
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports.document import Document
 
 
@@ -56,4 +60,6 @@ def together(found: Sequence[tuple[answers.Answer, Path]], runs: Iterable[Run], 
     """
     from reports.answers import _together
 
-    return _together.document(found, runs, home)
+    typed = [(answers.decode(info), path) for info, path in found]
+    curves = [(info, path) for info, path in typed if isinstance(info, SweepAnswer | CapacityAnswer)]
+    return _together.document(curves, runs, home)

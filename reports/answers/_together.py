@@ -4,21 +4,20 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from harness.data.codec import inner
 from harness.data.folder import Run
 from harness.errors import UsageError
-from harness.experiments.answers import Answer, encode
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.gathered import gathered
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _format
 from reports._format import clean, quoted
 from reports.answers import capacity, sweep
 from reports.document import Block, Document, Finding, Notice, Section
 from reports.figures import curves
 from reports.study import of_capacity, of_many, of_sweep
-from reports.study.runs import Info, Study
+from reports.study.runs import Study
 
 UNTESTED = "The curves are shown beside one another and not tested; bench compare tests whether they differ."
 RUNS = "runs"
@@ -27,17 +26,18 @@ RUNS = "runs"
 MOST = 6
 """Folders that a command can name."""
 
-Named = Mapping[str, tuple["Answer", Path]]
+Curve: TypeAlias = SweepAnswer | CapacityAnswer
+Named: TypeAlias = Mapping[str, tuple[Curve, Path]]
 
 
-def document(found: Sequence[tuple[Answer, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """What stands on a page of these answers, each with where it is stored, and runs; the page will stand in `home`.
 
     Raises UsageError where there is nothing to show.
     """
     made = gathered((run, os.path.relpath(run.path, home)) for run in runs)
     named = dict(_named(found))
-    if made["points"] or made["warnings"]:
+    if made.points or made.warnings:
         named[RUNS] = (made, home)
     if not named:
         raise UsageError("There is no run, sweep or search to report; name their folders.")
@@ -58,22 +58,22 @@ def document(found: Sequence[tuple[Answer, Path]], runs: Iterable[Run], home: Pa
     )
 
 
-def _of_runs(info: Info, home: Path) -> Document:
+def _of_runs(info: SweepAnswer, home: Path) -> Document:
     """The page of runs alone: that of a sweep which was not planned as one."""
     study = of_sweep(info, home)
-    folders = [run["folder"] for point in info["points"] for run in point["runs"]]
+    folders = [run.folder for point in info.points for run in point.runs]
     found = sweep.document(info, home, folders if len(folders) <= MOST else [os.path.commonpath(folders)])
     return replace(
         found,
         title=f"{_format.count(len(folders), 'run')} of {_format.count(len(study.systems), 'system')}",
-        subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info['goals']))}",
+        subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info.goals))}",
         warnings=(*_slos(study), *found.warnings, *_traffic(study)),
         next=None,
         commands=(),
     )
 
 
-def _named(found: Sequence[tuple[Answer, Path]]) -> Iterator[tuple[str, tuple[Answer, Path]]]:
+def _named(found: Sequence[tuple[Curve, Path]]) -> Iterator[tuple[str, tuple[Curve, Path]]]:
     """Each answer under the name of its folder, or as much of its path as distinguishes it."""
     homes = [path if path.is_dir() else path.parent for _, path in found]
     names = [home.resolve().name for home in homes]
@@ -81,8 +81,8 @@ def _named(found: Sequence[tuple[Answer, Path]]) -> Iterator[tuple[str, tuple[An
         yield (clean(name, 60) if names.count(name) == 1 else clean(home, 100)), (info, home)
 
 
-def _study(info: Answer, home: Path) -> Study:
-    return of_capacity(info, home) if isinstance(info, CapacityAnswer) else of_sweep(encode(info), home)
+def _study(info: Curve, home: Path) -> Study:
+    return of_capacity(info, home) if isinstance(info, CapacityAnswer) else of_sweep(info, home)
 
 
 def _paths(found: Named) -> list[str]:
@@ -93,22 +93,21 @@ def _key_facts(study: Study, found: Named) -> Iterator[tuple[str, str]]:
     if study.slo:
         yield "SLO", f"{clean(study.slo, 400)} (seconds)"
     for name, (info, home) in found.items():
-        stored = encode(info)
-        facts = dict(sweep.key_facts(stored, _study(info, home)))
-        what = facts.get("System") or clean(inner(stored, "spec").get("backend") or stored["kind"], 200)
+        facts = dict(sweep.key_facts(info, _study(info, home)))
+        what = facts.get("System") or clean(info.spec.get("backend") or info.kind, 200)
         yield name, "; ".join(text for text in (what, facts.get("Workload", "")) if text)
 
 
 def _warnings(study: Study, found: Named) -> Iterator[Notice]:
     yield from _slos(study)
-    stored = {name: encode(info) for name, (info, _) in found.items()}
-    names = {str(inner(info, "spec").get("workload") or info.get("workload")) for info in stored.values()}
+    names = {str(info.spec.get("workload") or getattr(info, "workload", None)) for info, _ in found.values()}
     if len(names) > 1:
         yield Notice(f"The traffic differs ({clean(', '.join(sorted(names)), 200)}), so the curves do too.")
     yield from _traffic(study)
-    for name, info in stored.items():
-        for text in (*([info["error"]] if info.get("error") else []), *info.get("warnings", ())):
-            yield Notice(f"{name}: {clean(text, None)}")
+    for name, (info, _) in found.items():
+        if isinstance(info, SweepAnswer):
+            for text in (*([info.error] if info.error else []), *info.warnings):
+                yield Notice(f"{name}: {clean(text, None)}")
 
 
 def _slos(study: Study) -> Iterator[Notice]:
@@ -142,6 +141,5 @@ def _sections(found: Named, home: Path) -> Iterator[Section]:
             curve = [capacity.curve_table(info)] if info.curve else []
             blocks: tuple[Block, ...] = (*(capacity.headline(info, one) for one in info.answers), *curve)
         else:
-            stored = encode(info)
-            blocks = (*sweep.crossings(stored), *sweep.tables(stored), sweep.runs(stored, path, home))
+            blocks = (*sweep.crossings(info), *sweep.tables(info), sweep.runs(info, path, home))
         yield Section(f"part-{number}", name, blocks)

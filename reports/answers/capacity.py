@@ -53,9 +53,7 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
         good=good,
         findings=tuple(_finding(info, one) for one in results),
         key_facts=(
-            *sweep.key_facts(
-                {"clock": None, **stored, "traffic": part(stored, "traffic") or {"name": info.workload}}, study
-            ),
+            *sweep.key_facts(info, study),
             *([("Cost", _cost(info, info.cost))] if info.cost else []),
         ),
         warnings=tuple(_warnings(info, results)),

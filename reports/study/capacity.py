@@ -17,12 +17,13 @@ from harness.experiments.capacity.trials import Ledger, Trial, folder_name
 from harness.experiments.sweep.answer import over_seeds
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.runs import facts
+from harness.experiments.sweep.sweep_json import Spread
 from harness.metrics import slo as slos
 from harness.metrics.slo import bound_text
 from harness.stats.seeds import spread
 from reports._format import clean
 from reports._system import first
-from reports.study.runs import Capacity, Kept, Point, Spread, Study, System
+from reports.study.runs import Capacity, Kept, Point, Study, System
 
 LONE = 0.05
 """A lowest rate below this share of the next is that of requests one by one, which no curve needs to reach."""

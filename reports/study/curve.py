@@ -2,8 +2,9 @@
 
 import math
 
+from harness.experiments.sweep.sweep_json import Spread
 from reports._format import clean
-from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System
+from reports.study.runs import Capacity, Info, Kept, Point, Study, System
 
 
 def of_curve(curve: Info) -> Study:
