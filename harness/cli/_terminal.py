@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -104,7 +104,7 @@ def check(out: str) -> None:
     files.check(out)
 
 
-def put(info: dict[str, Any], out: str) -> None:
+def put(info: Answer, out: str) -> None:
     """Write an answer there."""
     check(out)
     form = _ENDS[Path(out).suffix]
@@ -118,7 +118,7 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
     return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
 
 
-def tell_verdict(info: dict[str, Any]) -> None:
+def tell_verdict(info: Answer) -> None:
     """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
     say(compose.outcome_line(info))
 

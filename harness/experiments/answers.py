@@ -11,12 +11,14 @@ from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
+from harness.experiments.theory.tables import TheoryAnswer
 
-Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | Mapping[str, Any]
+Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | TheoryAnswer | Mapping[str, Any]
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
     "capacity": CapacityAnswer,
     "place": PlaceAnswer,
+    "theory": TheoryAnswer,
 }
 KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
 SCHEMA = 1
