@@ -12,12 +12,14 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.experiments.theory.tables import TheoryAnswer
+from harness.experiments.validate.answer import ValidateAnswer
 
-Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | TheoryAnswer | Mapping[str, Any]
+Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | ValidateAnswer | TheoryAnswer | Mapping[str, Any]
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
     "capacity": CapacityAnswer,
     "place": PlaceAnswer,
+    "validate": ValidateAnswer,
     "theory": TheoryAnswer,
 }
 KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
