@@ -148,7 +148,7 @@ def _each_value(values: Floats, name: Callable[[float], str], *, without: str = 
 
 
 def _used(place: Ints, names: list[str]) -> Grouping:
-    """The same without groups that nobody is in."""
+    """The same without empty groups."""
     there = np.bincount(place, minlength=len(names)) > 0
     return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]
 
