@@ -18,6 +18,7 @@ from harness import registry
 from harness.data import files
 from harness.errors import BenchError, UsageError, no_such
 from harness.experiments import answers
+from harness.experiments.answers import Answer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -270,10 +271,10 @@ def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
 # Reports of answers
 
 
-def render_answer(info: Mapping[str, Any], form: str) -> str:
+def render_answer(info: Answer, form: str) -> str:
     """An answer as text, markdown, csv (a row for each of its values) or json."""
     if form == "json":
-        return json.dumps(info, indent=2, allow_nan=False) + "\n"
+        return json.dumps(answers.encode(info), indent=2, allow_nan=False) + "\n"
     if form not in answers.FORMS:
         raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     from reports import answers as reported
@@ -284,14 +285,14 @@ def render_answer(info: Mapping[str, Any], form: str) -> str:
     return {"text": text.render, "markdown": markdown.render}[form](reported.document(info))
 
 
-def answer_rows(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+def answer_rows(info: Answer) -> list[dict[str, Any]]:
     """The values of an answer, a row each; what csv holds."""
     from reports import answers as reported
 
     return list(reported.rows(info))
 
 
-def answer_figures(info: Mapping[str, Any], path: Path) -> dict[str, Callable[[], Any]]:
+def answer_figures(info: Answer, path: Path) -> dict[str, Callable[[], Any]]:
     """The figures of an answer by name: each a plotly figure when called, or the sentence that says what is missing."""
     from reports.document import Figure
 
@@ -299,16 +300,16 @@ def answer_figures(info: Mapping[str, Any], path: Path) -> dict[str, Callable[[]
     return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
 
 
-def export_comparison(info: Mapping[str, Any], form: str) -> str:
+def export_comparison(info: Answer, form: str) -> str:
     """The answer of `bench compare` as junit, or in one of the forms that other tools read (`EXPORTS`)."""
     from reports.answers import exports
 
     if form == "junit":
-        return exports.junit(info)
-    return str(getattr(exports, form.replace("-", "_"))(info))
+        return exports.junit(answers.encode(info))
+    return str(getattr(exports, form.replace("-", "_"))(answers.encode(info)))
 
 
-def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: int) -> str:
+def show_answer(info: Answer, *, color: bool, blocks: bool, columns: int) -> str:
     """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
     from reports import answers as reported
     from reports.document import text
@@ -317,33 +318,33 @@ def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: 
     return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
 
 
-def outcome_line(info: Mapping[str, Any]) -> str:
+def outcome_line(info: Answer) -> str:
     """What an answer found, a line for each finding."""
     from reports import answers as reported
 
     return "\n".join(finding.text for finding in reported.document(info).findings)
 
 
-def answer_document(info: Mapping[str, Any], path: Path) -> Document:
+def answer_document(info: Answer, path: Path) -> Document:
     """The report of a stored answer, for a page. Raises UsageError for a damaged one."""
     from reports import answers as reported
 
     return reported.document(info, path)
 
 
-def answer_page(info: Mapping[str, Any], path: Path) -> str:
+def answer_page(info: Answer, path: Path) -> str:
     """The page of an answer, with links relative to its folder (or file) `path`."""
     from reports import answers as reported
 
     return reported.page(info, path)
 
 
-def write_answer_page(info: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> Path | None:
+def write_answer_page(info: Answer, folder: Path, say: Callable[[str], None]) -> Path | None:
     """Write report.html of an answer into its folder, at the end of the command that gave it; never raises."""
     return _write_kept(beside(folder), lambda: answer_page(info, folder), say, folder)
 
 
-def several_document(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path) -> Document:
+def several_document(found: Sequence[tuple[Answer, Path]], runs: Iterable[Run], home: Path) -> Document:
     """The report of several sweeps, searches and runs, for a page in the folder `home`."""
     from reports import answers as reported
 

@@ -13,7 +13,7 @@ Options are those of the commands with `_` for `-`, as Python values or as text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from harness.data.folder import Run
+    from harness.experiments.answers import Answer
     from harness.experiments.compare.pairing import Source
 
 Option: TypeAlias = "str | float | bool | None"
@@ -91,9 +92,18 @@ class AnswerResult:
     `info` is the answer as --format json prints it; `path` the folder (or file) that holds it, where there is one.
     """
 
-    info: Mapping[str, Any]
+    answer: Answer
     path: Path | None = None
-    exit_code: int = field(default=0, kw_only=True)
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        from harness.experiments import answers
+
+        return answers.encode(self.answer)
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.info.get("exit_code", 0))
 
     def frame(self) -> pd.DataFrame:
         """A row per point of a sweep, goal of a search, metric of a comparison; seconds, and shares from 0 to 1."""
@@ -101,36 +111,36 @@ class AnswerResult:
 
         from harness import compose
 
-        return pd.DataFrame(compose.answer_rows(self.info))
+        return pd.DataFrame(compose.answer_rows(self.answer))
 
     def figures(self) -> list[str]:
         """The names of its figures."""
         from harness import compose
 
-        return list(compose.answer_figures(self.info, self.path or Path()))
+        return list(compose.answer_figures(self.answer, self.path or Path()))
 
     def figure(self, name: str) -> go.Figure:
         """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
         from harness import compose
 
-        return _figure(compose.answer_figures(self.info, self.path or Path()), name)
+        return _figure(compose.answer_figures(self.answer, self.path or Path()), name)
 
     def report(self, path: str | Path) -> Path:
         """Write the HTML page of the answer."""
         from harness import compose
 
-        compose.put(Path(path), compose.answer_page(self.info, self.path or Path()))
+        compose.put(Path(path), compose.answer_page(self.answer, self.path or Path()))
         return Path(path)
 
     def __str__(self) -> str:
         from harness import compose
 
-        return compose.render_answer(self.info, "text")
+        return compose.render_answer(self.answer, "text")
 
     def _repr_markdown_(self) -> str:
         from harness import compose
 
-        return compose.render_answer(self.info, "markdown")
+        return compose.render_answer(self.answer, "markdown")
 
 
 def _figure(known: Mapping[str, Any], name: str) -> go.Figure:
@@ -168,7 +178,7 @@ def sweep(
     from harness import compose
     from harness.data.folder import new_folder
     from harness.experiments.sweep import axes
-    from harness.experiments.sweep.execute import conduct
+    from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.options import Given
 
@@ -179,8 +189,8 @@ def sweep(
         Given(_named(options)), None, swept, seeds=_text(seeds), goals=None if goal is None else _listed(goal, ",")
     )
     folder = new_folder(planned.home) if out is None else Path(out)
-    info = conduct(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)
-    return AnswerResult(info, folder, exit_code=info["exit_code"])
+    info = run_sweep(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)
+    return AnswerResult(info, folder)
 
 
 def capacity(
@@ -212,7 +222,7 @@ def capacity(
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     info = run_search(setup, store, workers=workers)
-    return AnswerResult(info, store.path, exit_code=info["exit_code"])
+    return AnswerResult(info, store.path)
 
 
 def compare(
@@ -241,7 +251,7 @@ def compare(
     sides: list[list[Source]] = [pairing.opened(_stored(side), goal) for side in (base, head)]
     matched = pairing.match(*sides, any_schedule="schedule" in settings.allowed)
     info = answer.compare(matched, settings, base=str(_stored(base)), head=str(_stored(head)))
-    return AnswerResult(info, exit_code=info["exit_code"])
+    return AnswerResult(info)
 
 
 def load(path: str | Path) -> RunResult | AnswerResult:
@@ -250,7 +260,7 @@ def load(path: str | Path) -> RunResult | AnswerResult:
     from harness.validity.conclude import completed
 
     if (info := answers.of(path)) is not None:
-        return AnswerResult(info, Path(path), exit_code=info.get("exit_code", 0))
+        return AnswerResult(info, Path(path))
     found = [completed(run) for run in imports.open(Path(path))]
     if len(found) != 1:
         raise UsageError(f"'{path}' holds {len(found)} runs; load one of them.")

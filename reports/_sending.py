@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow.compute as pc
 from msgspec import UNSET
 
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, encode
+from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from harness.validity import answer_warnings

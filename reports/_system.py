@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.api import Metric
-from harness.data.run_json import Workload, encode, inner
+from harness.data.codec import encode, inner
+from harness.data.run_json import Workload
 from harness.errors import UsageError
 from harness.metrics.measure import placed
 from harness.spec import Spec, parse

@@ -1,22 +1,17 @@
 """How errors of a simulator are written: the name and unit of a metric, the size of an error, the verdict."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from harness.experiments.validate.answer import TargetRow, ValidationRow
 from reports._format import clean
 
-Info = Mapping[str, Any]
 
-
-def verdict(one: Info) -> str:
+def verdict(one: ValidationRow) -> str:
     """How a comparison came out, with what was obtained and its limit for each target that decides it."""
-    targets = one["targets"]
-    missed = [target for target in targets if not target["holds"]]
+    targets = one.targets
+    missed = [target for target in targets if not target.holds]
     if not targets:
         return "no target is set, so nothing is judged."
     rows = "; ".join(
-        f"{name(row['metric'])} {limit(row, row['obtained'])} (limit {limit(row, row['limit'])})"
-        for row in missed or targets
+        f"{name(row.metric)} {limit(row, row.obtained)} (limit {limit(row, row.limit)})" for row in missed or targets
     )
     return f"{len(missed or targets)} of {len(targets)} targets {'missed' if missed else 'met'}: {rows}."
 
@@ -37,6 +32,6 @@ def size(number: float, unit: str, *, signed: bool = False) -> str:
     return f"{text}%" if unit == "%" else f"{text} points"
 
 
-def limit(row: Info, number: float) -> str:
+def limit(row: TargetRow, number: float) -> str:
     """A limit, or what was obtained: a factor, points or a percentage, as the target says."""
-    return f"{number:.2f} times" if "factor" in row["how"] else size(number, unit(row["metric"]))
+    return f"{number:.2f} times" if "factor" in row.how else size(number, unit(row.metric))

@@ -3,8 +3,8 @@
 import json
 from dataclasses import dataclass
 
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.metrics.summary import summarize
 from reports import _data
 

@@ -139,7 +139,8 @@ def put():
 
     The keys of an object are put among those that are there; None takes a part away.
     """
-    from harness.data.run_json import decode, encode
+    from harness.data.codec import encode
+    from harness.data.run_json import decode
 
     def change(run, **parts):
         info = encode(run.info)

@@ -10,9 +10,13 @@ from typing import Any
 import msgspec
 
 from harness.data.run_json import RunInfo
+from harness.experiments import answers
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
-FILES: dict[str, type[msgspec.Struct]] = {"run.json": RunInfo}
+FILES: dict[str, type[msgspec.Struct]] = {
+    "run.json": RunInfo,
+    **{f"{kind}.json": of for kind, of in answers.TYPES.items()},
+}
 
 
 def schema(of: type[msgspec.Struct]) -> dict[str, Any]:

@@ -224,7 +224,7 @@ class OneRun:
 class OneAnswer:
     """The answer of a sweep, a search, a comparison or a series, and the folder or file that holds it."""
 
-    info: Mapping[str, Any]
+    info: answers.Answer
     path: Path
     whole: bool = True
     default: tuple[str, ...] = ("text", "html")
@@ -238,14 +238,14 @@ class OneAnswer:
 
     def _rendered(self, form: str) -> str:
         try:
-            return compose.render_answer(dict(self.info), form)
+            return compose.render_answer(self.info, form)
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 
     def tell(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
         try:
-            _terminal.tell(form, dict(self.info))
+            _terminal.tell(form, self.info)
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 
@@ -307,7 +307,7 @@ def of(paths: Sequence[str]) -> Subject:
         return found[0]
     told = tuple(part for part in found if isinstance(part, OneAnswer))
     for part in told:
-        if part.info["kind"] not in SHARED:
+        if answers.kind_of(part.info) not in SHARED:
             raise UsageError(
                 f"'{part.path}' is an answer of {answers.command(part.info)}, a page of its own; report it alone."
             )

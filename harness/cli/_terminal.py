@@ -11,13 +11,14 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from harness import compose
 from harness.data import files
 from harness.errors import UsageError
+from harness.experiments.answers import Answer
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
@@ -69,7 +70,7 @@ def show(form: str, run: Run) -> None:
     say(compose.render_run(form, run, **given).rstrip("\n"))
 
 
-def tell(form: str, info: dict[str, Any]) -> None:
+def tell(form: str, info: Answer) -> None:
     """Print an answer in the form of that name; on a terminal text comes with a small curve, in colour if wanted."""
     if form == "text" and sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
@@ -103,7 +104,7 @@ def check(out: str) -> None:
     files.check(out)
 
 
-def put(info: dict[str, Any], out: str) -> None:
+def put(info: Answer, out: str) -> None:
     """Write an answer there."""
     check(out)
     form = _ENDS[Path(out).suffix]
@@ -117,7 +118,7 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
     return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
 
 
-def tell_verdict(info: dict[str, Any]) -> None:
+def tell_verdict(info: Answer) -> None:
     """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
     say(compose.outcome_line(info))
 

@@ -108,4 +108,4 @@ def command(
         report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:
             _terminal.note(f"report: {report}")
-    return int(info["exit_code"])
+    return info.exit_code

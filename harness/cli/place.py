@@ -129,4 +129,4 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
         report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:
             _terminal.note(f"report: {report}")
-    return int(info["exit_code"])
+    return info.exit_code

@@ -90,7 +90,7 @@ def command(
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.experiments.sweep import axes
-    from harness.experiments.sweep.execute import conduct
+    from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
 
     file = configs.read(config).given if config is not None else None
@@ -98,10 +98,10 @@ def command(
     sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal)
     say = _terminal.nothing if quiet else _terminal.note
     folder = new_folder(sweep.home) if out is None else Path(out)
-    info = conduct(sweep, folder, workers=workers, quiet=quiet, say=say, render=compose.render_answer)
+    info = run_sweep(sweep, folder, workers=workers, quiet=quiet, say=say, render=compose.render_answer)
     _terminal.tell(form, info)
     if not no_html and compose.write_answer_page(info, folder, _terminal.complain) is not None:
         say(f"report: {compose.beside(folder)}")
-    if info["error"]:
-        _terminal.complain(info["error"])
-    return int(info["exit_code"])
+    if info.error:
+        _terminal.complain(info.error)
+    return info.exit_code

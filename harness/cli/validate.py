@@ -48,7 +48,7 @@ def command(against: tuple[str, ...], backend: str | None, slo: str | None, form
     else:
         _terminal.put(info, out)
         _terminal.tell_verdict(info)
-    return int(info["exit_code"])
+    return info.exit_code
 
 
 def _compared(against: Sequence[str], backend: str | None, slo: str | None) -> Iterator["Validation"]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.api import VERSION, RequestRecord, Step
-from harness.data import run_json
+from harness.data import codec, run_json
 from harness.data.lists import pieces
 from harness.data.records import HTTP, REQUESTS, STEPS, Recounts, corrections, http_table, steps_table, to_table
 from harness.data.run_json import RunInfo
@@ -128,7 +128,7 @@ class RunFolder:
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
         started = redacted(info.change(state="running"), redact)
         try:
-            write_json(path / "run.json", run_json.encode(started))
+            write_json(path / "run.json", codec.encode(started))
             requests.start()
             for file in path.iterdir():
                 if file.name not in ("run.json", "requests.arrows"):
@@ -174,7 +174,7 @@ class RunFolder:
     def write(self, info: RunInfo) -> None:
         """Replace `run.json`."""
         self.info = redacted(info, self._redact)
-        write_json(self.path / "run.json", run_json.encode(self.info))
+        write_json(self.path / "run.json", codec.encode(self.info))
 
     def finish(self, recounted: Recounts | None = None, *, state: str = "finished", **changes: object) -> None:
         """Turn the streams into Parquet files and say in `run.json` how the run ended.
@@ -237,7 +237,7 @@ class RunFolder:
 
 def redacted(info: RunInfo, redact: Callable[[str], str] | None) -> RunInfo:
     """The same with `redact` applied to every text in it."""
-    return info if redact is None else run_json.decode(cleaned(run_json.encode(info), redact))
+    return info if redact is None else run_json.decode(cleaned(codec.encode(info), redact))
 
 
 def cleaned(value: Any, redact: Callable[[str], str]) -> Any:

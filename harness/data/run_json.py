@@ -1,38 +1,28 @@
-"""run.json as a type: attributes inside, JSON at the border, and nothing of a file lost on the way.
+"""run.json as a type: attributes inside, JSON at the border (`harness.data.codec`)."""
 
-`decode` checks what readers compute with and names the place that is wrong; `encode` gives the file back. Keys that
-no field has stay in it, and keys that it lacked stay away. UNSET stands for a key that a new file leaves out, None
-for null.
-"""
-
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
-import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, UnsetType, field
 
 from harness.api import VERSION
+from harness.data import codec
+from harness.data.codec import (
+    Count,
+    Damaged,
+    Document,
+    Facts,
+    Flags,
+    Number,
+    Part,
+    Percentile,
+    Positive,
+    Range,
+    Share,
+    Text,
+    inner,
+)
 from harness.errors import UsageError
-
-Facts: TypeAlias = dict[str, object]
-"""What a plug-in or a machine tells of itself, in its own words."""
-
-Number: TypeAlias = int | Annotated[float, Meta(ge=-1e300, le=1e300)]  # further out arithmetic overflows
-Positive: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0, le=1e300)]
-Count: TypeAlias = Annotated[int, Meta(ge=0)]
-Share: TypeAlias = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
-Percentile: TypeAlias = Annotated[int, Meta(ge=0, le=100)] | Annotated[float, Meta(ge=0, le=100)]
-Range: TypeAlias = tuple[Number, Number]
-Flags: TypeAlias = tuple[bool, bool]
-Text: TypeAlias = str | None
-
-
-class Part(Struct, frozen=True):
-    """A part of run.json; false where nothing of it is known."""
-
-    def __bool__(self) -> bool:
-        return any(getattr(self, name) != default for name, default in _defaults(type(self)).items())
 
 
 class Cut(Part, frozen=True):
@@ -445,7 +435,7 @@ class Ending(Part, frozen=True, kw_only=True):
     error: Text = None
 
 
-class _Begun(Part, frozen=True, kw_only=True, omit_defaults=True):
+class _Begun(Document, frozen=True, kw_only=True, omit_defaults=True):
     """What is known before the first answer, and of the client of a remote server."""
 
     schema: int
@@ -527,7 +517,6 @@ class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
     warnings: list[Warned] | UnsetType = UNSET
     verdict: Verdict = _NO_VERDICT
     outcome: Ending | UnsetType | None = UNSET
-    as_read: Facts | None = field(default=None, name=" as read")  # the object this came from; never written
 
     @classmethod
     def of(cls, facts: Mapping[str, object]) -> "RunInfo":
@@ -558,100 +547,11 @@ class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
         """The warning of that code, where the run carries one."""
         return next((warned for warned in self.warnings or () if warned.code == code), None)
 
-    def change(self, **changes: Any) -> "RunInfo":
-        """The same with other parts. Raises TypeError for a key that run.json does not have."""
-        return msgspec.structs.replace(self, **changes)
-
-
-P = TypeVar("P", bound=Part)
-
-
-def from_facts(kind: type[P], facts: Mapping[str, object]) -> P:
-    """A part, of the facts that a plug-in tells; those that no field has are left out."""
-    return kind(**{name: facts[name] for name in kind.__struct_fields__ if name in facts})
-
-
-def inner(facts: Mapping[str, object], name: str) -> Mapping[str, Any]:
-    """A nested object of free-form facts; empty where it is missing or is no object."""
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) else {}
-
 
 def decode(read: object) -> RunInfo:
     """The run.json in a JSON object. Raises UsageError, with the place of the first value that is of another kind."""
     known = {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else read
     try:
-        return msgspec.convert(known, RunInfo).change(as_read=read)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"its run.json is damaged at '{_place(known, error)[:200]}'") from None
-
-
-def encode(part: Part) -> dict[str, Any]:
-    """The JSON object: fields in their order, after those of the file it was read from, which keeps its own."""
-    found: dict[str, Any] = _plain(part, part.as_read if isinstance(part, RunInfo) else None)
-    return found
-
-
-def _plain(value: object, read: object) -> Any:
-    if isinstance(value, Struct):
-        return _object(value, read if isinstance(read, dict) else None)
-    if isinstance(value, dict):
-        before = read if isinstance(read, dict) else {}
-        return {key: _plain(item, before.get(key)) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = read if isinstance(read, list) and len(read) == len(value) else [None] * len(value)
-        return [_plain(*pair) for pair in zip(value, items, strict=True)]
-    return value
-
-
-def _object(part: Struct, read: Facts | None) -> Facts:
-    before = {} if read is None else read
-    lean = read is not None or part.__struct_config__.omit_defaults
-    known: Facts = {}
-    for name, default in _defaults(type(part)).items():
-        value = getattr(part, name)
-        absent = name not in before and lean and (value is default or (default in ({}, []) and value == default))
-        if value is not UNSET and not absent and name != "as_read":
-            known[name] = _plain(value, before.get(name))
-    return {name: known.get(name, value) for name, value in before.items()} | known
-
-
-def _defaults(of: type[Struct]) -> dict[str, object]:
-    """The default of every field, in order; NODEFAULT where it has to be given."""
-    return {f.name: {} if f.default_factory is dict else [] if f.default_factory is list else f.default
-            for f in msgspec.structs.fields(of)}  # fmt: skip
-
-
-def _place(read: object, error: msgspec.ValidationError) -> str:
-    """'summary.bounds[0].metric' of an error; msgspec leaves out the keys of mappings, so they are looked for."""
-    place = str(error).partition("at `$")[2].rstrip("`")
-    if missing := re.search(r"missing required field `(.*?)`", str(error)):
-        place += f".{missing[1]}"
-    while "[...]" in place:
-        before, _, after = place.partition("[...]")
-        place = f"{before}.{_broken_key(read, before, str(error))}{after}"
-    return place.lstrip(".")
-
-
-def _broken_key(read: Any, place: str, message: str) -> str:
-    """The key of the mapping at this place without which the error would be another, or none."""
-    steps = [int(step[1:-1]) if step[0] == "[" else step for step in re.findall(r"[^.\[\]]+|\[\d+\]", place)]
-    mapping: Any = read
-    for step in steps:
-        mapping = mapping[step]
-    for key, value in mapping.items():
-        try:
-            msgspec.convert(_with(read, steps, {key: value}), RunInfo)
-        except msgspec.ValidationError as error:
-            if str(error) == message:
-                return str(key)
-    return "..."
-
-
-def _with(read: Any, steps: list[Any], value: object) -> Any:
-    """The same with another value at this place."""
-    if not steps:
-        return value
-    copy = dict(read) if isinstance(read, dict) else list(read)
-    copy[steps[0]] = _with(read[steps[0]], steps[1:], value)
-    return copy
+        return codec.decode(RunInfo, known).change(as_read=read)
+    except Damaged as error:
+        raise UsageError(f"its run.json is damaged at '{error}'") from None

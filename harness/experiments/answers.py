@@ -1,21 +1,36 @@
-"""The answers that commands leave behind: JSON files which say what kind they are, told again by `reports.answers`."""
+"""The answers of commands: JSON files with their kind, each a type of its own; `reports.answers` reports them."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
+from harness.data import codec
+from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.sweep.sweep_json import SweepAnswer
+from harness.experiments.theory.tables import TheoryAnswer
+from harness.experiments.validate.answer import ValidateAnswer
 
+Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | ValidateAnswer | TheoryAnswer | Mapping[str, Any]
+TYPES: dict[str, type[Document]] = {
+    "sweep": SweepAnswer,
+    "capacity": CapacityAnswer,
+    "place": PlaceAnswer,
+    "validate": ValidateAnswer,
+    "theory": TheoryAnswer,
+}
 KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
-"""What an answer can be told as; csv where its kind is a table."""
+"""The formats of an answer; csv where its kind is a table."""
 WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
-"""What a damaged answer ends in, when it is told."""
+"""What the report of a damaged answer ends in."""
 
 
-def of(path: str | Path) -> dict[str, Any] | None:
+def of(path: str | Path) -> Answer | None:
     """The answer in a folder (`sweep.json`, `capacity.json`, ...), or in such a file; None where there is none.
 
     Of a sweep that was killed or still goes on it is made now, of the runs that have ended. Raises UsageError for one
@@ -27,39 +42,51 @@ def of(path: str | Path) -> dict[str, Any] | None:
     if file is None:
         return None
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        read = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         if given.is_dir():
             raise UsageError(f"'{file}' cannot be read ({error}).") from None
         return None
-    if not isinstance(info, dict) or info.get("kind") not in KINDS:
+    if not isinstance(read, dict) or read.get("kind") not in KINDS:
         return None
-    if not isinstance(info.get("schema"), int) or info["schema"] > SCHEMA:
+    if not isinstance(read.get("schema"), int) or read["schema"] > SCHEMA:
         raise UsageError(
-            f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer bench."
+            f"'{file}' has schema {read.get('schema')}, this bench reads up to {SCHEMA}; use a newer bench."
         )
-    return _current(info, file.parent)
-
-
-def _current(info: dict[str, Any], folder: Path) -> dict[str, Any]:
-    if info["kind"] != "sweep" or info.get("state") != "running":
-        return info
-    from harness.experiments.sweep.execute import reported  # heavy, and it writes answers itself
-
     try:
-        return reported(folder, info)
-    except WRONG as error:
-        raise damaged(info, folder, error) from None
+        if read["kind"] == "sweep" and read.get("state") == "running":
+            from harness.experiments.sweep.execute import reported  # heavy
+
+            return reported(file.parent, read)
+        return decode(read)
+    except (Damaged, *WRONG) as error:
+        raise damaged(read, path, error) from None
 
 
-def command(info: Mapping[str, Any]) -> str:
+def decode(read: Answer) -> Answer:
+    """The answer, of its JSON object. Raises Damaged, with the place of the first value of another kind."""
+    kind = None if isinstance(read, Document) else TYPES.get(read["kind"])
+    return read if kind is None else cast("Answer", codec.decode(kind, read))
+
+
+def encode(answer: Answer) -> Mapping[str, Any]:
+    """The JSON object of an answer."""
+    return codec.encode(answer) if isinstance(answer, Document) else answer
+
+
+def kind_of(answer: Answer) -> str:
+    """The kind of an answer."""
+    return answer.kind if isinstance(answer, Document) else str(answer["kind"])
+
+
+def command(answer: Answer) -> str:
     """The command that gave an answer."""
-    return "bench compare --trend" if info["kind"] == "trend" else f"bench {info['kind']}"
+    return "bench compare --trend" if kind_of(answer) == "trend" else f"bench {kind_of(answer)}"
 
 
-def damaged(info: Mapping[str, Any], path: str | Path, error: Exception) -> UsageError:
-    """What is told where one of `WRONG` came of an answer."""
+def damaged(answer: Answer, path: str | Path, error: Exception) -> UsageError:
+    """The error of a report where one of `WRONG` came of an answer."""
+    what = f"at '{error}'" if isinstance(error, Damaged) else f"{type(error).__name__}: {ascii(str(error)[:200])[1:-1]}"
     return UsageError(
-        f"'{path}' holds an answer of {command(info)} that is damaged or was changed by hand "
-        f"({type(error).__name__}: {ascii(str(error)[:200])[1:-1]}); make it again."
+        f"'{path}' holds an answer of {command(answer)} that is damaged or was changed by hand ({what}); make it again."
     )

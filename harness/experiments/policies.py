@@ -7,9 +7,7 @@ what differs between the two is what a simulation cannot know, not another machi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from harness.data.host import versions
 from harness.experiments.fit.answer import FitOptions, from_steps
 from harness.experiments.theory import tables
 from harness.options import Given, RunSpec, run_spec
@@ -44,7 +42,7 @@ def check(policies: Sequence[str], traffic: Traffic) -> None:
 
 def measured(
     policies: Sequence[str], traffic: Traffic, folder: Path, say: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+) -> tables.TheoryAnswer:
     """The answer: a row for each policy on each of the two; runs stay in `folder`."""
     latency = folder / "latency.toml"
     rows = list(_rows(policies, traffic, folder, latency, say))
@@ -53,10 +51,9 @@ def measured(
         f"Step times of the simulator: a line fitted to {folder / 'calibration'}, other traffic under {policies[0]}.",
         f"Runs: {folder}.",
     ]
-    answer = tables.answer(
+    return tables.answer(
         "policy", {"policies": [*policies], **traffic.options}, [], [tables.table(title, HEADS, rows)], notes
-    )
-    return {**answer, "kind": "policy", "versions": versions(), "exit_code": 0}
+    ).change(kind="policy")
 
 
 def _rows(

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 class Pool(Protocol):
-    """Carries out calls that do not depend on one another. `workers` is how many run at a time."""
+    """Executes calls that do not depend on one another. `workers` is how many run at a time."""
 
     workers: int
 
@@ -83,7 +83,7 @@ class Processes:
         try:
             while True:
                 while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
-                    with _signals_later(), _without_main():  # it may start a worker, which nobody would know of
+                    with _signals_later(), _without_main():  # it may start a worker, which would not be known
                         future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
                     waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
@@ -96,7 +96,7 @@ class Processes:
                 "a worker process was killed, most likely for want of memory; take fewer --workers."
             ) from None
         finally:
-            if [future for future in waiting if not future.cancel()]:  # nobody takes what they would answer
+            if [future for future in waiting if not future.cancel()]:  # their results would be dropped
                 self._lifeline.close()
 
     def __enter__(self) -> Processes:
@@ -116,7 +116,7 @@ _END = object()
 
 
 def of(workers: int | None = None) -> Pool:
-    """Processes, as many as there are cores; this process alone where there is one, or one is asked for."""
+    """Processes, as many as there are cores; this process alone where there is one, or one is requested."""
     count = workers or cores()
     return Here() if count == 1 else Processes(count)
 

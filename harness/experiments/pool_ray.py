@@ -42,8 +42,8 @@ class Ray:
         try:
             self._ray.init(**(here if address is None else elsewhere))
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-            said = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
-            raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {said}.") from None
+            message = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+            raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {message}.") from None
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
         """Each item with its answer, as they come; items are taken when a worker is free. An error ends it."""
@@ -69,8 +69,8 @@ class Ray:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            said = str(error).strip().splitlines()[0].rstrip(".")
-            raise Crashed(f"Ray lost a worker: {said}; take fewer --workers.") from None
+            message = str(error).strip().splitlines()[0].rstrip(".")
+            raise Crashed(f"Ray lost a worker: {message}; take fewer --workers.") from None
 
     def __enter__(self) -> Ray:
         return self
@@ -83,7 +83,7 @@ class Ray:
 
 
 def _called(call: Callable[[Item], Answer], item: Item) -> Answer:
-    """What a worker of Ray does: it takes functions of ours alone, where a call may be anything."""
+    """What a worker of Ray does: it takes functions of bench alone, where a call may be anything."""
     return call(item)
 
 

@@ -59,7 +59,7 @@ class SimulatedTrial:
 def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None) -> SimulatedTrial:
     """Simulate a spec, to its end or until `stop` says True of a record. Raises UsageError for a wall clock.
 
-    Without a table of steps, which nobody reads: the records are those of `bench run`, to the last bit.
+    Without a table of steps, which is not read: the records are those of `bench run`, to the last bit.
     """
     planned = plan(_without_steps(spec))
     if not planned.virtual:

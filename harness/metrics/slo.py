@@ -4,7 +4,7 @@ How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
+from harness.data.codec import encode
 from harness.data.lists import pieces
-from harness.data.run_json import RunInfo, StoredBound, StoredSlo, encode
+from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, joined, metrics, per_request, sample, succeeded
 from harness.metrics.quantiles import quantile, with_failures
@@ -174,9 +175,9 @@ def part(slo: Slo) -> StoredSlo:
     return StoredSlo(text=text(slo), bounds=bounds, goal=slo.goal)
 
 
-def restored(info: RunInfo | Mapping[str, Any]) -> Slo:
-    """The SLO that a run was asked to keep, from its run.json or an answer; without bounds when it had none."""
-    kept = info.slo if isinstance(info, RunInfo) else RunInfo.of({"slo": info.get("slo")}).slo
+def restored(info: RunInfo | StoredSlo) -> Slo:
+    """The SLO that a run was to meet, from its run.json or an answer; without bounds when it had none."""
+    kept = info if isinstance(info, StoredSlo) else info.slo
     goal = float(kept.goal or Slo().goal)
     if kept.bounds is None:
         return parse(kept.text or "", goal=goal)

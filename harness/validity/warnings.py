@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Caution, Slo
+from harness.data.codec import inner
 from harness.data.lists import number
-from harness.data.run_json import Workload, inner
+from harness.data.run_json import Workload
 from harness.metrics.measure import metrics, succeeded
 from harness.metrics.slo import bound_text
 from harness.validity.checks import less_traffic

@@ -1,29 +1,32 @@
 """A module for each kind of answer: `document(info, path)` is its report, `rows(info)` its values, a row each.
 
 from harness.experiments import answers
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports.answers import page
 
 html = page(answers.of("curve"), Path("curve"))
 """
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.data.folder import Run
 from harness.experiments import answers
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports.document import Document
 
 
-def document(info: Mapping[str, Any], path: Path | None = None) -> Document:
+def document(info: answers.Answer, path: Path | None = None) -> Document:
     """The report of a stored answer. `path` is its folder (or file), where its runs are looked for: for a page.
 
     Without it there are no figures, and no run is read. Raises UsageError for a damaged answer.
     """
-    module = importlib.import_module(f"{__name__}.{info['kind']}")
     try:
-        found: Document = module.document(info, path)
+        found: Document = _module(info).document(answers.decode(info), path)
     except answers.WRONG as error:
         if path is None:  # the caller knows where it came from
             raise
@@ -31,14 +34,18 @@ def document(info: Mapping[str, Any], path: Path | None = None) -> Document:
     return found
 
 
-def rows(info: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def rows(info: answers.Answer) -> Iterator[dict[str, Any]]:
     """The values of an answer, a row each."""
-    found: Iterator[dict[str, Any]] = importlib.import_module(f"{__name__}.{info['kind']}").rows(info)
+    found: Iterator[dict[str, Any]] = _module(info).rows(answers.decode(info))
     return found
 
 
+def _module(info: answers.Answer) -> Any:
+    return importlib.import_module(f"{__name__}.{answers.kind_of(info)}")
+
+
 def page(
-    info: Mapping[str, Any], path: Path, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()
+    info: answers.Answer, path: Path, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()
 ) -> str:
     """One offline HTML file of a stored answer. The same answer gives the same bytes."""
     from reports.document import html
@@ -46,11 +53,13 @@ def page(
     return html.render(document(info, path), bundle=bundle, plain=plain, sections=sections)
 
 
-def together(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+def together(found: Sequence[tuple[answers.Answer, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """The report of several sweeps and searches, each with where it is stored, and of several runs.
 
     Links to the runs are relative to `home`, the folder in which the page will stand.
     """
     from reports.answers import _together
 
-    return _together.document(found, runs, home)
+    typed = [(answers.decode(info), path) for info, path in found]
+    curves = [(info, path) for info, path in typed if isinstance(info, SweepAnswer | CapacityAnswer)]
+    return _together.document(curves, runs, home)

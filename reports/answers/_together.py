@@ -4,18 +4,20 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.data.folder import Run
 from harness.errors import UsageError
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.gathered import gathered
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _format
 from reports._format import clean, quoted
 from reports.answers import capacity, sweep
 from reports.document import Block, Document, Finding, Notice, Section
 from reports.figures import curves
 from reports.study import of_capacity, of_many, of_sweep
-from reports.study.runs import Info, Study
+from reports.study.runs import Study
 
 UNTESTED = "The curves are shown beside one another and not tested; bench compare tests whether they differ."
 RUNS = "runs"
@@ -24,62 +26,63 @@ RUNS = "runs"
 MOST = 6
 """Folders that a command can name."""
 
-Named = Mapping[str, tuple["Info", Path]]
+Curve: TypeAlias = SweepAnswer | CapacityAnswer
+Named: TypeAlias = Mapping[str, tuple[Curve, Path]]
 
 
-def document(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """What stands on a page of these answers, each with where it is stored, and runs; the page will stand in `home`.
 
     Raises UsageError where there is nothing to show.
     """
     made = gathered((run, os.path.relpath(run.path, home)) for run in runs)
-    found = dict(_named(answers))
-    if made["points"] or made["warnings"]:
-        found[RUNS] = (made, home)
-    if not found:
+    named = dict(_named(found))
+    if made.points or made.warnings:
+        named[RUNS] = (made, home)
+    if not named:
         raise UsageError("There is no run, sweep or search to report; name their folders.")
-    if list(found) == [RUNS]:
+    if list(named) == [RUNS]:
         return _of_runs(made, home)
-    studies = {name: _study(info, path) for name, (info, path) in found.items()}
+    studies = {name: _study(info, path) for name, (info, path) in named.items()}
     study = of_many(studies) if len(studies) > 1 else next(iter(studies.values()))
     return Document(
         title=f"{_format.count(len(study.systems), 'system')} side by side",
-        subtitle=", ".join(found),
+        subtitle=", ".join(named),
         mark="SIDE BY SIDE",
         good=None,
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
-        key_facts=tuple(_key_facts(study, found)),
-        warnings=tuple(_warnings(study, found)),
-        sections=(*sweep.of_figures(study, *_paths(found)), *_sections(found, home)),
-        commands=(f"bench report {' '.join(map(quoted, _paths(found)))}",) if _paths(found) else (),
+        key_facts=tuple(_key_facts(study, named)),
+        warnings=tuple(_warnings(study, named)),
+        sections=(*sweep.of_figures(study, *_paths(named)), *_sections(named, home)),
+        commands=(f"bench report {' '.join(map(quoted, _paths(named)))}",) if _paths(named) else (),
     )
 
 
-def _of_runs(info: Info, home: Path) -> Document:
+def _of_runs(info: SweepAnswer, home: Path) -> Document:
     """The page of runs alone: that of a sweep which was not planned as one."""
     study = of_sweep(info, home)
-    folders = [run["folder"] for point in info["points"] for run in point["runs"]]
+    folders = [run.folder for point in info.points for run in point.runs]
     found = sweep.document(info, home, folders if len(folders) <= MOST else [os.path.commonpath(folders)])
     return replace(
         found,
         title=f"{_format.count(len(folders), 'run')} of {_format.count(len(study.systems), 'system')}",
-        subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info['goals']))}",
+        subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info.goals))}",
         warnings=(*_slos(study), *found.warnings, *_traffic(study)),
         next=None,
         commands=(),
     )
 
 
-def _named(answers: Sequence[tuple[Mapping[str, Any], Path]]) -> Iterator[tuple[str, tuple[Info, Path]]]:
-    """Each answer under the name of its folder, or as much of its path as tells it from the others."""
-    homes = [path if path.is_dir() else path.parent for _, path in answers]
+def _named(found: Sequence[tuple[Curve, Path]]) -> Iterator[tuple[str, tuple[Curve, Path]]]:
+    """Each answer under the name of its folder, or as much of its path as distinguishes it."""
+    homes = [path if path.is_dir() else path.parent for _, path in found]
     names = [home.resolve().name for home in homes]
-    for (info, _), home, name in zip(answers, homes, names, strict=True):
+    for (info, _), home, name in zip(found, homes, names, strict=True):
         yield (clean(name, 60) if names.count(name) == 1 else clean(home, 100)), (info, home)
 
 
-def _study(info: Info, home: Path) -> Study:
-    return of_capacity(info, home) if info["kind"] == "capacity" else of_sweep(info, home)
+def _study(info: Curve, home: Path) -> Study:
+    return of_capacity(info, home) if isinstance(info, CapacityAnswer) else of_sweep(info, home)
 
 
 def _paths(found: Named) -> list[str]:
@@ -91,19 +94,20 @@ def _key_facts(study: Study, found: Named) -> Iterator[tuple[str, str]]:
         yield "SLO", f"{clean(study.slo, 400)} (seconds)"
     for name, (info, home) in found.items():
         facts = dict(sweep.key_facts(info, _study(info, home)))
-        what = facts.get("System") or clean((info.get("spec") or {}).get("backend") or info["kind"], 200)
+        what = facts.get("System") or clean(info.spec.get("backend") or info.kind, 200)
         yield name, "; ".join(text for text in (what, facts.get("Workload", "")) if text)
 
 
 def _warnings(study: Study, found: Named) -> Iterator[Notice]:
     yield from _slos(study)
-    names = {str((info.get("spec") or {}).get("workload") or info.get("workload")) for info, _ in found.values()}
+    names = {str(info.spec.get("workload") or getattr(info, "workload", None)) for info, _ in found.values()}
     if len(names) > 1:
         yield Notice(f"The traffic differs ({clean(', '.join(sorted(names)), 200)}), so the curves do too.")
     yield from _traffic(study)
     for name, (info, _) in found.items():
-        for text in (*([info["error"]] if info.get("error") else []), *info.get("warnings", ())):
-            yield Notice(f"{name}: {clean(text, None)}")
+        if isinstance(info, SweepAnswer):
+            for text in (*([info.error] if info.error else []), *info.warnings):
+                yield Notice(f"{name}: {clean(text, None)}")
 
 
 def _slos(study: Study) -> Iterator[Notice]:
@@ -133,10 +137,9 @@ def _traffic(study: Study) -> Iterator[Notice]:
 def _sections(found: Named, home: Path) -> Iterator[Section]:
     """The tables of each, with links to its runs."""
     for number, (name, (info, path)) in enumerate(found.items(), 1):
-        if info["kind"] == "sweep":
-            blocks: tuple[Block, ...] = (*sweep.crossings(info), *sweep.tables(info), sweep.runs(info, path, home))
+        if isinstance(info, CapacityAnswer):
+            curve = [capacity.curve_table(info)] if info.curve else []
+            blocks: tuple[Block, ...] = (*(capacity.headline(info, one) for one in info.answers), *curve)
         else:
-            results = info.get("answers") or ()
-            curve = [capacity.curve_table(info)] if info.get("curve") else []
-            blocks = (*(capacity.headline(info, one) for one in results), *curve)
+            blocks = (*sweep.crossings(info), *sweep.tables(info), sweep.runs(info, path, home))
         yield Section(f"part-{number}", name, blocks)

@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from harness.data.codec import encode
+from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateVerdict, SearchCost
 from harness.experiments.capacity.conditions import JOINT, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
@@ -24,8 +25,6 @@ from reports.document.curve import Curve
 from reports.study.capacity import folders, lone, of_capacity, share, trials
 from reports.study.runs import Study
 
-Info = Mapping[str, Any]
-
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
 RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
 MOST_ROWS = 200
@@ -37,82 +36,80 @@ _STATES = {"resolved": True, "unreachable": False}
 _MAX_SEEDS = re.compile(r"--max-seeds (\d+)")
 
 
-def document(info: Info, path: Path | None = None) -> Document:
+def document(info: CapacityAnswer, path: Path | None = None) -> Document:
     """The report of a search whose capacity.json is `info`; its trials are looked for in the folder `path`."""
-    results = info.get("answers") or []
+    results = info.answers
     study = of_capacity(info, path) if path is not None else None
-    mark, good = _mark(info, results)
-    backend = first(part(info, "backend"), "backend", "name") or clean(
-        part(info, "spec").get("backend") or "a system", 60
-    )
-    goals = " and ".join(percent(goal) for goal in [one["goal"] for one in results] or info.get("goals") or [])
-    of = (f"goal {goals}" if goals else "", f"definition {clean(info.get('definition') or 'joint', 40)}")
+    stored = encode(info)
+    mark, good = _mark(info)
+    backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "a system", 60)
+    goals = " and ".join(map(percent, info.searched_goals))
+    of = (f"goal {goals}" if goals else "", f"definition {clean(info.definition or 'joint', 40)}")
     groups = ("run", "traffic", "backend", "versions", "cost")
     return Document(
-        title=f"Capacity of {backend} under {clean(info.get('workload') or 'a workload', 100)}",
+        title=f"Capacity of {backend} under {clean(info.workload or 'a workload', 100)}",
         subtitle=", ".join(filter(None, of)),
         mark=mark,
         good=good,
         findings=tuple(_finding(info, one) for one in results),
         key_facts=(
-            *sweep.key_facts(
-                {"clock": None, **info, "traffic": part(info, "traffic") or {"name": info.get("workload")}}, study
-            ),
-            *([("Cost", _cost(info))] if "cost" in info else []),
+            *sweep.key_facts(info, study),
+            *([("Cost", _cost(info, info.cost))] if info.cost else []),
         ),
         warnings=tuple(_warnings(info, results)),
         sections=tuple(section for section in _sections(info, study, path) if section.blocks),
         next=Command(*advice(info)),
         commands=(rerun(info),),
         used=(
-            ("clock", clean(info.get("clock") or "")),
-            *((f"{group}: {name}", value) for group in groups for name, value in flat(part(info, group))),
+            ("clock", clean(info.clock or "")),
+            *((f"{group}: {name}", value) for group in groups for name, value in flat(part(stored, group))),
         ),
     )
 
 
-def _mark(info: Info, results: Sequence[Info]) -> tuple[str, bool | None]:
+def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
     """The state of the first goal, of the search itself, or that not all goals are resolved."""
+    results = info.answers
     if not results:
         return "NOT FINISHED", None
-    if info.get("state") == "interrupted":
+    if info.state == "interrupted":
         return "INTERRUPTED", None
     one = results[0]
-    if one["at"]:
-        return _MARKS[one["at"]["verdict"]]
-    if one["state"] == "resolved" and any(other["state"] != "resolved" for other in results):
+    if one.at:
+        return _MARKS[one.at.verdict]
+    if one.state == "resolved" and any(other.state != "resolved" for other in results):
         return "PARTLY RESOLVED", None
-    return str(one["state"]).upper(), _STATES.get(one["state"])
+    return one.state.upper(), _STATES.get(one.state)
 
 
-def _finding(info: Info, one: Info) -> Finding:
-    good = _MARKS[one["at"]["verdict"]][1] if one["at"] else _STATES.get(one["state"])
+def _finding(info: CapacityAnswer, one: GoalCapacity) -> Finding:
+    good = _MARKS[one.at.verdict][1] if one.at else _STATES.get(one.state)
     return Finding(headline(info, one), good, tuple(notes(info, one)))
 
 
-def headline(info: Info, one: Info) -> str:
+def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
-    start = f"Capacity at {percent(one['goal'])}"
-    unresolved = ", unresolved" if one["state"] == "unresolved" else ""
-    if one["state"] == "unreachable":
+    start = f"Capacity at {percent(one.goal)}"
+    unresolved = ", unresolved" if one.state == "unresolved" else ""
+    if one.state == "unreachable":
         return f"{start}: 0 req/s, the goal is not reachable at any rate"
-    if one["capacity_rps"] is None:
+    if one.capacity_rps is None:
         return f"{start}: {_bracket(one) or 'not found'}{unresolved}"
-    if one["low_rps"] is None:
+    if one.low_rps is None or one.high_rps is None or one.half_width is None:
         return (
-            f"{start}: {_format.number(one['capacity_rps'])} req/s"
-            f"{'' if info['one_traffic'] else ' (no interval)'}{unresolved}"
+            f"{start}: {_format.number(one.capacity_rps)} req/s"
+            f"{'' if info.one_traffic else ' (no interval)'}{unresolved}"
         )
-    half = (one["high_rps"] - one["low_rps"]) / 2
+    half = (one.high_rps - one.low_rps) / 2
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3  # two digits of the half-width
-    rate, low, high = (f"{one[key]:,.{digits}f}" for key in ("capacity_rps", "low_rps", "high_rps"))
-    interval = f"{low} .. {high}, +-{100 * one['half_width']:.1f}%"
-    return f"{start}: {rate} req/s ({percent(info['confidence'])} interval {interval}){unresolved}"
+    rate, low, high = (f"{value:,.{digits}f}" for value in (one.capacity_rps, one.low_rps, one.high_rps))
+    interval = f"{low} .. {high}, +-{100 * one.half_width:.1f}%"
+    return f"{start}: {rate} req/s ({percent(info.confidence)} interval {interval}){unresolved}"
 
 
-def _bracket(one: Info) -> str:
+def _bracket(one: GoalCapacity) -> str:
     """The rates that were tried on both sides of the goal; empty where there are none."""
-    low, high = ((one.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high"))
+    low, high = one.bracket_rps
     if low is not None and high is not None:
         return f"between {low:g} and {high:g} req/s"
     if low is not None:
@@ -120,68 +117,70 @@ def _bracket(one: Info) -> str:
     return "" if high is None else f"below {high:g} req/s (no rate tried was sustained)"
 
 
-def notes(info: Info, one: Info) -> Iterator[str]:
+def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
     """What a result rests on: the verdict about --at, the binding bound, rate per GPU, and the trials."""
-    if one["at"]:
-        yield _verdict(info, one)
-    if one["binding"]:
-        yield f"{clean(one['binding'])} binds: it is the first bound to fail as the rate grows."
-    if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
-        yield f"{_format.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
-    if one["capacity_rps"] is not None and one["state"] != "unreachable":
-        if info["one_traffic"]:
+    if one.at:
+        yield _verdict(info, one, one.at)
+    if one.binding:
+        yield f"{clean(one.binding)} binds: it is the first bound to fail as the rate grows."
+    if one.per_gpu_rps is not None and (info.gpus or 0) > 1:
+        yield f"{_format.number(one.per_gpu_rps)} req/s per GPU ({info.gpus} GPUs)."
+    if one.capacity_rps is not None and one.state != "unreachable":
+        if info.one_traffic:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
             return
-        requests = one.get("requests") or info["run"]["requests"]
+        requests = one.requests or info.run.requests or 0
         yield (
-            f"Of {one['seeds']} seeds with {requests:,} requests a trial "
-            f"(warm-up cut: {clean(info['run']['warmup'])}); "
-            f"attainment {'corrected for what each seed drew' if info['adjusted'] else 'as found'}."
+            f"Of {one.seeds} seeds with {requests:,} requests a trial "
+            f"(warm-up cut: {clean(info.run.warmup)}); "
+            f"attainment {'corrected for what each seed drew' if info.adjusted else 'as found'}."
         )
-    elif bracket := one.get("bracket"):
+    elif found := one.bracket:
         sides = [
-            f"{bracket[f'{end}_rate_rps']:g} req/s was {side}{' (the queue grew)' if bracket[f'{end}_grew'] else ''}, "
-            f"{_format.count(bracket[f'{end}_requests'], 'request')} of "
-            f"{_format.count(bracket[f'{end}_seeds'], 'seed')}"
-            for end, side in (("low", "sustained"), ("high", "not sustained"))
-            if bracket[f"{end}_rate_rps"] is not None
+            f"{rate:g} req/s was {side}{' (the queue grew)' if grew else ''}, "
+            f"{_format.count(requests or 0, 'request')} of {_format.count(seeds or 0, 'seed')}"
+            for side, rate, grew, requests, seeds in (
+                ("sustained", found.low_rate_rps, found.low_grew, found.low_requests, found.low_seeds),
+                ("not sustained", found.high_rate_rps, found.high_grew, found.high_requests, found.high_seeds),
+            )
+            if rate is not None
         ]
         yield f"No estimate, but rates that were tried: {'; '.join(sides)}."
 
 
-def _verdict(info: Info, one: Info) -> str:
+def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
     """Whether the rate of --at is sustained, and by what."""
-    rate, verdict = f"{one['at']['rate_rps']:g} req/s", one["at"]["verdict"]
+    rate, verdict = f"{at.rate_rps:g} req/s", at.verdict
     if verdict == "unresolved":
         return f"{rate} is not decided: no interval among the rates tried leaves it out."
     good = verdict == "carried"
     text = f"{rate} is {'sustained' if good else 'not sustained'}"
-    if one["low_rps"] is not None:
+    if one.low_rps is not None:
         return f"{text}: it lies {'below' if good else 'above'} the whole interval."
-    if one["state"] == "unreachable":
+    if one.state == "unreachable":
         return f"{text}."
-    if info["one_traffic"]:
+    if info.one_traffic:
         return f"{text}: it is {'not ' if good else ''}above the capacity of this recording."
     return f"{text} by the rates that were tried."
 
 
-def _warnings(info: Info, results: Sequence[Info]) -> Iterator[Notice]:
+def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
     for one in results:
-        if one["why"]:
-            needs = f"It would take {clean(one['needs'], 600)}" if one["needs"] else ""
-            yield Notice(f"{percent(one['goal'])} {one['state']}: {clean(one['why'], 600)}", needs)
-    if grown := [point for point in info.get("curve") or [] if point["overloaded"]]:
-        rate = f"{_format.option(grown[0]['rate_rps'])} req/s"
+        if one.why:
+            needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
+            yield Notice(f"{percent(one.goal)} {one.state}: {clean(one.why, 600)}", needs)
+    if grown := [point for point in info.curve if point.overloaded]:
+        rate = f"{_format.option(grown[0].rate_rps)} req/s"
         yield Notice(
             f"From {rate} on the queue grew throughout some trials; attainment there falls further in longer ones."
         )
 
 
-def _sections(info: Info, study: Study | None, path: Path | None) -> Iterator[Section]:
+def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> Iterator[Section]:
     """The curve, what only stored runs hold, and how the capacity was searched."""
-    results = info.get("answers") or []
+    results = info.answers
     yield Section("curve", "The curve", (*_figures("figures", study), *_curve(info, results)))
     if study is None or path is None:
         return
@@ -205,70 +204,68 @@ def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
     )
 
 
-def _curve(info: Info, results: Sequence[Info]) -> Iterator[Table | Curve]:
+def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Table | Curve]:
     for one in results:
-        if len(one["bounds"]) > 1:
-            goal = f", goal {percent(one['goal'])}" if len(results) > 1 else ""
+        if len(one.bounds) > 1:
+            goal = f", goal {percent(one.goal)}" if len(results) > 1 else ""
             rows = tuple(
                 (
-                    clean(bound["text"]),
-                    percent(bound["goal"]),
-                    "outside the rates tried"
-                    if bound["capacity_rps"] is None
-                    else _format.number(bound["capacity_rps"]),
-                    _format.share(bound["attainment"]),
+                    clean(bound.text),
+                    percent(bound.goal),
+                    "outside the rates tried" if bound.capacity_rps is None else _format.number(bound.capacity_rps),
+                    _format.share(bound.attainment),
                 )
-                for bound in one["bounds"]
+                for bound in one.bounds
             )
             yield Table(
                 f"each bound by itself{goal}", ("bound", "goal", "own capacity (req/s)", "attainment at capacity"), rows
             )
-    if points := info.get("curve") or []:
+    if points := info.curve:
         yield curve_table(info)
-        shown = [(point["rate_rps"], point["falling"]) for point in points]
+        shown = [(point.rate_rps, point.falling) for point in points]
         yield Curve(
             shown[lone([rate for rate, _ in shown]) :],
-            [one["goal"] for one in results],
+            [one.goal for one in results],
             f"{curve_of(info)} by rate, fitted to fall; a column marks each capacity",
             "req/s",
-            [one["capacity_rps"] for one in results if one["capacity_rps"]],
+            [one.capacity_rps for one in results if one.capacity_rps],
         )
 
 
-def curve_of(info: Info) -> str:
+def curve_of(info: CapacityAnswer) -> str:
     """What the curve is the share of: attainment of all bounds, of one, or the share within a percentile bound."""
-    text = info.get("curve_of") or JOINT
-    if Share(str(text), 0, 0).is_percentile:
+    text = info.curve_of or JOINT
+    if Share(text, 0, 0).is_percentile:
         return f"share within {clean(text)}"
     return "attainment" if text == JOINT else f"attainment of {clean(text)}"
 
 
-def curve_table(info: Info) -> Table:
+def curve_table(info: CapacityAnswer) -> Table:
     """Attainment by rate over whole trials."""
     value = curve_of(info).partition(" ")[0]
     rows = tuple(
         (
-            f"{point['rate_rps']:g}",
-            str(point["seeds"]),
-            *(_format.share(point[name]) for name in ("attainment", "least", "most")),
-            f"in {point['overloaded']}" if point["overloaded"] else "",
+            f"{point.rate_rps:g}",
+            str(point.seeds),
+            *map(_format.share, (point.attainment, point.least, point.most)),
+            f"in {point.overloaded}" if point.overloaded else "",
         )
-        for point in info["curve"]
+        for point in info.curve
     )
     heads = ("rate (req/s)", "seeds", "within" if value == "share" else value, "least", "most", "queue grew")
     return Table(f"{curve_of(info)} by rate, as found", heads, rows)
 
 
-def _goals(results: Sequence[Info]) -> Iterator[Table]:
+def _goals(results: Sequence[GoalCapacity]) -> Iterator[Table]:
     rows: tuple[tuple[str | Cell, ...], ...] = tuple(
         (
-            percent(one["goal"]),
-            Cell(str(one["state"]), good=_STATES.get(one["state"])),
-            *(_format.number(one[name], 4) for name in ("capacity_rps", "low_rps", "high_rps", "per_gpu_rps")),
-            "-" if one["half_width"] is None else _format.number(100 * one["half_width"], 2),
-            str(one["seeds"]),
-            *(_format.number((one.get("bracket") or {}).get(f"{end}_rate_rps"), 4) for end in ("low", "high")),
-            clean(one["binding"] or "-"),
+            percent(one.goal),
+            Cell(clean(one.state), good=_STATES.get(one.state)),
+            *(_format.number(rate, 4) for rate in (one.capacity_rps, one.low_rps, one.high_rps, one.per_gpu_rps)),
+            "-" if one.half_width is None else _format.number(100 * one.half_width, 2),
+            str(one.seeds),
+            *(_format.number(rate, 4) for rate in one.bracket_rps),
+            clean(one.binding or "-"),
         )
         for one in results
     )
@@ -305,15 +302,14 @@ def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str |
     )
 
 
-def _cost(info: Info) -> str:
-    spent = info["cost"]
-    trials, probes = (_format.count(spent[f"{name}s"], name) for name in ("trial", "probe"))
-    text = f"{_format.count(spent['requests'], 'request')} in {trials} and {probes}"
-    if invalid := info.get("invalid"):
-        reason = clean(invalid[0], 300).rstrip(".")
-        text += f" ({_format.count(len(invalid), 'trial')} not valid and left out: {reason})"
-    sending = "" if info["clock"] == "virtual" else f", {_time(spent['system_s'])} of traffic"
-    return f"{text}{sending}; {_time(spent['wall_s'])} of waiting"
+def _cost(info: CapacityAnswer, spent: SearchCost) -> str:
+    trials, probes = _format.count(spent.trials, "trial"), _format.count(spent.probes, "probe")
+    text = f"{_format.count(spent.requests, 'request')} in {trials} and {probes}"
+    if info.invalid:
+        reason = clean(info.invalid[0], 300).rstrip(".")
+        text += f" ({_format.count(len(info.invalid), 'trial')} not valid and left out: {reason})"
+    sending = "" if info.clock == "virtual" else f", {_time(spent.system_s)} of traffic"
+    return f"{text}{sending}; {_time(spent.wall_s)} of waiting"
 
 
 def _time(seconds: float) -> str:
@@ -322,58 +318,51 @@ def _time(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
+def rows(info: CapacityAnswer) -> Iterator[dict[str, object]]:
     """A row per goal, for csv."""
-    for one in info.get("answers") or []:
-        names = (
-            "goal",
-            "state",
-            "capacity_rps",
-            "low_rps",
-            "high_rps",
-            "half_width",
-            "per_gpu_rps",
-            "seeds",
-            "requests",
-        )
-        bracket = {f"{end}_rate_rps": (one.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")}
-        yield {**{name: one.get(name) for name in names}, **bracket, "binding": one["binding"]}
+    names = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "half_width", "per_gpu_rps", "seeds", "requests")
+    for one in info.answers:
+        low, high = one.bracket_rps
+        yield {
+            **{name: getattr(one, name) for name in names},
+            "low_rate_rps": low,
+            "high_rate_rps": high,
+            "binding": one.binding,
+        }
 
 
-def advice(info: Info) -> tuple[str, str]:
+def advice(info: CapacityAnswer) -> tuple[str, str]:
     """What to do next, and the command that does it."""
-    results = info.get("answers") or []
-    if not results or info["state"] == "interrupted":
+    results = info.answers
+    if not results or info.state == "interrupted":
         return "finish the search, with the same --out", rerun(info)
-    if all(one["state"] == "unreachable" for one in results):
+    if all(one.state == "unreachable" for one in results):
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
-    if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one["needs"] or ""))]:
+    if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
     if command := around(info):
         return "see latencies and stages around it", command
     return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
 
 
-def rerun(info: Info, **more: str) -> str:
+def rerun(info: CapacityAnswer, **more: str) -> str:
     """The command that makes this search, with other values where `more` names them."""
-    goals = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or []
-    definition = info.get("definition")
     own = {
-        "goal": ",".join(map(percent, goals)) or None,
-        "definition": None if definition in (None, JOINT) else clean(definition),
+        "goal": ",".join(map(percent, info.searched_goals)) or None,
+        "definition": None if info.definition in (None, JOINT) else clean(info.definition),
     }
-    default = [] if part(info, "spec").get("seed") else ["seed"]
-    if part(info, "run").get("fixed") is False:  # naming the default number would fix it
+    default = [] if info.spec.get("seed") else ["seed"]
+    if info.run.fixed is False:  # naming the default number would fix it
         default.append("requests")
     return _command("capacity", info, {**own, **more}, leave_out=default)
 
 
-def around(info: Info) -> str:
+def around(info: CapacityAnswer) -> str:
     """A sweep over the rates around the capacities (or brackets) found; empty where there are none."""
-    rates: list[Any] = []
-    for one in info["answers"]:
-        bracket = [(one.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")]
-        rates += [one["capacity_rps"]] if one["capacity_rps"] else bracket if all(bracket) else []
+    rates: list[float] = []
+    for one in info.answers:
+        bracket = [rate for rate in one.bracket_rps if rate]
+        rates += [one.capacity_rps] if one.capacity_rps else bracket if len(bracket) > 1 else []
     if not rates:
         return ""
     low, high = 0.5 * min(rates), 1.3 * max(rates)
@@ -382,9 +371,9 @@ def around(info: Info) -> str:
     return _command("sweep", info, {"rate": rate}, leave_out=("goal", "requests", "seed"))
 
 
-def _command(name: str, info: Info, own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
+def _command(name: str, info: CapacityAnswer, own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
     """The options of the runs, then those of the command itself."""
-    options = {**{key: value for key, value in part(info, "spec").items() if key not in leave_out}, **own}
+    options = {**{key: value for key, value in info.spec.items() if key not in leave_out}, **own}
     words = [
         f"--{clean(option)} {shlex.quote(clean(value, None))}" for option, value in options.items() if value is not None
     ]

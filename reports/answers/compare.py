@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from harness.data.run_json import Workload, from_facts
+from harness.data.codec import from_facts
+from harness.data.run_json import Workload
 from harness.experiments.compare import gates, wording
 from harness.metrics.measure import placed
 from harness.stats.paired import ALPHA

@@ -3,14 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+from harness.experiments.theory.tables import TheoryAnswer
 from reports.answers import theory
-from reports.answers.theory import Info, rows
+from reports.answers.theory import rows
 from reports.document import Document
 
 __all__ = ["document", "rows"]
 
 
-def document(info: Info, path: Path | None = None) -> Document:
+def document(info: TheoryAnswer, path: Path | None = None) -> Document:
     """The tables of the comparison."""
     return replace(
         theory.document(info, path), title="Policies on the engine and the simulator", mark="MEASURED AND SIMULATED"

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.data.run_json import Workload, encode, from_facts
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from harness.data.codec import encode
+from harness.data.run_json import RunInfo, Workload
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE
+from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
 from reports import _format, _system, figures
 from reports._format import clean
-from reports._system import Facts, first, flat, part
+from reports._system import Facts, flat, part
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
 from reports.document.curve import Curve
-from reports.study.runs import Info, Study, floor_s, infos
+from reports.study.runs import Study, floor_s, infos
 from reports.study.sweep import at, axis_title, of_sweep
 
 FIGURE_SECTIONS = {
@@ -45,7 +51,7 @@ _ENDED = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BA
 _JUDGED = {0: ("MET AT EVERY POINT", True), 1: ("NOT MET AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
 
 
-def document(info: Info, path: Path | None = None, scored: Sequence[str] = ()) -> Document:
+def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] = ()) -> Document:
     """The report of a sweep whose sweep.json is `info`; its runs are looked for below `path`, where that is given.
 
     `scored` is what `bench slo` takes to score the same runs again: the folder itself by default.
@@ -53,8 +59,8 @@ def document(info: Info, path: Path | None = None, scored: Sequence[str] = ()) -
     home = None if path is None else path if path.is_dir() else path.parent
     study = None if home is None else of_sweep(info, home)
     mark, good = _mark(info)
-    warnings = [f"The sweep ended early: {info['error']}"] if info.get("error") else []
-    warnings += [text[:1].upper() + text[1:] for text in info["warnings"]]
+    warnings = [f"The sweep ended early: {info.error}"] if info.error else []
+    warnings += [text[:1].upper() + text[1:] for text in info.warnings]
     texts = [*([_answer(info, study)] if study is not None else []), *crossings(info)]
     capacity = _capacity(info)
     return Document(
@@ -80,50 +86,50 @@ def document(info: Info, path: Path | None = None, scored: Sequence[str] = ()) -
     )
 
 
-def _title(info: Info) -> str:
-    spec = info["spec"]
+def _title(info: SweepAnswer) -> str:
+    spec = info.spec
     trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
     traffic = trace or spec.get("workload") or "several workloads"
-    over = ", ".join(clean(axis["name"]) for axis in info["axes"]) or "seeds"
+    over = ", ".join(clean(axis.name) for axis in info.axes) or "seeds"
     return f"Sweep over {over}: {clean(traffic)} on {clean(spec.get('backend') or 'several backends')}"
 
 
-def _subtitle(info: Info) -> str:
-    spec = info["spec"]
-    goals = " and ".join(percent(goal) for goal in info["goals"])
+def _subtitle(info: SweepAnswer) -> str:
+    spec = info.spec
+    goals = " and ".join(percent(goal) for goal in info.goals)
     parts = [f"SLO {clean(spec['slo'])} (seconds), goal {goals}"] if spec.get("slo") else [f"goal {goals}"]
-    parts.append(f"{_format.count(len(info['seeds']), 'seed')} at each point")
-    if spec.get("requests"):
-        parts.append(f"{_format.count(spec['requests'], 'request')} a run")
+    parts.append(f"{_format.count(len(info.seeds), 'seed')} at each point")
+    if isinstance(requests := spec.get("requests"), int) and requests:
+        parts.append(f"{_format.count(requests, 'request')} a run")
     return "; ".join([*parts, f"warm-up cut: {clean(spec.get('warmup', 'several rules'))}"])
 
 
-def _mark(info: Info) -> tuple[str, bool | None]:
+def _mark(info: SweepAnswer) -> tuple[str, bool | None]:
     """The state in capitals, and whether it is good or bad news (None: neither)."""
-    if info["state"] in _ENDED:
-        return _ENDED[info["state"]], None
-    points = [point for point in info["points"] if point["valid"]]
-    if not points or any(point["invalid"] for point in points):
+    if info.state in _ENDED:
+        return _ENDED[info.state], None
+    points = [point for point in info.points if point.valid]
+    if not points or any(point.invalid for point in points):
         return "NOT VALID", None
-    points = [point for point in points if point["bounds"]]
+    points = [point for point in points if point.bounds]
     if not points:
         return "NO GOAL GIVEN", None
-    if info["fail_under"] is not None:
-        return _JUDGED.get(info["exit_code"], ("NOT DECIDED", None))
-    met = [_met(point, info["goals"][0]) for point in points]
+    if info.fail_under is not None:
+        return _JUDGED.get(info.exit_code, ("NOT DECIDED", None))
+    met = [_met(point, info.goals[0]) for point in points]
     if any(met) and not all(met):
-        crossed = any(crossing["at"] is not None for crossing in info["crossings"])
+        crossed = any(crossing.at is not None for crossing in info.crossings)
         return "GOAL CROSSED" if crossed else "GOAL REACHED IN PART", None
-    if any(point["overloaded"] for point in points) and all(met):
+    if any(point.overloaded for point in points) and all(met):
         return "OVERLOADED", False
     return ("GOAL REACHED", True) if all(met) else ("GOAL MISSED", False)
 
 
-def _met(point: Info, goal: float) -> bool:
-    return slo.meets((point["attainment"] or {}).get("mean"), point["bounds"], goal)
+def _met(point: SweepPoint, goal: float) -> bool:
+    return slo.meets(point.mean_attainment, [bound.passed for bound in point.bounds], goal)
 
 
-def _answer(info: Info, study: Study) -> str:
+def _answer(info: SweepAnswer, study: Study) -> str:
     """Where the curves cross the goals; of points without a rate in common the best and the worst."""
     if any(system.points for system in study.systems) and not any(system.slo for system in study.systems):
         return "No SLO was given, so attainment counts every request that succeeded."
@@ -131,13 +137,13 @@ def _answer(info: Info, study: Study) -> str:
         from reports.figures import curves
 
         return " ".join([curves.finding(study), *_further_goals(study)])
-    scored = [point for point in info["points"] if point["bounds"]]
-    goal, ranked = info["goals"][0], [point for point in scored if point["attainment"] is not None]
+    scored = [point for point in info.points if point.bounds]
+    goal, ranked = info.goals[0], [point for point in scored if point.attainment is not None]
     if not ranked:  # all bounds are on percentiles, or nothing was scored
         met = sum(_met(point, goal) for point in scored)
         many = f"Every bound holds at {met:,} of {_format.count(len(scored), 'point')}."
         return many if scored else "No run has ended that could be scored."
-    ordered = sorted(ranked, key=lambda point: -point["attainment"]["mean"])
+    ordered = sorted(ranked, key=lambda point: -(point.mean_attainment or 0))
     best, worst = ordered[0], ordered[-1]
     text = f"{_share(best, goal)} of the requests meet the SLO{_at(best)}"
     return f"{text}, {_share(worst, goal)}{_at(worst)}." if len(ranked) > 1 else f"{text}; the goal is {percent(goal)}."
@@ -156,67 +162,68 @@ def _further_goals(study: Study) -> Iterator[str]:
             yield f"{percent(goal)}: {', '.join(known)}."
 
 
-def _share(point: Info, goal: float) -> str:
-    spread = point["attainment"]
-    shown = _format.share(spread["mean"], goal)
-    return shown if spread["low"] is None else f"{shown} ({_interval(spread)})"
+def _share(point: SweepPoint, goal: float) -> str:
+    shown = _format.share(point.mean_attainment, goal)
+    interval = _interval(point.attainment)
+    return shown if interval == "-" else f"{shown} ({interval})"
 
 
-def _at(point: Info) -> str:
-    values = at(point["values"].items())
+def _at(point: SweepPoint) -> str:
+    values = at(point.values.items())
     return f" at {values}" if values else ""
 
 
-def _state(info: Info) -> str:
+def _state(info: SweepAnswer) -> str:
     """How much of the sweep there is, and how far it can be trusted."""
-    runs, points = info["runs"], info["points"]
-    invalid = sum(point["invalid"] for point in {p["folder"]: p for p in points}.values())
-    grown = sum(bool(point["overloaded"]) for point in points)
+    runs, points = info.runs, info.points
+    invalid = sum(point.invalid for point in {point.folder: point for point in points}.values())
+    grown = sum(point.overloaded > 0 for point in points)
     valid = f"{invalid:,} not valid, which do not count" if invalid else "all of them valid"
     texts = [
-        f"{runs['done']:,} of {_format.count(runs['planned'], 'run')} done",
-        valid if runs["done"] else "",
-        _format.count(len(info["seeds"]), "seed") + (" at each point" if len(points) > 1 else ""),
+        f"{runs.done:,} of {_format.count(runs.planned, 'run')} done",
+        valid if runs.done else "",
+        _format.count(len(info.seeds), "seed") + (" at each point" if len(points) > 1 else ""),
         f"the queue grew throughout a run at {_format.count(grown, 'point')}" if grown else "",
     ]
     return "; ".join(text for text in texts if text) + "."
 
 
-def key_facts(info: Info, study: Study | None) -> Facts:
+def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
     """SLO, system, workload, client floor."""
     stored = _first_run(study)
-    facts = {**stored, **{name: info[name] for name in ("spec", "traffic", "backend") if name in info}}
-    traffic = part(facts, "traffic") or part(facts, "workload")
+    traffic = info.traffic or stored.workload
+    own = None
+    if isinstance(info, CapacityAnswer):
+        traffic, own = info.traffic or Workload(name=info.workload), info.slo.text
+    backend = stored.backend if info.backend is UNSET else info.backend
     # without the rate, which is what a sweep varies
-    source = _system.source(from_facts(Workload, {**traffic, "rate_rps": None}), part(facts, "spec"))
-    system = _system.system(part(facts, "backend"), part(facts, "host"))
-    own = part(info, "slo").get("text") or part(info, "spec").get("slo") or ""
-    text = clean(own if study is None else study.slo, 400)
+    source = _system.source(replace(traffic, rate_rps=None), info.spec)
+    text = clean((own or info.spec.get("slo") or "") if study is None else study.slo, 400)
     rows = (
         ("SLO", f"{text} (seconds)" if text else ""),
-        ("System", system or clean(part(info, "spec").get("backend") or "", 200)),
-        ("Workload", ", ".join(text for text in (first(traffic, "name"), *source) if text)),
+        ("System", _system.system(backend, stored.host) or clean(info.spec.get("backend") or "", 200)),
+        ("Workload", ", ".join(text for text in (clean(traffic.name or "", 60), *source) if text)),
         ("Client floor", _floor(info, study)),
     )
     return tuple((name, value) for name, value in rows if value)
 
 
-def _first_run(study: Study | None) -> dict[str, Any]:
-    """run.json of the first run, for sweeps that do not hold system and traffic themselves."""
+def _first_run(study: Study | None) -> RunInfo:
+    """run.json of the first run, for sweeps that do not hold system and traffic themselves; empty where it is gone."""
     systems = () if study is None else study.systems
-    found = next(infos(f for system in systems for point in system.points for f in point.folders), None)
-    return {} if found is None else encode(found)
+    found = infos(f for system in systems for point in system.points for f in point.folders)
+    return next(found, RunInfo.of({}))
 
 
-def _floor(info: Info, study: Study | None) -> str:
-    if info["clock"] == "virtual":
+def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
+    if info.clock == "virtual":
         return "none: times are those of a simulator"
     floors = {} if study is None else floor_s(study)
     known = [f"{m.label} {_format.seconds(floors[m.name])}" for m in headline() if m.name in floors]
     return f"{', '.join(known)} (p99 of the timestamp error)" if known else "" if study is None else "not measured"
 
 
-def _sections(info: Info, study: Study | None, home: Path | None, scored: Sequence[str]) -> Iterator[Section]:
+def _sections(info: SweepAnswer, study: Study | None, home: Path | None, scored: Sequence[str]) -> Iterator[Section]:
     if study is not None and home is not None:
         yield from of_figures(study, *(scored or [home.name]))
     yield Section("points", "Points", (*tables(info), *_curves(info)))
@@ -243,143 +250,143 @@ def of_figures(study: Study, *paths: str) -> Iterator[Section]:
             yield Section(key, title, tuple(blocks))
 
 
-def tables(info: Info) -> Iterator[Table]:
+def tables(info: SweepAnswer) -> Iterator[Table]:
     """Attainment first, then latencies, then crossings where they are too many for sentences."""
     yield _attainment(info)
-    timed = [m.name for m in headline() if any(m.name in point["metrics"] for point in info["points"])]
+    timed = [m.name for m in headline() if any(m.name in point.metrics for point in info.points)]
     if timed:  # of runs: axes that only score the same runs again have no part in it
-        names = [axis["name"] for axis in info["axes"] if not axis.get("rescored")]
+        names = [axis.name for axis in info.axes if not axis.rescored]
         heads = [f"{metrics()[name].label} {part} (ms)" for name in timed for part in PERCENTILES]
-        points = {point["folder"]: point for point in info["points"]}.values()
+        points = {point.folder: point for point in info.points}.values()
         rows = tuple((*_values(names, point), *_latencies(point, timed)) for point in points)
         yield Table("latencies, mean over seeds", (*map(axis_title, names), *heads), rows, len(names))
-    if len(info["crossings"]) > SENTENCES:
-        for along in dict.fromkeys(crossing["along"] for crossing in info["crossings"]):
+    if len(info.crossings) > SENTENCES:
+        for along in dict.fromkeys(crossing.along for crossing in info.crossings):
             yield _crossed(info, along)
 
 
-def _attainment(info: Info) -> Table:
-    names, goal = [axis["name"] for axis in info["axes"]], info["goals"][0]
+def _attainment(info: SweepAnswer) -> Table:
+    names, goal = [axis.name for axis in info.axes], info.goals[0]
     bounds = {
-        _bound(bound): f"{_bound(bound)}{' met' if bound['percentile'] is None else ''}"
-        for point in info["points"]
-        for bound in point["bounds"]
+        _bound(bound): f"{_bound(bound)}{' met' if bound.percentile is None else ''}"
+        for point in info.points
+        for bound in point.bounds
     }
-    columns: dict[str, Callable[[Info], str]] = {
-        "attainment": lambda point: _mean(point["attainment"], partial(_format.share, goal=goal)),
-        "95% interval": lambda point: _interval(point["attainment"]),
-        "range of seeds": lambda point: _range(point["attainment"]),
+    columns: dict[str, Callable[[SweepPoint], str]] = {
+        "attainment": lambda point: _mean(point.attainment, partial(_format.share, goal=goal)),
+        "95% interval": lambda point: _interval(point.attainment),
+        "range of seeds": lambda point: _range(point.attainment),
         **{head: partial(_within, name=name) for name, head in bounds.items()},
-        "goodput (req/s)": lambda point: _mean(point["goodput_rps"], _format.number),
-        "overload": lambda point: _of(point, "overloaded"),
-        "not valid": lambda point: _of(point, "invalid"),
+        "goodput (req/s)": lambda point: _mean(point.goodput_rps, _format.number),
+        "overload": lambda point: _of(point.overloaded, point),
+        "not valid": lambda point: _of(point.invalid, point),
     }
-    cells = {head: [cell(point) for point in info["points"]] for head, cell in columns.items()}
+    cells = {head: [cell(point) for point in info.points] for head, cell in columns.items()}
     shown = {head: column for head, column in cells.items() if head in _ALWAYS or set(column) - {"-"}}
     # a column of the SLO where points have different ones and no axis tells which
-    rescored = any(axis.get("rescored") for axis in info["axes"])
-    differ = [] if rescored or len({point["slo"] for point in info["points"]}) < 2 else ["slo"]
+    rescored = any(axis.rescored for axis in info.axes)
+    differ = [] if rescored or len({point.slo for point in info.points}) < 2 else ["slo"]
     rows = tuple(
-        (*_values(names, point), *(clean(point[name]) for name in differ), *(column[i] for column in shown.values()))
-        for i, point in enumerate(info["points"])
+        (*_values(names, point), *(clean(point.slo) for _ in differ), *(column[i] for column in shown.values()))
+        for i, point in enumerate(info.points)
     )
     heads = (*map(axis_title, names), *(name.upper() for name in differ), *shown)
     return Table("attainment and goodput over seeds", heads, rows, len(names) + len(differ))
 
 
-def _crossed(info: Info, along: str) -> Table:
-    names = [axis["name"] for axis in info["axes"] if axis["name"] != along]
+def _crossed(info: SweepAnswer, along: str) -> Table:
+    names = [axis.name for axis in info.axes if axis.name != along]
     rows = []
-    for crossing in info["crossings"]:
-        if crossing["along"] == along:
-            side = "-" if crossing["side"] is None else f"all {clean(crossing['side'])}"
-            between = " .. ".join(map(_format.option, crossing["between"])) if crossing["between"] else side
-            where = (clean(crossing["where"][name]) for name in names)
-            rows.append((*where, percent(crossing["goal"]), _format.number(crossing["at"]), between))
+    for crossing in info.crossings:
+        if crossing.along == along:
+            side = "-" if crossing.side is None else f"all {clean(crossing.side)}"
+            between = " .. ".join(map(_format.option, crossing.between)) if crossing.between else side
+            where = (clean(crossing.where[name]) for name in names)
+            rows.append((*where, percent(crossing.goal), _format.number(crossing.at), between))
     heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "between")
     return Table("where the goals are crossed", heads, tuple(rows), len(names))
 
 
-def crossings(info: Info) -> Iterator[str]:
+def crossings(info: SweepAnswer) -> Iterator[str]:
     """Where goals are crossed, in sentences where they are few; a table lists more."""
-    for crossing in info["crossings"] if len(info["crossings"]) <= SENTENCES else ():
-        where = ", ".join(f"{clean(name)} {clean(value)}" for name, value in crossing["where"].items())
-        goal = f"{percent(crossing['goal'])}{f' ({where})' if where else ''}"
-        if crossing["at"] is None:
-            yield f"{goal} is not crossed: {clean(crossing['why'], None)}."
+    for crossing in info.crossings if len(info.crossings) <= SENTENCES else ():
+        where = ", ".join(f"{clean(name)} {clean(value)}" for name, value in crossing.where.items())
+        goal = f"{percent(crossing.goal)}{f' ({where})' if where else ''}"
+        if crossing.at is None or crossing.between is None:
+            yield f"{goal} is not crossed: {clean(crossing.why, None)}."
             continue
-        low, high = map(_format.option, crossing["between"])
-        value = _format.number(crossing["at"])
-        place = f"{value} req/s" if crossing["along"] == RATE else f"{axis_title(crossing['along'])} {value}"
+        low, high = map(_format.option, crossing.between)
+        value = _format.number(crossing.at)
+        place = f"{value} req/s" if crossing.along == RATE else f"{axis_title(crossing.along)} {value}"
         yield f"{goal} is crossed near {place}: interpolated between {low} and {high}, without an interval."
 
 
-def _curves(info: Info) -> Iterator[Curve]:
+def _curves(info: SweepAnswer) -> Iterator[Curve]:
     """Attainment over the rate, for each of the first values of other axes."""
     lines: dict[tuple[tuple[str, Any], ...], list[tuple[float, float]]] = {}
-    for point in info["points"]:
-        where = tuple((name, value) for name, value in point["values"].items() if name != RATE)
-        rate, share = point["values"].get(RATE), point["attainment"]
+    for point in info.points:
+        where = tuple((name, value) for name, value in point.values.items() if name != RATE)
+        rate, share = point.values.get(RATE), point.attainment
         if share is not None and isinstance(rate, int | float):
-            lines.setdefault(where, []).append((float(rate), share["mean"]))
+            lines.setdefault(where, []).append((float(rate), share.mean))
     for where, points in [*lines.items()][:CURVES]:
         of = "".join(f", {clean(name, 30)} {clean(value, 40)}" for name, value in where)
-        crossed = [c["at"] for c in info["crossings"] if c["at"] and c["along"] == RATE and c["where"] == dict(where)]
-        yield Curve(points, info["goals"], f"attainment by rate{of}", "req/s", crossed)
+        crossed = [c.at for c in info.crossings if c.at and c.along == RATE and c.where == dict(where)]
+        yield Curve(points, info.goals, f"attainment by rate{of}", "req/s", crossed)
 
 
-def runs(info: Info, home: Path, page: Path | None = None) -> Table:
+def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> Table:
     """Every run with a link to its folder below `home`, where it is still there; `page` is where the page stands."""
-    axes = [axis["name"] for axis in info["axes"] if not axis.get("rescored")]
-    points = {point["folder"]: point for point in info["points"]}.values()
-    rows = [(*_values(axes, point), *_run(run, home, page or home)) for point in points for run in point["runs"]]
+    axes = [axis.name for axis in info.axes if not axis.rescored]
+    points = {point.folder: point for point in info.points}.values()
+    rows = [(*_values(axes, point), *_run(run, home, page or home)) for point in points for run in point.runs]
     more = f" (the first {MOST_ROWS:,} of {len(rows):,}; all are in sweep.json)" if len(rows) > MOST_ROWS else ""
     heads = (*map(axis_title, axes), "run", "state", "requests", "attainment", "goodput (req/s)",
              *(f"{metric.label} p99 (ms)" for metric in headline()))  # fmt: skip
     return Table(f"runs, scored under their own SLO{more}", heads, tuple(rows[:MOST_ROWS]), len(axes) + 2)
 
 
-def _run(run: Info, home: Path, page: Path) -> tuple[str | Cell, ...]:
-    usable = run["valid"] and not run["overloaded"]
-    p99 = [part(part(run, "metrics"), metric.name).get("p99") for metric in headline()]
-    folder, own = home / run["folder"], ""
+def _run(run: SweptRun, home: Path, page: Path) -> tuple[str | Cell, ...]:
+    usable = run.valid and not run.overloaded
+    p99 = [run.metrics.get(metric.name, {}).get("p99") for metric in headline()]
+    folder, own = home / run.folder, ""
     if (folder / "report.html").is_file():
         own = "report.html"
     link = f"./{quote(os.path.relpath(folder, page), safe='/=,+')}/{own}" if folder.is_dir() else None
     return (
-        Cell(f"seed {clean(run['seed'])}", link=link),
-        Cell("valid" if usable else "overloaded" if run["valid"] else "not valid", good=None if usable else False),
-        f"{run['requests']:,}",
-        _format.share(run["attainment"]),
-        _format.number(run["goodput_rps"]),
+        Cell(f"seed {clean(run.seed)}", link=link),
+        Cell("valid" if usable else "overloaded" if run.valid else "not valid", good=None if usable else False),
+        f"{run.requests:,}",
+        _format.share(run.attainment),
+        _format.number(run.goodput_rps),
         *(_format.in_unit(value, "ms") if usable else "-" for value in p99),
     )
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
+def rows(info: SweepAnswer) -> Iterator[dict[str, Any]]:
     """A row per point, times in seconds and shares from 0 to 1: the form csv."""
-    for point in info["points"]:
-        row: dict[str, Any] = {**point["values"]}
-        row |= {name: point[name] for name in ("slo", "valid", "invalid", "overloaded")}
-        row["measured_requests"] = point["requests"]  # `requests` may be an axis
-        row |= _columns("attainment", point["attainment"])
-        for bound in point["bounds"]:
-            tag = "" if bound["tag"] is None else f"@{bound['tag']}"
-            if bound["percentile"] is not None:
-                row |= _columns(f"p{bound['percentile']:g}_{bound['metric']}_s{tag}", bound["value_s"])
+    for point in info.points:
+        row: dict[str, Any] = {**point.values}
+        row |= {name: getattr(point, name) for name in ("slo", "valid", "invalid", "overloaded")}
+        row["measured_requests"] = point.requests  # `requests` may be an axis
+        row |= _columns("attainment", point.attainment)
+        for bound in point.bounds:
+            tag = "" if bound.tag is None else f"@{bound.tag}"
+            if bound.percentile is not None:
+                row |= _columns(f"p{bound.percentile:g}_{bound.metric}_s{tag}", bound.value_s)
             else:
-                row |= _columns(f"attainment_{bound['metric']}{tag}", bound["attainment"])
+                row |= _columns(f"attainment_{bound.metric}{tag}", bound.attainment)
         for name in ("goodput_rps", "throughput_rps", "output_tps", "failed"):
-            row |= _columns(name, point[name])
-        for metric, parts in point["metrics"].items():
+            row |= _columns(name, getattr(point, name))
+        for metric, parts in point.metrics.items():
             for statistic, spread in parts.items():
                 row |= _columns(f"{metric}_{statistic}_s", spread)
         yield row
 
 
-def _columns(name: str, spread: Info | None) -> dict[str, Any]:
+def _columns(name: str, spread: Spread | None) -> dict[str, Any]:
     parts = {"": "mean", "_low": "low", "_high": "high", "_least": "least", "_most": "most"}
-    return {f"{name}{end}": None if spread is None else spread[part] for end, part in parts.items()}
+    return {f"{name}{end}": None if spread is None else getattr(spread, part) for end, part in parts.items()}
 
 
 def percent(value: float) -> str:
@@ -387,77 +394,77 @@ def percent(value: float) -> str:
     return f"{_format.option(value * 100)}%"
 
 
-def _bound(bound: Info) -> str:
-    percentile = "" if bound["percentile"] is None else f" p{bound['percentile']:g}"
-    return f"{bound['metric']}{percentile}{'' if bound['tag'] is None else '@' + clean(bound['tag'])}"
+def _bound(bound: SweptBound) -> str:
+    percentile = "" if bound.percentile is None else f" p{bound.percentile:g}"
+    return f"{bound.metric}{percentile}{'' if bound.tag is None else '@' + clean(bound.tag)}"
 
 
-def _within(point: Info, name: str) -> str:
+def _within(point: SweepPoint, name: str) -> str:
     """The share that met a bound; of a bound on a percentile its value, beside the limit where it is broken."""
-    bound = next((bound for bound in point["bounds"] if _bound(bound) == name), None)
+    bound = next((bound for bound in point.bounds if _bound(bound) == name), None)
     if bound is None:
         return "-"
-    if bound["percentile"] is None:
-        return _mean(bound["attainment"], _format.share)
-    value = "too many failed" if bound["value_s"] is None else _format.seconds(bound["value_s"]["mean"])
-    return value if bound["passed"] else f"{value} > {_format.seconds(bound['limit_s'])}"
+    if bound.percentile is None:
+        return _mean(bound.attainment, _format.share)
+    value = "too many failed" if bound.value_s is None else _format.seconds(bound.value_s.mean)
+    return value if bound.passed else f"{value} > {_format.seconds(bound.limit_s)}"
 
 
-def _values(names: Sequence[str], point: Info) -> list[str]:
-    return [clean(point["values"][name]) for name in names]
+def _values(names: Sequence[str], point: SweepPoint) -> list[str]:
+    return [clean(point.values[name]) for name in names]
 
 
-def _mean(spread: Info | None, shown: Callable[[float | None], str]) -> str:
-    return "-" if spread is None else shown(spread["mean"])
+def _mean(spread: Spread | None, shown: Callable[[float | None], str]) -> str:
+    return "-" if spread is None else shown(spread.mean)
 
 
-def _interval(spread: Info | None) -> str:
-    if spread is None or spread["low"] is None:
+def _interval(spread: Spread | None) -> str:
+    if spread is None or spread.low is None:
         return "-"
-    return f"{_format.share(spread['low']).removesuffix('%')} .. {_format.share(spread['high'])}"
+    return f"{_format.share(spread.low).removesuffix('%')} .. {_format.share(spread.high)}"
 
 
-def _range(spread: Info | None) -> str:
-    if spread is None or spread["n"] < 2:
+def _range(spread: Spread | None) -> str:
+    if spread is None or spread.n < 2:
         return "-"
-    return f"{_format.share(spread['least']).removesuffix('%')} .. {_format.share(spread['most'])}"
+    return f"{_format.share(spread.least).removesuffix('%')} .. {_format.share(spread.most)}"
 
 
-def _latencies(point: Info, timed: Sequence[str]) -> Iterator[str]:
+def _latencies(point: SweepPoint, timed: Sequence[str]) -> Iterator[str]:
     """In milliseconds; none where the queue grew, because they would tell how long the run was."""
     for name in timed:
-        parts = point["metrics"].get(name) or {}
+        parts = point.metrics.get(name) or {}
         yield from (_mean(parts.get(statistic), lambda v: _format.in_unit(v, "ms")) for statistic in PERCENTILES)
 
 
-def _of(point: Info, name: str) -> str:
-    """How many runs of the point are so, of how many; '-' for none."""
-    return f"{point[name]} of {point['valid'] + point['invalid']}" if point[name] else "-"
+def _of(runs: int, point: SweepPoint) -> str:
+    """So many of the runs of the point; '-' for none."""
+    return f"{runs} of {point.valid + point.invalid}" if runs else "-"
 
 
-def _repeat(info: Info) -> str:
+def _repeat(info: SweepAnswer) -> str:
     """The command that repeats the sweep."""
-    axes = {axis["name"]: [str(value) for value in axis["values"]] for axis in info["axes"]}
-    seeds = info["seeds"]
+    axes = {axis.name: [str(value) for value in axis.values] for axis in info.axes}
+    seeds = info.seeds
     counted = bool(seeds) and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
     own = {
         "rate": _listed(axes[RATE]) if RATE in axes else None,
         "seeds": str(len(seeds)) if counted else ",".join(map(str, seeds)),
         "seed": seeds[0] or None if counted else None,
-        "fail-under": info["fail_under"],
-        "goal": ",".join(map(percent, info["goals"])),
+        "fail-under": info.fail_under,
+        "goal": ",".join(map(percent, info.goals)),
     }
     over = [f"--over {shlex.quote(f'{clean(n)}={clean(_listed(v), None)}')}" for n, v in axes.items() if n != RATE]
-    return " ".join([_command("sweep", {**info["spec"], **own}), *over])
+    return " ".join([_command("sweep", {**info.spec, **own}), *over])
 
 
-def _capacity(info: Info) -> str | None:
+def _capacity(info: SweepAnswer) -> str | None:
     """The command that finds the capacity with its interval; None for a sweep that is not over the rate of an SLO."""
-    if not info["spec"].get("slo") or all(axis["name"] != RATE for axis in info["axes"]):
+    if not info.spec.get("slo") or all(axis.name != RATE for axis in info.axes):
         return None
-    fixed = {axis["name"]: axis["values"][0] for axis in info["axes"] if axis["name"] != RATE}
+    fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE}
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
-    return _command("capacity", {**info["spec"], **plain, "goal": ",".join(map(percent, info["goals"]))})
+    return _command("capacity", {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))})
 
 
 def _listed(values: list[str]) -> str:
@@ -472,11 +479,11 @@ def _command(name: str, options: Mapping[str, Any]) -> str:
     return " ".join(["bench", name, *words])
 
 
-def _used(info: Info, study: Study | None) -> Facts:
-    stored = _first_run(study)
-    rows = [("clock", clean(info["clock"])), ("seeds", clean(", ".join(map(str, info["seeds"])), 300))]
+def _used(info: SweepAnswer, study: Study | None) -> Facts:
+    own, stored = encode(info), encode(_first_run(study))
+    rows = [("clock", clean(info.clock)), ("seeds", clean(", ".join(map(str, info.seeds)), 300))]
     for title in ("spec", "traffic", "backend", "versions"):
-        rows += [(f"{title}: {name}", value) for name, value in flat(part(info, title))]
-    for title in ("host", *(name for name in ("workload", "backend") if not part(info, name))):
+        rows += [(f"{title}: {name}", value) for name, value in flat(part(own, title))]
+    for title in ("host", *(name for name in ("workload", "backend") if not part(own, name))):
         rows += [(f"first run, {title}: {name}", value) for name, value in flat(part(stored, title))]
     return tuple(rows)

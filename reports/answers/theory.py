@@ -5,31 +5,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.experiments.theory import tables
+from harness.experiments.theory.tables import TheoryAnswer
 from reports import _format, figures
 from reports._format import clean
-from reports._system import part
 from reports.document import Block, Document, Figure, Section, Table
-
-Info = Mapping[str, Any]
 
 _UNITS = {"_s": "s", "_rps": "req/s", "_tokens": "tokens", "_bytes": "bytes"}
 
 
-def document(info: Info, path: Path | None = None) -> Document:
+def document(info: TheoryAnswer, path: Path | None = None) -> Document:
     """The report of a form; with `path` that of a page, with figures."""
     # beside the formula: as a column, or as the memory modes of `bench theory kv`
-    heads = [column["head"] for table in info["tables"] for column in table["columns"]]
-    simulated = bool(info["given"].get("kv")) or any(head.startswith("simulated") for head in heads)
-    blocks: tuple[Block, ...] = (*map(_table, info["tables"]), *(clean(note, None) for note in info["notes"]))
+    heads = [column.head for table in info.tables for column in table.columns]
+    simulated = bool(info.given.get("kv")) or any(head.startswith("simulated") for head in heads)
+    blocks: tuple[Block, ...] = (*map(_table, info.tables), *(clean(note, None) for note in info.notes))
     return Document(
-        title=f"bench theory {clean(info['form'], 40)}",
-        subtitle=" ".join(clean(sentence, None) for sentence in info["sentences"]),
+        title=f"bench theory {clean(info.form, 40)}",
+        subtitle=" ".join(clean(sentence, None) for sentence in info.sentences),
         mark="BY FORMULA AND SIMULATION" if simulated else "BY FORMULA",
         good=None,
         findings=(),
-        key_facts=tuple((_name(k), clean(_value(v), 200)) for k, v in info["given"].items() if v is not None),
+        key_facts=tuple((_name(k), clean(_value(v), 200)) for k, v in info.given.items() if v is not None),
         sections=(Section("tables", "Numbers", blocks if path is None else (*blocks, *_figures(info))),),
-        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in part(info, "versions").items()),
+        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in info.versions.items()),
         definitions=(),
     )
 
@@ -48,24 +47,26 @@ def _value(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return _format.option(value, 12)
-    if isinstance(value, list):
-        return ", ".join(f"({','.join(map(_value, one))})" if isinstance(one, list) else _value(one) for one in value)
+    if isinstance(value, list | tuple):
+        return ", ".join(
+            f"({','.join(map(_value, one))})" if isinstance(one, list | tuple) else _value(one) for one in value
+        )
     return str(value)
 
 
-def _table(one: Info) -> Table:
-    units = [column["unit"] for column in one["columns"]]
+def _table(one: tables.Table) -> Table:
+    units = [column.unit for column in one.columns]
     left = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
     rows = tuple(
-        tuple(clean(_cell(value, unit), 200) for value, unit in zip(row, units, strict=True)) for row in one["rows"]
+        tuple(clean(_cell(value, unit), 200) for value, unit in zip(row, units, strict=True)) for row in one.rows
     )
-    return Table(clean(one["title"], 100), tuple(clean(column["head"], 60) for column in one["columns"]), rows, left)
+    return Table(clean(one.title, 100), tuple(clean(column.head, 60) for column in one.columns), rows, left)
 
 
-def _figures(info: Info) -> Iterator[Figure]:
+def _figures(info: TheoryAnswer) -> Iterator[Figure]:
     (row,) = figures.of("theory").values()
-    for number, picture in enumerate(info["pictures"], start=1):
-        yield Figure(f"picture-{number}", clean(picture["title"], 100), partial(row.draw, picture))
+    for number, picture in enumerate(info.pictures, start=1):
+        yield Figure(f"picture-{number}", clean(picture.title, 100), partial(row.draw, picture))
 
 
 def _cell(value: Any, unit: str) -> str:
@@ -96,10 +97,10 @@ _CELLS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
+def rows(info: TheoryAnswer) -> Iterator[dict[str, Any]]:
     """A row per row of each table; times in seconds, shares from 0 to 1."""
-    for one in info["tables"]:
-        heads = [column["head"] for column in one["columns"]]
+    for one in info.tables:
+        heads = [column.head for column in one.columns]
         before = [heads[:number].count(head) for number, head in enumerate(heads)]  # two columns may share a head
         names = [f"{head} {count + 1}" if count else head for head, count in zip(heads, before, strict=True)]
-        yield from ({"table": one["title"], **dict(zip(names, row, strict=True))} for row in one["rows"])
+        yield from ({"table": one.title, **dict(zip(names, row, strict=True))} for row in one.rows)

@@ -1,17 +1,16 @@
 """The report of `bench validate --against`: how far simulated numbers are from measured ones, and where."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.data.codec import encode
+from harness.experiments.validate.answer import ErrorRow, PairRow, TargetRow, ValidateAnswer, ValidationRow
 from reports import _format, figures
 from reports._format import clean
-from reports._system import part
 from reports._validated import limit, name, size, unit, verdict
 from reports.document import Block, Cell, Document, Figure, Finding, Section, Table
-
-Info = Mapping[str, Any]
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 60, 200
 """Pairs that are shown."""
@@ -25,41 +24,41 @@ _DEFINITIONS = (
 )
 
 
-def document(info: Info, path: Path | None = None) -> Document:
+def document(info: ValidateAnswer, path: Path | None = None) -> Document:
     """The report of a validation; with `path` that of a page, with figures."""
-    found = info["validations"]
-    targets = [target for one in found for target in one["targets"]]
-    missed = sum(not target["holds"] for target in targets)
+    found = info.validations
+    targets = [target for one in found for target in one.targets]
+    missed = sum(not target.holds for target in targets)
     most = MOST_ROWS if path is None else MOST_ROWS_ON_PAGE
     return Document(
-        title=f"Simulator against {', '.join(clean(one['name'], 60) for one in found)}",
-        subtitle="; ".join(clean(one["title"], 200) for one in found),
+        title=f"Simulator against {', '.join(clean(one.name, 60) for one in found)}",
+        subtitle="; ".join(clean(one.title, 200) for one in found),
         mark=f"{missed} OF {len(targets)} MISSED" if missed else "TARGETS MET" if targets else "NO TARGET",
         good=not missed if targets else None,
         findings=tuple(
             Finding(
-                f"{clean(one['name'], 60)}: {verdict(one)}",
-                all(target["holds"] for target in one["targets"]) if one["targets"] else None,
+                f"{clean(one.name, 60)}: {verdict(one)}",
+                all(target.holds for target in one.targets) if one.targets else None,
             )
             for one in found
         ),
-        key_facts=tuple((clean(one["name"], 60), clean(text, 400)) for one in found for text in one["setting"]),
+        key_facts=tuple((clean(one.name, 60), clean(text, 400)) for one in found for text in one.setting),
         sections=tuple(
             Section(
                 f"against-{number}",
-                clean(one["name"], 80),
+                clean(one.name, 80),
                 (*_tables(one, most), *(() if path is None else _figures(one, number))),
             )
             for number, one in enumerate(found, start=1)
         ),
-        commands=(clean(info["command"], None),),
-        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in part(info, "versions").items()),
+        commands=(clean(info.command, None),),
+        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in info.versions.items()),
         definitions=_DEFINITIONS,
     )
 
 
-def _tables(one: Info, most: int) -> Iterator[Table]:
-    if one["targets"]:
+def _tables(one: ValidationRow, most: int) -> Iterator[Table]:
+    if one.targets:
         heads: tuple[str, ...] = (
             "metric",
             "error over what was not calibrated on",
@@ -68,61 +67,61 @@ def _tables(one: Info, most: int) -> Iterator[Table]:
             "target",
             "published",
         )
-        yield Table("targets", heads, tuple(map(_target, one["targets"])), 2, 2)
-    if one["errors"]:
+        yield Table("targets", heads, tuple(map(_target, one.targets)), 2, 2)
+    if one.errors:
         heads = ("metric", "worst at", "scored", "seen", "mean error", "bias", "RMSE", "largest")
-        rows = tuple(map(_error, one["errors"]))
+        rows = tuple(map(_error, one.errors))
         yield Table("errors by metric, of what the calibration did not see", heads, rows, 2)
-    pairs, more = one["pairs"], ""
+    pairs, more = one.pairs, ""
     if len(pairs) > most:
-        pairs = sorted((pair for pair in pairs if not pair["calibrated"]), key=lambda pair: -abs(pair["error"]))[:most]
-        more = f": the {len(pairs)} furthest apart of {len(one['pairs']):,}; all of them are in the JSON of --out"
+        pairs = sorted((pair for pair in pairs if not pair.calibrated), key=lambda pair: -abs(pair.error))[:most]
+        more = f": the {len(pairs)} furthest apart of {len(one.pairs):,}; all of them are in the JSON of --out"
     if pairs:
         heads = ("run", "metric", "measured", "simulated", "error")
         yield Table(f"measured and simulated{more}", heads, tuple(map(_pair, pairs)), 2)
 
 
-def _target(row: Info) -> tuple[str | Cell, ...]:
+def _target(row: TargetRow) -> tuple[str | Cell, ...]:
     return (
-        name(row["metric"]),
-        clean(row["how"], 60),
-        limit(row, row["limit"]),
-        limit(row, row["obtained"]),
-        Cell("met" if row["holds"] else "MISSED", good=bool(row["holds"])),
-        clean(row["published"] or "-", 200),
+        name(row.metric),
+        clean(row.how, 60),
+        limit(row, row.limit),
+        limit(row, row.obtained),
+        Cell("met" if row.holds else "MISSED", good=row.holds),
+        clean(row.published or "-", 200),
     )
 
 
-def _error(row: Info) -> tuple[str, ...]:
+def _error(row: ErrorRow) -> tuple[str, ...]:
     return (
-        name(row["metric"]),
-        clean(row["worst"], 60),
-        f"{row['pairs']:,}",
-        f"{row['calibrated']:,}",
-        size(row["mean"], row["unit"]),
-        size(row["bias"], row["unit"], signed=True),
-        size(row["rmse"], row["unit"]),
-        size(row["largest"], row["unit"]),
+        name(row.metric),
+        clean(row.worst, 60),
+        f"{row.pairs:,}",
+        f"{row.calibrated:,}",
+        size(row.mean, row.unit),
+        size(row.bias, row.unit, signed=True),
+        size(row.rmse, row.unit),
+        size(row.largest, row.unit),
     )
 
 
-def _pair(pair: Info) -> tuple[str, ...]:
-    metric = pair["metric"]
-    sides = (pair["measured"], pair["simulated"])
+def _pair(pair: PairRow) -> tuple[str, ...]:
+    metric = pair.metric
+    sides = (pair.measured, pair.simulated)
     return (
-        clean(pair["setting"], 80),
+        clean(pair.setting, 80),
         name(metric),
         *(f"{side:.1f}%" if metric.endswith("_pct") else _format.seconds(side) for side in sides),
-        CALIBRATED if pair["calibrated"] else size(pair["error"], unit(metric), signed=True),
+        CALIBRATED if pair.calibrated else size(pair.error, unit(metric), signed=True),
     )
 
 
-def _figures(one: Info, number: int) -> Iterator[Block]:
+def _figures(one: ValidationRow, number: int) -> Iterator[Block]:
     for key, row in figures.of("validate").items():
         yield Figure(f"{key}-{number}", row.title, partial(row.draw, one))
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
+def rows(info: ValidateAnswer) -> Iterator[dict[str, Any]]:
     """A row per pair; times in seconds, errors in percent, or in points where the metric is a percentage."""
-    for one in info["validations"]:
-        yield from ({"validation": one["name"], **pair} for pair in one["pairs"])
+    for one in info.validations:
+        yield from ({"validation": one.name, **encode(pair)} for pair in one.pairs)

@@ -113,11 +113,11 @@ def _point(info: Mapping[str, Any]) -> tuple[Mapping[str, str], str]:
     rows = [row for row in rows if row["metric"] == rows[0]["metric"]]
     if not rows:
         first: Mapping[str, str] = next((pair.get("point") or {} for pair in info["pairs"]), {})
-        return first, _said({"point": first}, "the first point") if first else ""
+        return first, _reason({"point": first}, "the first point") if first else ""
     most = max(rows, key=lambda row: abs(row["head"] - row["base"]))
     name = "the attainment" if most["metric"] == "attainment" else "the goodput"
-    return most["point"], _said(most, f"where {name} of the two sides differs most") if most["point"] else ""
+    return most["point"], _reason(most, f"where {name} of the two sides differs most") if most["point"] else ""
 
 
-def _said(row: Row, why: str) -> str:
+def _reason(row: Row, why: str) -> str:
     return f"{clean(wording.where(row))}, {why}"

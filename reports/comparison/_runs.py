@@ -55,10 +55,10 @@ def searches(info: Mapping[str, Any], beside: Path) -> dict[str, Mapping[str, An
     for side in ("base", "head"):
         places = _places(Path(str(pair.get(f"{side}_run") or "")), beside)
         kept = (answers.of(place) for place in places if (place / SEARCH).is_file())
-        told = next((told for told in kept if told is not None and told["kind"] == "capacity"), None)
-        if told is None:
+        search = next((one for one in kept if one is not None and answers.kind_of(one) == "capacity"), None)
+        if search is None:
             return {}
-        found[side] = told
+        found[side] = answers.encode(search)
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from harness.experiments.place.place_json import PlaceAnswer, PlacedUnit
 from reports import _format
 from reports._format import in_figure
 from reports.figures import style
@@ -154,34 +155,36 @@ _ROW, _BETWEEN = 24, 80
 """Pixels of a placement, and from one panel to the next."""
 
 
-def placed(info: Info) -> go.Figure | str:
+def placed(info: PlaceAnswer) -> go.Figure | str:
     """A row for each placement, the best of its group on top; halves of a placement in a panel of their own."""
-    every = info.get("candidates") or []
+    every = info.candidates
     if not every:
         return NOTHING_PLACED
-    groups = {kind: [one for one in every if one["kind"] == kind][:MOST] for kind in (*_PLACED, *_HALVES)}
-    groups["apart"] = [one for one in info["best"] if one["algorithm"] == "high"]
+    groups: dict[str, Sequence[PlacedUnit]] = {
+        kind: [one for one in every if one.kind == kind][:MOST] for kind in (*_PLACED, *_HALVES)
+    }
+    groups["apart"] = [one for one in info.best if one.algorithm == "high"]
     panels = [
         panel for styles in (_PLACED, _HALVES) if (panel := [(styles[k], groups[k]) for k in styles if groups[k]])
     ]
     heights = [_ROW * (sum(len(group) for _, group in panel) + 1) for panel in panels]
     inner = sum(heights) + _BETWEEN * (len(panels) - 1)
     drawn = style.panels(heights, 100 + inner, shared=False, spacing=_BETWEEN / inner if len(panels) > 1 else 0)
-    objective = info["objective"]
-    title = "rate per GPU (req/s)" if objective["name"] == "gpu" else str(objective["unit"])
+    objective = info.objective
+    title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
     for row, panel in enumerate(panels, start=1):
         for (name, look), group in panel:
-            _placements(drawn, group, name, look, str(objective["unit"]), row)
+            _placements(drawn, group, name, look, objective.unit, row)
         y = style.axis("", autorange="reversed", type="category")
         style.axes(drawn, style.axis(title, rangemode="tozero"), y, row)
     values = {"Placements that met the SLO": ["none at any rate"]}
-    if info["best"]:
-        best = info["best"][0]
-        values = {f"Best ({best['algorithm']})": [
-            in_figure(best["name"], 60), f"{_format.number(best['value'], 4)} {objective['unit']}"
+    if info.best:
+        best = info.best[0]
+        values = {f"Best ({best.algorithm})": [
+            in_figure(best.name, 60), f"{_format.number(best.value, 4)} {objective.unit}"
         ]}  # fmt: skip
     shown = sum(len(group) for kind, group in groups.items() if kind != "apart")
-    intervals = any(one["low_per_gpu_rps"] is not None for one in every)
+    intervals = any(one.low_per_gpu_rps is not None for one in every)
     return style.done(drawn, style.finding(values), [
         f"The best {shown} of {len(every)} candidates are drawn." if shown < len(every) else "",
         "Behind a name: (tp, pp).",
@@ -191,17 +194,18 @@ def placed(info: Info) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def _placements(drawn: go.Figure, group: Sequence[Info], name: str, look: Look, unit: str, row: int) -> None:
-    names = [in_figure(f"{one['name']}, {one['gpus']} x {one['hardware']}", 60) for one in group]
+def _placements(drawn: go.Figure, group: Sequence[PlacedUnit], name: str, look: Look, unit: str, row: int) -> None:
+    names = [in_figure(f"{one.name}, {one.gpus} x {one.hardware}", 60) for one in group]
     error = {"type": "data", "symmetric": False, "color": look.color, "array": [*_ends(group, "high", 1)],
              "arrayminus": [*_ends(group, "low", -1)]}  # fmt: skip
-    style.curve(drawn, [one["value"] for one in group], names, name, look, f"%{{y}}: %{{x:.4r}} {unit}", row=row,
+    style.curve(drawn, [one.value for one in group], names, name, look, f"%{{y}}: %{{x:.4r}} {unit}", row=row,
                 mode="markers", size=10, error_x=error)  # fmt: skip
 
 
-def _ends(group: Sequence[Info], end: str, sign: int) -> Iterator[float]:
+def _ends(group: Sequence[PlacedUnit], end: str, sign: int) -> Iterator[float]:
     """How far an end of the interval is from the value; 0 where there is no interval."""
     for one in group:
-        rate, value = one["rate_per_gpu_rps"], one[f"{end}_per_gpu_rps"]
+        rate = one.rate_per_gpu_rps
+        value = one.low_per_gpu_rps if end == "low" else one.high_per_gpu_rps
         far = 0.0 if value is None else max(0.0, sign * (value - rate))
-        yield far * one["value"] / rate if rate else 0.0
+        yield far * one.value / rate if rate else 0.0

@@ -1,18 +1,18 @@
 """Simulator against real, over the rate and as a plane; and closed forms with what was simulated beside them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import Any
 
 import plotly.graph_objects as go
 
+from harness.experiments.theory.tables import Picture
+from harness.experiments.validate.answer import PairRow, ValidationRow
 from reports import _format
 from reports import _validated as wording
 from reports._format import in_figure
 from reports.figures import style
 from reports.figures.style import Look
 
-Pair = Mapping[str, Any]
 MOST = 2000
 """Points that are drawn."""
 
@@ -40,28 +40,28 @@ def look_of(place: int) -> Look:
     return _STYLES[slot]._replace(dash=other.dash, symbol=other.symbol)
 
 
-def _by(pairs: Sequence[Pair], key: str) -> dict[str, list[Pair]]:
-    found: dict[str, list[Pair]] = {}
+def _by(pairs: Sequence[PairRow], key: str) -> dict[str, list[PairRow]]:
+    found: dict[str, list[PairRow]] = {}
     for pair in pairs:
-        found.setdefault(wording.unit(pair["metric"]) if key == "unit" else pair[key], []).append(pair)
+        found.setdefault(wording.unit(pair.metric) if key == "unit" else getattr(pair, key), []).append(pair)
     return found
 
 
-def _at_rates(one: Mapping[str, Any]) -> list[Pair]:
+def _at_rates(one: ValidationRow) -> list[PairRow]:
     """The pairs that have a rate; none where that is the same for all."""
-    pairs = [pair for pair in one["pairs"] if pair["x"] is not None]
-    return pairs if len({pair["x"] for pair in pairs}) > 1 else []
+    pairs = [pair for pair in one.pairs if pair.x is not None]
+    return pairs if len({pair.x for pair in pairs}) > 1 else []
 
 
-def _notes(pairs: Sequence[Pair], drawn: int) -> list[str]:
-    seen = any(pair["calibrated"] for pair in pairs)
+def _notes(pairs: Sequence[PairRow], drawn: int) -> list[str]:
+    seen = any(pair.calibrated for pair in pairs)
     return [
         "Hollow marks were seen by the calibration and are not scored." if seen else "",
         style.reduced(len(pairs), drawn, "points", "evenly chosen"),
     ]
 
 
-def real_curves(one: Mapping[str, Any]) -> go.Figure | str:
+def real_curves(one: ValidationRow) -> go.Figure | str:
     """Each metric against the rate: measured with marks and solid lines, simulated hollow and dashed."""
     pairs = _at_rates(one)
     if not pairs:
@@ -74,15 +74,15 @@ def real_curves(one: Mapping[str, Any]) -> go.Figure | str:
             for side, dash in (("measured", "solid"), ("simulated", "dash")):
                 look, name = look_of(place)._replace(dash=dash), f"{in_figure(curve)} {side}".strip()
                 symbols = look.symbols(side == "simulated" for _ in points)
-                ordered = sorted(points, key=lambda pair: float(pair["x"]))
+                ordered = sorted(points, key=lambda pair: pair.x or 0.0)
                 style.curve(
-                    drawn, [pair["x"] for pair in ordered], [pair[side] for pair in ordered], name, look,
+                    drawn, [pair.x for pair in ordered], [getattr(pair, side) for pair in ordered], name, look,
                     "%{x:.4r} req/s: %{y:.4r}", row=row, size=9, symbols=symbols, legendgroup=name,
                     showlegend=row == 1,
                 )  # fmt: skip
         y = style.share_axis(f"{wording.name(metric)} (%)") | {"range": [-3, 104]}
         if not metric.endswith("_pct"):
-            values = [float(pair[side]) for pair in group for side in ("measured", "simulated")]
+            values = [float(getattr(pair, side)) for pair in group for side in ("measured", "simulated")]
             y = style.log_axis(f"{wording.name(metric)} (s)", values, title_standoff=10)
         style.axes(drawn, style.axis("rate (req/s)" if row == len(shown) else ""), y, row)
     more = len(every) - len(shown)
@@ -91,7 +91,7 @@ def real_curves(one: Mapping[str, Any]) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def real_error_rate(one: Mapping[str, Any]) -> go.Figure | str:
+def real_error_rate(one: ValidationRow) -> go.Figure | str:
     """Error against rate of each metric, so that it is seen where on the curve it breaks; in percent, and in points."""
     pairs = _at_rates(one)
     if not pairs:
@@ -102,39 +102,37 @@ def real_error_rate(one: Mapping[str, Any]) -> go.Figure | str:
     places = count()
     for row, (unit, (found, groups)) in enumerate(units.items(), start=1):
         for name, group in groups.items():
-            ordered, look = sorted(group, key=lambda pair: float(pair["x"])), look_of(next(places))._replace(width=1.5)
+            ordered, look = sorted(group, key=lambda pair: pair.x or 0.0), look_of(next(places))._replace(width=1.5)
             style.curve(
-                drawn, [pair["x"] for pair in ordered], [pair["error"] for pair in ordered], name, look,
+                drawn, [pair.x for pair in ordered], [pair.error for pair in ordered], name, look,
                 "%{x:.4r} req/s: %{y:+.2f}", row=row, size=9,
-                symbols=look.symbols(pair["calibrated"] for pair in ordered),
+                symbols=look.symbols(pair.calibrated for pair in ordered),
             )  # fmt: skip
-        small = all(abs(pair["error"]) < _LEAST for pair in found)
+        small = all(abs(pair.error) < _LEAST for pair in found)
         y = style.axis(f"error ({unit})", **({"range": [-_LEAST, _LEAST]} if small else {}))
         style.axes(drawn, style.axis("rate (req/s)" if row == len(units) else ""), y, row)
         style.level(drawn, 0, row=row)
     worst = []
-    for unit, found in _by([pair for pair in pairs if not pair["calibrated"]] or pairs, "unit").items():
-        most = max(found, key=lambda pair: abs(pair["error"]))
-        error = wording.size(most["error"], unit, signed=True)
-        worst.append(f"{error} ({wording.name(most['metric'])} at {_format.option(most['x'])} req/s)")
+    for unit, found in _by([pair for pair in pairs if not pair.calibrated] or pairs, "unit").items():
+        most = max(found, key=lambda pair: abs(pair.error))
+        error = wording.size(most.error, unit, signed=True)
+        worst.append(f"{error} ({wording.name(most.metric)} at {_format.option(most.x or 0.0)} req/s)")
     return style.done(drawn, style.finding({"Largest error": worst}), _notes(pairs, len(pairs)))
 
 
-def _groups(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+def _groups(pairs: Sequence[PairRow]) -> dict[str, list[PairRow]]:
     """The pairs by curve and metric, under a name for the legend."""
-    found: dict[str, list[Pair]] = {}
+    found: dict[str, list[PairRow]] = {}
     for pair in pairs:
-        curve = f", {pair['curve']}" if pair["curve"] else ""
-        found.setdefault(in_figure(f"{wording.name(pair['metric'])}{curve}", 70), []).append(pair)
+        curve = f", {pair.curve}" if pair.curve else ""
+        found.setdefault(in_figure(f"{wording.name(pair.metric)}{curve}", 70), []).append(pair)
     return found
 
 
-def real_plane(one: Mapping[str, Any]) -> go.Figure | str:
+def real_plane(one: ValidationRow) -> go.Figure | str:
     """Simulated against measured seconds, a mark for each run and metric, with the diagonal where both agree."""
     pairs = [
-        pair
-        for pair in one["pairs"]
-        if not pair["metric"].endswith("_pct") and pair["measured"] > 0 and pair["simulated"] > 0
+        pair for pair in one.pairs if not pair.metric.endswith("_pct") and pair.measured > 0 and pair.simulated > 0
     ]
     if not pairs:
         return NO_TIMES
@@ -143,36 +141,36 @@ def real_plane(one: Mapping[str, Any]) -> go.Figure | str:
     for place, (metric, group) in enumerate(_by(shown, "metric").items()):
         look = look_of(place)
         style.curve(
-            drawn, [pair["measured"] for pair in group], [pair["simulated"] for pair in group], wording.name(metric),
+            drawn, [pair.measured for pair in group], [pair.simulated for pair in group], wording.name(metric),
             look, "measured %{x:.4r} s, simulated %{y:.4r} s", mode="markers",
-            symbols=look.symbols(pair["calibrated"] for pair in group), marker={"opacity": 0.8},
+            symbols=look.symbols(pair.calibrated for pair in group), marker={"opacity": 0.8},
         )  # fmt: skip
-    values = [float(pair[side]) for pair in shown for side in ("measured", "simulated")]
+    values = [float(getattr(pair, side)) for pair in shown for side in ("measured", "simulated")]
     style.diagonal(drawn, [min(values), max(values)], "both alike")
     style.axes(drawn, style.log_axis("measured (s)", values), style.log_axis("simulated (s)", values))
-    scored = [pair for pair in pairs if not pair["calibrated"]] or pairs
-    near = sum(abs(pair["error"]) <= 10 for pair in scored)
+    scored = [pair for pair in pairs if not pair.calibrated] or pairs
+    near = sum(abs(pair.error) <= 10 for pair in scored)
     finding = style.finding({"Simulated times within 10% of the measured ones": [f"{near:,} of {len(scored):,}"]})
     return style.done(drawn, finding, _notes(pairs, len(shown)))
 
 
-def formula(picture: Mapping[str, Any]) -> go.Figure | str:
+def formula(picture: Picture) -> go.Figure | str:
     """Every line of a closed form; simulated points as open marks of the colour of their formula."""
-    lines = [line for line in picture["lines"] if line["points"]]
+    lines = [line for line in picture.lines if line.points]
     if not lines:
         return "This form has no curve."
     drawn = style.new()
-    places = {name: place for place, name in enumerate(dict.fromkeys(line["name"] for line in lines))}
+    places = {name: place for place, name in enumerate(dict.fromkeys(line.name for line in lines))}
     for line in lines:
-        look, name = look_of(places[line["name"]]), in_figure(line["name"], 60)
-        x, y = zip(*line["points"], strict=True)
-        if line["simulated"]:
+        look, name = look_of(places[line.name]), in_figure(line.name, 60)
+        x, y = zip(*line.points, strict=True)
+        if line.simulated:
             mark = {"size": 10, "symbol": f"{look.symbol}-open", "color": look.color}
             drawn.add_scatter(x=x, y=y, name=f"{name}, simulated", mode="markers", marker=mark)
         else:
             drawn.add_scatter(x=x, y=y, name=name, mode="lines", line=look.line)
-    values, title = [y for line in lines for _, y in line["points"]], in_figure(picture["y"])
-    y_axis = style.log_axis(title, values) if picture["y_log"] else style.axis(title, rangemode="tozero")
-    style.axes(drawn, style.axis(in_figure(picture["x"])), y_axis)
-    note = "Open marks were simulated." if any(line["simulated"] for line in lines) else ""
-    return style.done(drawn, f"{in_figure(picture['title'], 100)}.", [note])
+    values, title = [y for line in lines for _, y in line.points], in_figure(picture.y)
+    y_axis = style.log_axis(title, values) if picture.y_log else style.axis(title, rangemode="tozero")
+    style.axes(drawn, style.axis(in_figure(picture.x)), y_axis)
+    note = "Open marks were simulated." if any(line.simulated for line in lines) else ""
+    return style.done(drawn, f"{in_figure(picture.title, 100)}.", [note])

@@ -8,7 +8,7 @@ attainment_rate(study.of_sweep(answers.of("curve"), "curve")).show()
 """
 
 from reports.study.capacity import of_capacity
-from reports.study.runs import Capacity, Kept, Point, Spread, Study, System, of_many
+from reports.study.runs import Capacity, Kept, Point, Study, System, of_many
 from reports.study.sweep import of_curve, of_sweep
 
-__all__ = ["Capacity", "Kept", "Point", "Spread", "Study", "System", "of_capacity", "of_curve", "of_many", "of_sweep"]
+__all__ = ["Capacity", "Kept", "Point", "Study", "System", "of_capacity", "of_curve", "of_many", "of_sweep"]

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.api import Bound
+from harness.data.codec import encode
 from harness.data.folder import load
 from harness.errors import BenchError, UsageError
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.store import TABLE
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
@@ -15,18 +17,19 @@ from harness.experiments.capacity.trials import Ledger, Trial, folder_name
 from harness.experiments.sweep.answer import over_seeds
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.runs import facts
+from harness.experiments.sweep.sweep_json import Spread
 from harness.metrics import slo as slos
 from harness.metrics.slo import bound_text
 from harness.stats.seeds import spread
 from reports._format import clean
-from reports._system import first, part
-from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System
+from reports._system import first
+from reports.study.runs import Capacity, Kept, Point, Study, System
 
 LONE = 0.05
 """A lowest rate below this share of the next is that of requests one by one, which no curve needs to reach."""
 
 
-def of_capacity(info: Info, path: str | Path) -> Study:
+def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     """What a search found, also one that was killed; `path` is its folder, where trials.parquet is looked for.
 
     The one source is the answer with `trials`: a row for each, in the order in which they were made. Without that
@@ -34,28 +37,28 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     """
     tried = trials(path)
     # only whole trials of the size that the capacities speak of, where the file tells it
-    answers = info.get("answers") or [part(info, "run")]
-    planned = {int(one["requests"]) for one in answers if one.get("requests")}
+    planned = {one.requests for one in info.answers} if info.answers else {info.run.requests}
+    planned.discard(None)
     whole = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
     whole.sort(key=lambda t: (t.key.rate_rps, t.key.seed))
     by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
-    slo = slos.restored(info)
+    slo = slos.restored(info.slo)
     by_request = any(bound.percentile is None for bound in slo.bounds)
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
-        Point(p["rate_rps"], p["seeds"], p["requests"], p["overloaded"], 0,
-              Spread(p["seeds"], p["attainment"], None, None, p["least"], p["most"]), ())
-        for p in info.get("curve") or [] if by_request
+        Point(p.rate_rps, p.seeds, p.requests, p.overloaded, 0,
+              Spread(p.seeds, p.attainment, None, None, p.least, p.most), ())
+        for p in info.curve if by_request
     ]  # fmt: skip
     points = points[lone([point.rate_rps for point in points]) :]
-    backend, spec = part(info, "backend"), part(info, "spec")
-    gpus = backend.get("gpus") if isinstance(backend.get("gpus"), int) and backend["gpus"] > 0 else None
+    given = info.backend.get("gpus")
+    gpus = given if isinstance(given, int) and given > 0 else None
     # as a sweep calls what was tried: 'sim, vllm-v0'
-    names = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
-    name = ", ".join(text for text in names if text) or "the system"
-    text = clean(part(info, "slo").get("text") or slos.text(slo), 400)
+    backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "", 60)
+    name = ", ".join(text for text in (backend, first(info.backend, "policy")) if text) or "the system"
+    text = clean(info.slo.text or slos.text(slo), 400)
     system = System(name, gpus, tuple(points), tuple(_capacities(info)), text)
     rows = [_row(number, t) for number, t in enumerate(tried, 1)]
-    return Study(text, goals(info), (system,), ({**info, "trials": rows},))
+    return Study(text, goals(info), (system,), ({**encode(info), "trials": rows},))
 
 
 def lone(rates_rps: Sequence[float]) -> bool:
@@ -63,10 +66,10 @@ def lone(rates_rps: Sequence[float]) -> bool:
     return len(rates_rps) > 1 and rates_rps[0] < LONE * rates_rps[1]
 
 
-def goals(info: Info) -> tuple[float, ...]:
+def goals(info: CapacityAnswer) -> tuple[float, ...]:
     """The goals of a search, rising."""
-    goals = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or [part(info, "spec").get("goal")]
-    return tuple(sorted(float(goal) for goal in goals if goal is not None))
+    own = info.spec.get("goal")
+    return tuple(sorted(info.searched_goals)) or ((float(own),) if isinstance(own, int | float) else ())
 
 
 def trials(path: str | Path) -> list[Trial]:
@@ -127,11 +130,11 @@ def share(tried: Trial, text: str) -> float | None:
     return found.met / found.of if found is not None and found.of else None
 
 
-def _capacities(info: Info) -> Iterator[Capacity]:
-    for one in info.get("answers") or []:
-        why = clean(one["why"] or "", 300).rstrip(".")
-        rps = None if one["state"] == "unreachable" else one["capacity_rps"]
-        yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", why)
+def _capacities(info: CapacityAnswer) -> Iterator[Capacity]:
+    for one in info.answers:
+        why = clean(one.why or "", 300).rstrip(".")
+        rps = None if one.state == "unreachable" else one.capacity_rps
+        yield Capacity(one.goal, rps, one.low_rps, one.high_rps, "searched", why)
 
 
 def _row(number: int, tried: Trial) -> dict[str, Any]:

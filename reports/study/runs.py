@@ -18,35 +18,12 @@ from harness.data import large
 from harness.data.folder import read_info
 from harness.data.run_json import RunInfo
 from harness.errors import BenchError, UsageError
+from harness.experiments.sweep.sweep_json import Spread
 from reports import _data, _format, _stages
 from reports._format import clean
 from reports._sending import floors
 
 Info = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A value over seeds: mean, 95 % interval (None where the seeds do not give one), least and greatest."""
-
-    n: int
-    mean: float
-    low: float | None
-    high: float | None
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, found: Info | None) -> Spread | None:
-        """The spread that an answer tells; None of none."""
-        return None if found is None else cls(*(found[name] for name in cls.__slots__))
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The interval where there is one, else the range over the seeds."""
-        if self.low is None or self.high is None:
-            return self.least, self.most
-        return self.low, self.high
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,34 +6,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
+from harness.data.codec import encode
 from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
+from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint
 from reports import _format
 from reports._format import clean
-from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System, infos
+from reports.study.runs import Capacity, Info, Kept, Point, Study, System, infos
 
 Where = tuple[tuple[str, Any], ...]
 
 NAMES = {"slo-scale": "SLO scale", "slo": "SLO"}
 
 
-def of_sweep(info: Info, path: str | Path) -> Study:
+def of_sweep(info: SweepAnswer, path: str | Path) -> Study:
     """What a sweep.json tells, whose runs are looked for below `path`; they may be gone."""
     home = Path(path)
-    lines: dict[Where, list[Info]] = {}
-    for point in info["points"]:
-        where = tuple((name, value) for name, value in point["values"].items() if name != RATE)
+    lines: dict[Where, list[SweepPoint]] = {}
+    for point in info.points:
+        where = tuple((name, value) for name, value in point.values.items() if name != RATE)
         lines.setdefault(where, []).append(point)
     systems = _marked(info, {where: _system(info, where, points, home) for where, points in lines.items()})
     slos = {system.slo for system in systems}
-    return Study(slos.pop() if len(slos) == 1 else "", tuple(info["goals"]), systems, (info,))
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(info.goals), systems, (encode(info),))
 
 
-def _marked(info: Info, systems: Mapping[Where, System]) -> tuple[System, ...]:
+def _marked(info: SweepAnswer, systems: Mapping[Where, System]) -> tuple[System, ...]:
     """The systems, of which one of those that share their runs stands for them: that under the SLO of the runs."""
     groups: dict[str, list[Where]] = {}
     for where, system in systems.items():
         groups.setdefault(system.made, []).append(where)
-    own = {SCALE: 1, SLO: info["spec"].get(SLO)}
+    own = {SCALE: 1, SLO: info.spec.get(SLO)}
     shown = {max(group, key=lambda where: sum(own.get(name) == value for name, value in where))
              for group in groups.values()}  # fmt: skip
     return tuple(system if where in shown else replace(system, again=True) for where, system in systems.items())
@@ -56,23 +60,23 @@ def at(values: Iterable[tuple[str, Any]]) -> str:
     return ", ".join([*rates, *filter(None, [named((name, value) for name, value in known if name != RATE)])])
 
 
-def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
+def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Path) -> System:
     found = [_point(info, point, home) for point in points]
     known = sorted((point for point in found if point is not None), key=lambda point: point.rate_rps)
-    slos = {clean(point["slo"] or "", 400) for point in points}
+    slos = {clean(point.slo or "", 400) for point in points}
     # GPUs of every run of the line; none where they differ or are unknown. Older sweeps leave it to their runs.
     counts: set[object] = set()
-    for run in (run for point in points for run in point["runs"][:1]):
-        stored = next(infos([home / run["folder"]]), None)
-        counts.add(run.get("gpus") if "gpus" in run or stored is None else stored.backend.get("gpus"))
+    for run in (run for point in points for run in point.runs[:1]):
+        stored = next(infos([home / run.folder]), None)
+        counts.add(run.gpus if run.gpus is not UNSET or stored is None else stored.backend.get("gpus"))
     gpus = counts.pop() if len(counts) == 1 else None
     return System(
-        named(where) or _alone(info["spec"]),
+        named(where) or _alone(info.spec),
         gpus if isinstance(gpus, int) and gpus > 0 else None,
         tuple(known),
         tuple(_capacities(info, dict(where))),
         slos.pop() if len(slos) == 1 else "",
-        made=named(value for value in where if value[0] not in RESCORED) or _alone(info["spec"]),
+        made=named(value for value in where if value[0] not in RESCORED) or _alone(info.spec),
     )
 
 
@@ -82,51 +86,48 @@ def _alone(spec: Mapping[str, Any]) -> str:
     return ", ".join(clean(text, 60) for text in known if text) or "the system"
 
 
-def _point(info: Info, point: Info, home: Path) -> Point | None:
-    folders = tuple(home / run["folder"] for run in point["runs"] if run["valid"])
+def _point(info: SweepAnswer, point: SweepPoint, home: Path) -> Point | None:
+    folders = tuple(home / run.folder for run in point.runs if run.valid)
     there = tuple(folder for folder in folders if (folder / "run.json").is_file() or folder.is_file())
     rate_rps = _rate(info, point, there)
     if rate_rps is None:
         return None
     return Point(
         rate_rps=rate_rps,
-        seeds=point["valid"],
-        requests=point["requests"],
-        overloaded=point["overloaded"],
-        invalid=point["invalid"],
-        attainment=Spread.of(point["attainment"]),
+        seeds=point.valid,
+        requests=point.requests,
+        overloaded=point.overloaded,
+        invalid=point.invalid,
+        attainment=point.attainment,
         bounds=tuple(
-            Kept(
-                b["text"], b["metric"], b["limit_s"], b["tag"], b["percentile"], Spread.of(b["attainment"]), b["passed"]
-            )
-            for b in point["bounds"]
+            Kept(b.text, b.metric, b.limit_s, b.tag, b.percentile, b.attainment, b.passed) for b in point.bounds
         ),
-        goodput_rps=Spread.of(point["goodput_rps"]),
-        throughput_rps=Spread.of(point["throughput_rps"]),
-        output_tps=Spread.of(point["output_tps"]),
+        goodput_rps=point.goodput_rps,
+        throughput_rps=point.throughput_rps,
+        output_tps=point.output_tps,
         metrics={
-            name: {part: spread for part, one in parts.items() if (spread := Spread.of(one)) is not None}
-            for name, parts in point["metrics"].items()
+            name: {part: spread for part, spread in parts.items() if spread is not None}
+            for name, parts in point.metrics.items()
         },
         folders=there,
     )
 
 
-def _capacities(info: Info, where: Mapping[str, Any]) -> Iterable[Capacity]:
+def _capacities(info: SweepAnswer, where: Mapping[str, Any]) -> Iterable[Capacity]:
     """Where the curve crosses each goal, by interpolation."""
-    for crossing in info["crossings"]:
-        if crossing["along"] == RATE and crossing["where"] == where:
-            why = clean(crossing["why"] or "", 300)
-            yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", why, crossing["side"])
+    for crossing in info.crossings:
+        if crossing.along == RATE and crossing.where == where:
+            why = clean(crossing.why or "", 300)
+            yield Capacity(crossing.goal, crossing.at, None, None, "interpolated", why, crossing.side)
 
 
-def _rate(info: Info, point: Info, folders: Iterable[Path]) -> float | None:
+def _rate(info: SweepAnswer, point: SweepPoint, folders: Iterable[Path]) -> float | None:
     """The requested rate, else that of the traffic itself, else (users who wait for answers) that achieved."""
-    requested = point["values"].get(RATE, info["spec"].get(RATE))
+    requested = point.values.get(RATE, info.spec.get(RATE))
     stored = next(infos(folders), None) if requested is None else None
     own = requested if stored is None else stored.workload.rate_rps
-    achieved = point["throughput_rps"]
-    rate_rps = achieved["mean"] if own is None and achieved is not None else own
+    achieved = point.throughput_rps
+    rate_rps = achieved.mean if own is None and achieved is not None else own
     return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
 
 

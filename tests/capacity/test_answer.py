@@ -4,6 +4,7 @@ import pytest
 
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.answer import UNTRIED, answer
+from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateBracket, RateVerdict
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.estimate import Estimate
 from harness.experiments.capacity.execute import run_search, set_up
@@ -11,6 +12,7 @@ from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Ledger
 from harness.options import RunSpec
+from reports import answers as pages
 from reports.answers import capacity
 from reports.document import markdown, text
 
@@ -40,17 +42,17 @@ def searched(system):
 def test_a_known_bracket_is_the_answer_when_the_budget_ends(searched):
     """What was paid for would be lost: 'not found'."""
     info = searched(4)
-    (one,) = info["answers"]
-    low, high = (one["bracket"][f"{end}_rate_rps"] for end in ("low", "high"))
+    (one,) = info.answers
+    low, high = one.bracket_rps
 
-    assert (5, "unresolved") == (info["exit_code"], one["state"])
-    assert None is one["capacity_rps"] is one["low_rps"] is one["high_rps"] is one["per_gpu_rps"]
-    assert {} == one["knees"]
+    assert (5, "unresolved") == (info.exit_code, one.state)
+    assert None is one.capacity_rps is one.low_rps is one.high_rps is one.per_gpu_rps
+    assert {} == one.knees
     assert low < 10.5
     assert high > 9.5
-    assert 1 == one["bracket"]["low_seeds"]
+    assert 1 == one.bracket.low_seeds
     for form in (text, markdown):
-        assert f"between {low:g} and {high:g} req/s, unresolved" in form.render(capacity.document(info))
+        assert f"between {low:g} and {high:g} req/s, unresolved" in form.render(pages.document(info))
     assert "was not sustained" in " ".join(capacity.notes(info, one))
     assert "bench sweep" in capacity.advice(info)[1]
 
@@ -59,10 +61,10 @@ def test_a_known_bracket_is_the_answer_when_the_budget_ends(searched):
 def test_a_trial_that_proves_nothing_ends_the_search_with_what_there_is(searched, error, code):
     """Hours of trials would be thrown away for the last one, or it would decide a rate."""
     info = searched(9, error)
-    (one,) = info["answers"]
+    (one,) = info.answers
 
-    assert (code, "unresolved", str(error)) == (info["exit_code"], one["state"], one["why"])
-    assert one["bracket"]["high_rate_rps"] is not None
+    assert (code, "unresolved", str(error)) == (info.exit_code, one.state, one.why)
+    assert one.bracket.high_rate_rps is not None
 
 
 def test_a_first_trial_that_proves_nothing_is_an_error(searched):
@@ -81,19 +83,15 @@ def test_a_first_trial_that_proves_nothing_is_an_error(searched):
 )
 def test_one_side_is_reported_as_such(low, high, reported):
     """A number would be invented for the other side."""
-    one = {
-        "goal": 0.9,
-        "state": "unresolved",
-        "capacity_rps": None,
-        "bracket": {"low_rate_rps": low, "high_rate_rps": high},
-    }
+    one = GoalCapacity(goal=0.9, state="unresolved", bracket=RateBracket(low_rate_rps=low, high_rate_rps=high))
 
-    assert f"Capacity at 90%: {reported}" == capacity.headline({}, one)
+    assert f"Capacity at 90%: {reported}" == capacity.headline(CapacityAnswer(), one)
 
 
 def test_trials_that_were_left_out_are_counted(searched):
     """A client that is late every other time would look as good as any."""
-    reported = capacity._cost({**searched(9), "invalid": ["4 req/s, seed 0: The client was late."]})
+    info = searched(9).change(invalid=["4 req/s, seed 0: The client was late."])
+    reported = dict(pages.document(info).key_facts)["Cost"]
 
     assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in reported
 
@@ -101,8 +99,8 @@ def test_trials_that_were_left_out_are_counted(searched):
 def answered(found, at_rps=None):
     """The answer of a search that found this, with its notes and warnings."""
     info = answer(set_up(SPEC, Settings(adjust=False, max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
-    (one,) = info["answers"]
-    warnings = (f"{warning.message} {warning.remedy}" for warning in capacity.document(info).warnings)
+    (one,) = info.answers
+    warnings = (f"{warning.message} {warning.remedy}" for warning in pages.document(info).warnings)
     return info, one, " ".join([*capacity.notes(info, one), *warnings])
 
 
@@ -132,11 +130,11 @@ def test_a_rate_that_the_rates_tried_decide_lies_beyond_no_interval(at_rps, verd
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
     info, one, shown = answered(SearchResult(beyond, resolved=True, bracket=tried), at_rps)
 
-    assert (verdict, None, None) == (one["at"]["verdict"], one["low_rps"], one["why"])
+    assert (verdict, None, None) == (one.at.verdict, one.low_rps, one.why)
     assert reported in shown
     assert "interval" not in shown
-    assert info["exit_code"] == (verdict == "not carried")
-    assert UNTRIED == answered(SearchResult(beyond, resolved=True, bracket=tried))[1]["why"]
+    assert info.exit_code == (verdict == "not carried")
+    assert UNTRIED == answered(SearchResult(beyond, resolved=True, bracket=tried))[1].why
 
 
 @pytest.mark.parametrize(
@@ -149,6 +147,6 @@ def test_a_rate_that_the_rates_tried_decide_lies_beyond_no_interval(at_rps, verd
 )
 def test_without_an_interval_no_rate_lies_beyond_it(state, recorded, verdict, reported):
     """A recording and a goal that no rate reaches have no interval that a rate could leave."""
-    one = {"at": {"rate_rps": 5.0, "verdict": verdict}, "low_rps": None, "state": state}
+    one = GoalCapacity(goal=0.9, state=state, at=RateVerdict(rate_rps=5.0, verdict=verdict))
 
-    assert reported == capacity._verdict({"one_traffic": recorded}, one)
+    assert reported == next(capacity.notes(CapacityAnswer(one_traffic=recorded), one))

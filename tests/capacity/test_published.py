@@ -26,8 +26,8 @@ def test_capacity_of_the_example_of_distserve() -> None:
         set_up(spec, settings(None, None, None, None, None, None, None, adjust=True)), Store(None), workers=1
     )
 
-    answer = found["answers"][0]
-    assert answer["low_rps"] < LONG_RUN < answer["high_rps"]
-    assert "p90:tpot=0.04" == answer["binding"]
-    assert pytest.approx(REPLICATED, rel=0.06) == answer["capacity_rps"]
-    assert pytest.approx(PUBLISHED, rel=0.15) == answer["capacity_rps"]
+    answer = found.answers[0]
+    assert answer.low_rps < LONG_RUN < answer.high_rps
+    assert "p90:tpot=0.04" == answer.binding
+    assert pytest.approx(REPLICATED, rel=0.06) == answer.capacity_rps
+    assert pytest.approx(PUBLISHED, rel=0.15) == answer.capacity_rps

@@ -75,9 +75,9 @@ def test_ctrl_c_is_not_called_a_spent_budget(setup, interrupted_after):
     """Who pressed Ctrl-C would look for a limit that was never set."""
     info = run_search(setup, Store(None), make=interrupted_after(9), workers=1)
 
-    assert ("interrupted", 5) == (info["state"], info["exit_code"])
-    assert "the search was interrupted" in info["answers"][0]["why"]
-    assert info["answers"][0]["needs"] is None
+    assert ("interrupted", 5) == (info.state, info.exit_code)
+    assert "the search was interrupted" in info.answers[0].why
+    assert info.answers[0].needs is None
 
 
 def test_ctrl_c_between_trials_keeps_them(setup, monkeypatch):
@@ -98,8 +98,8 @@ def test_ctrl_c_between_trials_keeps_them(setup, monkeypatch):
     monkeypatch.setattr(module, "search", search)
     info = run_search(setup, Store(None), workers=1)
 
-    assert ("interrupted", 4) == (info["state"], info["cost"]["trials"] + info["cost"]["probes"])
-    assert "the search was interrupted" in info["answers"][0]["why"]
+    assert ("interrupted", 4) == (info.state, info.cost.trials + info.cost.probes)
+    assert "the search was interrupted" in info.answers[0].why
 
 
 def test_ctrl_c_before_the_first_trial_has_no_answer(setup, interrupted_after):

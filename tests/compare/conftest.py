@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import RunInfo, encode
+from harness.data.run_json import RunInfo
 from harness.experiments.trial import simulate
 from harness.metrics import slo as slos
 from harness.metrics.summary import summarize

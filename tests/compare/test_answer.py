@@ -8,6 +8,7 @@ import pytest
 
 from harness.data.run_json import Verdict
 from harness.errors import UsageError
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import answer, gates, pairing
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
@@ -316,7 +317,10 @@ def test_points_are_named_by_the_fewest_options(stored):
 
 def test_searches_are_compared_seed_by_seed():
     """The traffic of a seed moves its capacity by 4 %; on the same seed two searches agree to 0.2 %."""
-    base = [Numbers(Path("a"), {"capacity_rps": 2.0 + 0.1 * seed}, {"clock": "virtual"}, seed) for seed in range(8)]
+    base = [
+        Numbers(Path("a"), {"capacity_rps": 2.0 + 0.1 * seed}, CapacityAnswer(clock="virtual"), seed)
+        for seed in range(8)
+    ]
     head = [replace(each, values={"capacity_rps": 0.95 * each.values["capacity_rps"]}) for each in base]
     info = answer.compare(pairing.match(base, head), Settings())
 

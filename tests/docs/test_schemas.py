@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.data.run_json import RunInfo, decode, encode
+from harness.cli import main
+from harness.data.codec import encode
+from harness.data.run_json import RunInfo, decode
+from harness.experiments import answers
 from harness.options import Given, run_spec
 from harness.runner.run import execute
 
@@ -20,6 +23,39 @@ def test_the_stored_schema_is_that_of_the_type(name: str) -> None:
     stored = (schemas.FOLDER / f"{name}.schema").read_text(encoding="utf-8")
 
     assert schemas.text(schemas.FILES[name]) == stored
+
+
+TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
+COMMANDS = {
+    "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
+    "capacity": f"capacity {TRAFFIC} --max-seeds 5",
+    "theory": "theory chunking",
+    "validate": "validate --against run --backend sim",
+    "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
+}
+"""For each kind a command that leaves its answer in a folder, or only prints it."""
+PRINTED = ("theory", "validate")
+
+
+@pytest.mark.parametrize("kind", answers.TYPES)
+def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that is printed as JSON would differ from the file that it was read from."""
+    monkeypatch.chdir(tmp_path)
+    if "--against run" in COMMANDS[kind]:
+        main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", "run"])
+        capsys.readouterr()
+    stores = [] if kind in PRINTED else ["--quiet", "--no-html", "--out", "made"]
+    main([*COMMANDS[kind].split(), "--format", "json", *stores])
+    (tmp_path / "printed.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    known = schemas.schema(answers.TYPES[kind])["$defs"][answers.TYPES[kind].__name__]["properties"]
+
+    for file in (tmp_path / "printed.json", *tmp_path.glob("made/*.json")):
+        read = answers.of(file)
+        assert isinstance(read, answers.TYPES[kind])
+        assert file.read_text(encoding="utf-8") == json.dumps(answers.encode(read), indent=2) + "\n"
+        assert set(answers.encode(read)) <= set(known)
 
 
 def test_a_run_has_the_keys_of_the_schema_and_is_written_back_as_it_was(tmp_path: Path) -> None:

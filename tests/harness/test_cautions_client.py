@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import Outcome
+from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import server_metrics_table
-from harness.data.run_json import Fidelity, OutputLengths, RunInfo, encode
+from harness.data.run_json import Fidelity, OutputLengths, RunInfo
 from harness.metrics import slo
 from harness.runner.run import exit_code
 from harness.stats.arrivals import Law

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from harness.data.codec import encode
 from harness.data.records import schedule_chunk, to_table
-from harness.data.run_json import Burstiness, Fidelity, FollowUps, encode
+from harness.data.run_json import Burstiness, Fidelity, FollowUps
 from harness.data.schedule import Schedule
 from harness.stats.arrivals import Law, dispersion, kolmogorov_smirnov
 from harness.validity.fidelity import cautions, fidelity, line, reasons

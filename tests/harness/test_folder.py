@@ -13,9 +13,10 @@ import pytest
 
 from harness.api import Step
 from harness.data import storage
+from harness.data.codec import encode
 from harness.data.folder import RunFolder, load, new_folder
 from harness.data.records import to_table
-from harness.data.run_json import RunInfo, Summary, Verdict, encode
+from harness.data.run_json import RunInfo, Summary, Verdict
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 

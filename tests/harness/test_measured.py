@@ -8,7 +8,8 @@ import pytest
 from harness.compose import render_run as render
 from harness.configs import read
 from harness.data import folder
-from harness.data.run_json import Cut, encode
+from harness.data.codec import encode
+from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.options import Given, run_spec
 from harness.runner.run import execute

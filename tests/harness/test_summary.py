@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.data.codec import encode
 from harness.data.records import to_table
-from harness.data.run_json import Described, encode
+from harness.data.run_json import Described
 from harness.metrics.measure import metrics
 from harness.metrics.quantiles import quantile, with_failures
 from harness.metrics.slo import parse, score

@@ -49,9 +49,9 @@ def searched(number: int, case: str, tolerance: str, adjust: bool) -> Searched:
     told = settings(None, None, tolerance, None, None, None, None, adjust=adjust)
     setup = set_up(replace(CASES[case], seed=APART * (number + 1)), told)
     info = run_search(setup, Store(None), workers=1)
-    found = info["answers"][0]
-    rates = [math.nan if found[key] is None else found[key] for key in ("capacity_rps", "low_rps", "high_rps")]
-    return Searched(*rates, found["seeds"], info["cost"]["requests"], found["state"] == "resolved")
+    found = info.answers[0]
+    rates = [math.nan if rate is None else rate for rate in (found.capacity_rps, found.low_rps, found.high_rps)]
+    return Searched(*rates, found.seeds, info.cost.requests, found.state == "resolved")
 
 
 def nearby_truth(case: str, rate_rps: float) -> float:

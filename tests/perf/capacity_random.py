@@ -80,17 +80,17 @@ def judged(number: int, budget: str, requests: int) -> Judged:
     system = f"{' '.join(str(part) for part in parts if part is not None)} {goal:g}"
     try:
         setup = set_up(replace(spec, goal=goal), settings(f"{goal:g}", None, None, None, budget, None, None))
-        (answer,) = run_search(setup, Store(None), workers=1)["answers"]
+        (answer,) = run_search(setup, Store(None), workers=1).answers
     except BenchError as error:
         return Judged(number, system, str(error)[:60], 0.0, gross=False, shares="")
-    bracket: Mapping[str, Any] = answer["bracket"] or {}
+    bracket: Mapping[str, Any] = answer.bracket or {}
     low, high = (answer[f"{end}_rps"] or bracket.get(f"{end}_rate_rps") for end in ("low", "high"))
     rates = {"low/1.2": low and low / FAR, "low": low, "high": high, "high*1.2": high and high * FAR}
     found = {name: good(spec, rate, requests) for name, rate in rates.items() if rate}
     off = max(goal - found.get("low", 1.0), found.get("high", 0.0) - goal, 0.0)
     gross = found.get("low/1.2", 1.0) < goal or found.get("high*1.2", 0.0) >= goal
-    kind = "" if answer["capacity_rps"] is not None else "bracket "
-    printed = f"{answer['state']}: {kind}{low and f'{low:.4g}'} .. {high and f'{high:.4g}'}"
+    kind = "" if answer.capacity_rps is not None else "bracket "
+    printed = f"{answer.state}: {kind}{low and f'{low:.4g}'} .. {high and f'{high:.4g}'}"
     return Judged(number, system, printed, off, gross, " ".join(f"{share:.3f}" for share in found.values()))
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from harness import compose
 from harness.cli import main
+from harness.data.codec import encode
 from harness.errors import BackendError, UsageError
 from harness.experiments import answers, pool
 from harness.experiments.place.execute import Candidate, run_placement, scored
+from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.search import Ends
 from harness.experiments.place.settings import opened, place_options
 from harness.experiments.place.store import Store
@@ -80,7 +82,7 @@ def test_every_pool_gives_the_same_answer() -> None:
         apart = run_placement(small, Store(None), processes)
 
     assert without_time(here) == without_time(apart)
-    assert ["(2,1)", "(1,2)", "(1,1)"] == sorted((one["name"] for one in here["candidates"]), reverse=True)
+    assert ["(2,1)", "(1,2)", "(1,1)"] == sorted((one.name for one in here.candidates), reverse=True)
 
 
 @pytest.mark.nightly
@@ -135,18 +137,18 @@ def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:
     going = Store(tmp_path / "killed")
     again = run_placement(small, going, pool.Here(), lines.append)
 
-    assert len(whole["candidates"]) - 1 == len(lines)
+    assert len(whole.candidates) - 1 == len(lines)
     assert without_time(whole) == without_time(again)
     stored = answers.of(tmp_path / "killed")
-    assert stored is not None
-    assert whole["best"] == stored["best"]
+    assert isinstance(stored, PlaceAnswer)
+    assert whole.best == stored.best
 
 
 def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
     """No cluster with a link of its own could be planned."""
     small = placement({"link": "25Gbps"}, algorithm="high", requests="20", width=4)
 
-    assert 1 == len(run_placement(small, Store(None), pool.Here())["best"])
+    assert 1 == len(run_placement(small, Store(None), pool.Here()).best)
 
 
 @pytest.mark.parametrize(("slo", "known"), [("ttft=0.2,tpot=0.1", True), ("ttft=1ms,tpot=1ms", False)])
@@ -155,7 +157,7 @@ def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> 
     info = run_placement(placement({"slo": slo}), Store(None), Interrupts())
     printed = compose.render_answer(info, "text")
 
-    assert (5, "interrupted") == (info["exit_code"], info["state"])
+    assert (5, "interrupted") == (info.exit_code, info.state)
     assert ("Interrupted with 2 candidates left; best so far" in printed) is known
     assert ("Interrupted before any placement was known" in printed) is not known
     assert "at any rate" not in printed
@@ -187,12 +189,14 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         run_placement(placement(conditions="joint"), Store(tmp_path), pool.Here())
 
 
-def without_time(info: Mapping[str, Any]) -> dict[str, Any]:
+def without_time(info: PlaceAnswer) -> dict[str, Any]:
     """The answer without how long it took."""
-    return {**info, "cost": {name: value for name, value in info["cost"].items() if name != "wall_s"}}
+    found = encode(info)
+    del found["cost"]["wall_s"]
+    return found
 
 
-def test_the_command_tells_rates_skips_and_replicas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_shows_rates_skips_and_replicas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A user must see what was tried, what was not and why, and how many GPUs the target takes."""
     code = main(["place", "--gpus", "3", "--algorithm", "vllm++", "--slo", "ttft=0.2,tpot=0.1", "--requests", "60",
                  "--width", "0.5", "--rate", "20", "--seeds", "2", "--workers", "1", "--quiet", "--format", "json",
@@ -219,7 +223,7 @@ def test_the_report_names_the_best() -> None:
     document = place.document(info)
 
     assert "PLACED" == document.mark
-    assert document.findings[0].text.startswith(f"Best: {info['best'][0]['name']} on ")
+    assert document.findings[0].text.startswith(f"Best: {info.best[0].name} on ")
     assert "one seed gives no interval; --seeds 5 would." in [one.message for one in document.warnings]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare.pairing import Numbers, match, schedule_of
 
 RUNS = st.lists(
@@ -14,7 +15,7 @@ RUNS = st.lists(
 
 def sources(side, rows):
     return [
-        Numbers(Path(f"{side}{i}"), {}, {"spec": {"policy": policy, "rate": rate}}, seed)
+        Numbers(Path(f"{side}{i}"), {}, CapacityAnswer(spec={"policy": policy, "rate": rate}), seed)
         for i, (seed, policy, rate) in enumerate(rows)
     ]
 

@@ -60,7 +60,7 @@ def _carried_out(given: argparse.Namespace) -> int:
     else:
         _terminal.put(info, given.out)
         _terminal.tell_verdict(info)
-    return int(info["exit_code"])
+    return info.exit_code
 
 
 if __name__ == "__main__":

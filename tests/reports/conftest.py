@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from harness.api import RequestRecord, Step
+from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import SCHEDULE, steps_table, to_table
-from harness.data.run_json import RunInfo, encode
+from harness.data.run_json import RunInfo
 from harness.metrics import slo as slos
 from harness.metrics.summary import summarize
 from reports import _pictures

@@ -10,20 +10,25 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.experiments import answers
+from harness.data.codec import of
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import answers as pages
-from reports.answers import capacity
 from reports.document import html
 from reports.figures import caption
 from reports.figures.search import NO_TRIALS, knees, search_path
-from reports.study import of_capacity
+from reports.study import Study, of_capacity
 
 SEARCH = [
     "capacity", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
     "--requests", "300", "--tolerance", "20%", "--no-adjust", "--goal", "85%,90%", "--max-seeds", "14",
 ]  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m|`"
+
+
+def study_of(info: dict[str, Any], folder: Path) -> Study:
+    """The study of a search with this capacity.json."""
+    return of_capacity(of(CapacityAnswer, info), folder)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +42,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def info(searched: Path) -> dict[str, Any]:
     """Its answer."""
-    found = answers.of(searched)
-    assert found is not None
+    found: dict[str, Any] = json.loads((searched / "capacity.json").read_text())
     return found
 
 
@@ -54,9 +58,7 @@ def changed(searched: Path, tmp_path: Path) -> Callable[..., tuple[dict[str, Any
         (folder / "capacity.json").write_text(json.dumps(told), encoding="utf-8")
         if alone:
             (folder / "trials.parquet").unlink()
-        found = answers.of(folder)
-        assert found is not None
-        return found, folder
+        return told, folder
 
     return make
 
@@ -64,7 +66,7 @@ def changed(searched: Path, tmp_path: Path) -> Callable[..., tuple[dict[str, Any
 def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(searched: Path, info: Any) -> None:
     """A manager who opens the folder would find numbers without a verdict."""
     html = (searched / "report.html").read_text(encoding="utf-8")
-    sheet = capacity.document(info, searched)
+    sheet = pages.document(info, searched)
 
     assert "RESOLVED" == sheet.mark
     assert all("95% interval" in found.text for found in sheet.findings)
@@ -76,7 +78,7 @@ def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(sear
 
 def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, searched: Path) -> None:
     """The page would show another search than the one that was made."""
-    study = of_capacity(info, searched)
+    study = study_of(info, searched)
     seeds, path = knees(study), search_path(study)
     assert not isinstance(seeds, str)
     assert not isinstance(path, str)
@@ -89,7 +91,7 @@ def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, sea
 
 def test_points_of_a_search_know_each_bound(info: Any, searched: Path) -> None:
     """The curve would have no dotted and no dashed line."""
-    [system] = of_capacity(info, searched).systems
+    [system] = study_of(info, searched).systems
     told = {point["rate_rps"]: point["seeds"] for point in info["curve"][1:]}  # without requests one by one
 
     assert told == {point.rate_rps: point.seeds for point in system.points}
@@ -101,7 +103,7 @@ def test_a_search_that_was_killed_shows_the_trials_it_made(changed: Any) -> None
     """An hour of trials on a real server would seem lost."""
     gone = dict.fromkeys(("answers", "curve", "cost", "gpus", "confidence", "exit_code", "curve_of"))
     info, folder = changed(state="running", **gone)
-    sheet = capacity.document(info, folder)
+    sheet = pages.document(info, folder)
     html = pages.page(info, folder)
 
     assert "NOT FINISHED" == sheet.mark
@@ -117,7 +119,7 @@ def test_an_older_search_without_its_trials_keeps_its_curve(changed: Any) -> Non
 
     assert NO_TRIALS.split(";")[0] in html
     assert "attainment by rate, as found" in html
-    assert len(info["curve"]) - 1 == len(of_capacity(info, folder).systems[0].points)  # without requests one by one
+    assert len(info["curve"]) - 1 == len(study_of(info, folder).systems[0].points)  # without requests one by one
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_the_mark_is_what_became_of_the_question(
     if state == "unreachable":
         one |= {"capacity_rps": 0.0, "per_gpu_rps": 0.0, "knees": {}, "bounds": [], "low_rps": None, "high_rps": None}
     told, folder = changed(answers=[one], exit_code=5)
-    sheet = capacity.document(told, folder)
+    sheet = pages.document(told, folder)
 
     assert (mark, good) == (sheet.mark, sheet.good)
     assert "20 seeds were not enough." in sheet.warnings[0].message
@@ -153,7 +155,7 @@ def test_runs_that_a_search_kept_bring_latencies_and_links(changed: Any) -> None
     run = folder / "trials" / folder_name(tried.key)
     options = [*SEARCH[1:7], "--requests", "300", "--rate", str(tried.key.rate_rps), "--seed", str(tried.key.seed)]
     assert main(["run", *options, "--quiet", "--no-html", "--out", str(run)]) == 0
-    [point] = [p for p in of_capacity(info, folder).systems[0].points if p.rate_rps == tried.key.rate_rps]
+    [point] = [p for p in study_of(info, folder).systems[0].points if p.rate_rps == tried.key.rate_rps]
     html = pages.page(info, folder)
 
     assert (run,) == point.folders
@@ -191,12 +193,14 @@ def test_the_page_draws_in_a_browser(opened: Any, searched: Path) -> None:
     assert {"attainment_rate", "knees", "search_path"} <= set(page.drawn())
 
 
-def test_a_damaged_answer_is_told_in_a_sentence(changed: Any, info: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever edited capacity.json by hand would get a traceback."""
+def test_a_damaged_answer_is_reported_in_a_sentence(
+    changed: Any, info: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user who edited capacity.json would get a traceback."""
     _, folder = changed(answers=[{"goal": 0.9}], curve="x")
 
     assert main(["report", str(folder)]) == 2
-    assert "is damaged or was changed by hand (KeyError: 'at'); make it again" in capsys.readouterr().err
+    assert "is damaged or was changed by hand (at 'curve'); make it again" in capsys.readouterr().err
 
 
 def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
@@ -212,21 +216,21 @@ def test_a_search_with_an_open_goal_is_not_called_resolved(info: Any, searched: 
     first, second = info["answers"]
     told = {**info, "answers": [first, {**second, "state": "unresolved"}]}
 
-    assert ("PARTLY RESOLVED", None) == (capacity.document(told, searched).mark, capacity.document(told, searched).good)
+    assert ("PARTLY RESOLVED", None) == (pages.document(told, searched).mark, pages.document(told, searched).good)
 
 
 def test_a_search_of_each_bound_by_itself_does_not_speak_of_their_curve(info: Any, searched: Path) -> None:
     """The curve of all bounds crosses the goal below the rate that is said to be carried."""
     told = {**info, "definition": "separate"}
 
-    (part, *_) = html.figures(capacity.document(told, searched), ["curve"])
+    (part, *_) = html.figures(pages.document(told, searched), ["curve"])
 
     assert part.caption.startswith("With definition separate, ")
 
 
 def test_trials_of_requests_one_by_one_are_left_out_of_the_path(info: Any, searched: Path) -> None:
     """A search for two goals sends them one by one for every seed, and all other rates would be one flat line."""
-    study = of_capacity(info, searched)
+    study = study_of(info, searched)
     source = study.sources[0]
     first = next(row for row in source["trials"] if row["rate_rps"] == min(r["rate_rps"] for r in source["trials"]))
     drawn = search_path(replace(study, sources=({**source, "trials": [*source["trials"], first]},)))
@@ -238,9 +242,9 @@ def test_trials_of_requests_one_by_one_are_left_out_of_the_path(info: Any, searc
 
 def test_the_curve_is_of_trials_as_long_as_those_that_the_answer_rests_on(info: dict[str, Any], searched: Path) -> None:
     """Long trials that contradict short ones would lie on one curve with them."""
-    (system,) = of_capacity(info, searched).systems
+    (system,) = study_of(info, searched).systems
     longer = info | {"answers": [one | {"requests": 99_999} for one in info["answers"]], "curve": []}
-    (of_longer,) = of_capacity(longer, searched).systems
+    (of_longer,) = study_of(longer, searched).systems
 
     assert len(system.points) > 2
     assert not of_longer.points

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from harness.data import large as data_large
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.data.storage import write_json, write_parquet
 from harness.experiments import imports
 from reports import _counted, _data, figures

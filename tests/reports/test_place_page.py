@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from reports import figures
-from reports.answers import place
+from harness.data.codec import of
+from harness.experiments.place.place_json import PlaceAnswer
+from reports import answers, figures
 from reports.document import Figure, text
 from reports.figures.search import placed
 
@@ -46,8 +47,8 @@ def by_power() -> dict[str, Any]:
 
 
 def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
-    """The report would tell of p(1,1), gpus and kj, which nobody can look up."""
-    (finding,) = place.document(by_power).findings
+    """The report would show p(1,1), gpus and kj, which no reader can look up."""
+    (finding,) = answers.document(by_power).findings
 
     assert f"Best: {NAME} on 2 x a100-80g, 5.000 req/s per GPU (95%: 4.00 to 6.00), 12.50 requests per kJ." == (
         finding.text
@@ -57,13 +58,14 @@ def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
 def test_algorithms_stand_beside_the_best(by_rate: dict[str, Any]) -> None:
     """How much an algorithm gains, what its seeds do not tell apart, and replicas for a rate would be missing."""
     near = {"name": "(2,1)", "hardware": "a100-80g", "gpus": 2, "rate_per_gpu_rps": 2.75}
-    whole = {"members": [{"count": 3, "name": "(1,2)"}], "gpus": 6, "rate_rps": 18.0, "target_rps": 16.0, "fits": False}
+    one = {"count": 3, "name": "(1,2)", "hardware": "a100-80g", "gpus": 2}
+    whole = {"members": [one], "gpus": 6, "rate_rps": 18.0, "target_rps": 16.0, "fits": False}
     by_rate["best"].append(_one("colocated", "(1,2)", 2.5, 1.0) | {"not_apart": [near], "replicated": whole})
-    sections = {section.key: section for section in place.document(by_rate).sections}
+    sections = {section.key: section for section in answers.document(by_rate).sections}
 
     best, ties, replicas = sections["best"].blocks
     assert ["1x", "2x"] == [row[-1] for row in best.rows]  # type: ignore[union-attr]  # tables
-    assert (("vllm++", "(2,1)", "a100-80g", "2", "2.750", "not told apart by the seeds"),) == ties.rows  # type: ignore[union-attr]
+    assert (("vllm++", "(2,1)", "a100-80g", "2", "2.750", "not separated by the seeds"),) == ties.rows  # type: ignore[union-attr]
     assert (("vllm++", "3 x (1,2)", "6", "18.00", "no"),) == replicas.rows  # type: ignore[union-attr]
 
 
@@ -72,12 +74,12 @@ def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> N
     for name in ("tp 3", "tp 7"):
         by_rate["skipped"].append({"name": name, "hardware": "a100-80g", "reason": "it does not divide the heads"})
 
-    assert "tp 3, tp 7  a100-80g  it does not divide the heads" in text.render(place.document(by_rate))
+    assert "tp 3, tp 7  a100-80g  it does not divide the heads" in text.render(answers.document(by_rate))
 
 
 def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_rate: dict[str, Any]) -> None:
     """The named placement would be missing, and decode alone would press all others into a corner."""
-    drawn = placed(by_rate)
+    drawn = placed(of(PlaceAnswer, by_rate))
 
     assert not isinstance(drawn, str)
     assert {"x": [NAME, "P(2,1) D(1,1)", "(1,2)"], "x2": ["P(1,1)", "D(1,1)"]} == {
@@ -85,10 +87,10 @@ def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_r
     }
 
 
-def test_the_figure_tells_the_objective(by_power: dict[str, Any]) -> None:
+def test_the_figure_shows_the_objective(by_power: dict[str, Any]) -> None:
     """Requests per kJ would be read as a rate per GPU."""
-    (shown,) = place.document(by_power, Path("place.json")).sections[0].blocks
-    drawn = placed(by_power)
+    (shown,) = answers.document(by_power, Path("place.json")).sections[0].blocks
+    drawn = placed(of(PlaceAnswer, by_power))
 
     assert not isinstance(drawn, str)
     assert isinstance(shown, Figure)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from harness.api import Outcome
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.metrics import slo
 from harness.stats.arrivals import Law
 from harness.validity import conclude

@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli import main
 from harness.data import folder
+from harness.data.codec import of
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.experiments import answers, imports
@@ -20,6 +21,7 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _data, _format, _page, _replay, _sliders, figures
 from reports import answers as pages
 from reports.answers import run, slo
@@ -54,7 +56,7 @@ def study(stored: Path) -> Study:
     """The systems of the sweep."""
     info = answers.of(stored)
     assert info is not None
-    return of_sweep(info, stored)
+    return of_sweep(of(SweepAnswer, info), stored)
 
 
 def sheet(study: Study, path: Path) -> str:
@@ -195,7 +197,7 @@ def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
     """A page made of sweep.json alone would break, or show sliders of nothing."""
     info = answers.of(stored)
     assert info is not None
-    study = of_sweep(info, stored / "elsewhere")
+    study = of_sweep(of(SweepAnswer, info), stored / "elsewhere")
 
     assert _replay.NONE == capacity_plane(study)
     assert [_replay.NONE] == [part.caption for part in _sliders.of_study(study, "x")]

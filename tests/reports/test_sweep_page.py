@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from harness.cli import main
+from harness.data.codec import of
 from harness.data.folder import load
 from harness.errors import UsageError
 from harness.experiments import answers
@@ -20,6 +21,7 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _page, _sliders, figures, study
 from reports import answers as pages
 from reports.document import html as document_html
@@ -49,6 +51,11 @@ def info(swept: Path) -> dict[str, Any]:
     return found
 
 
+def studied(info: dict[str, Any], folder: Path) -> Study:
+    """The study of a sweep with this sweep.json."""
+    return study.of_sweep(of(SweepAnswer, info), folder)
+
+
 def alone(info: dict[str, Any]) -> dict[str, Any]:
     """The part of the answer that is one policy's."""
     kept = [point for point in info["points"] if point["values"]["policy"] == "vllm-v0"]
@@ -66,7 +73,7 @@ def traces(found: Any) -> dict[str, Any]:
 @pytest.mark.nightly
 def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
     """The figure would show another attainment than the table and the text of the same sweep."""
-    drawn = traces(attainment_rate(study.of_sweep(alone(info), swept)))
+    drawn = traces(attainment_rate(studied(alone(info), swept)))
     points = alone(info)["points"]
 
     assert [1.0, 2.0, 3.0] == list(drawn["all bounds"].x)
@@ -83,8 +90,8 @@ def test_rates_are_per_gpu_where_gpus_are_known(info: dict[str, Any], swept: Pat
         for point in told["points"]:
             for run in point["runs"]:
                 run["gpus"] = gpus
-    drawn = attainment_rate(study.of_sweep(four, swept))
-    plain = attainment_rate(study.of_sweep(unknown, swept))
+    drawn = attainment_rate(studied(four, swept))
+    plain = attainment_rate(studied(unknown, swept))
 
     assert [0.25, 0.5, 0.75] == list(traces(drawn)["all bounds"].x)
     assert [1.0, 2.0, 3.0] == list(traces(plain)["all bounds"].x)
@@ -97,15 +104,15 @@ def test_gpus_of_an_older_sweep_are_those_of_its_runs(info: dict[str, Any], swep
         for run in point["runs"]:
             del run["gpus"]
 
-    assert [1, 1] == [system.gpus for system in study.of_sweep(info, swept).systems]
-    assert [None, None] == [system.gpus for system in study.of_sweep(info, swept / "nowhere").systems]
+    assert [1, 1] == [system.gpus for system in studied(info, swept).systems]
+    assert [None, None] == [system.gpus for system in studied(info, swept / "nowhere").systems]
 
 
 def test_overloaded_points_are_hollow_and_have_no_latency(info: dict[str, Any], swept: Path) -> None:
     """The length of a run would be read as the latency of the system."""
     told = alone(info)
     told["points"][2] |= {"overloaded": 2, "metrics": {}}
-    found = study.of_sweep(told, swept)
+    found = studied(told, swept)
     latency = figures.of("study")["latency_rate"].draw(found)
 
     assert ("circle", "circle", "circle-open") == traces(attainment_rate(found))["all bounds"].marker.symbol
@@ -115,7 +122,7 @@ def test_overloaded_points_are_hollow_and_have_no_latency(info: dict[str, Any], 
 
 def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swept: Path) -> None:
     """A rate that a search found within limits would look as exact as a line."""
-    found = study.of_sweep(alone(info), swept)
+    found = studied(alone(info), swept)
     searched = study.Capacity(0.9, 1.5, 1.25, 1.75, "searched")
     system = study.System("a", 1, found.systems[0].points, (searched,), found.slo)
     drawn = attainment_rate(Study(found.slo, (0.9,), (system,), ()))
@@ -127,7 +134,7 @@ def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swep
 
 def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: Path) -> None:
     """The better system would be told to be better by another factor than the curves show."""
-    base = study.of_sweep(alone(info), swept).systems[0]
+    base = studied(alone(info), swept).systems[0]
     systems = [study.System(name, 1, base.points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s")
                for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
     said = finding(Study("s", (0.9,), tuple(systems), ()))
@@ -141,7 +148,7 @@ def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: P
     told = alone(info)
     told["axes"] = [*told["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
     told["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in told["points"]]
-    found = study.of_sweep(told, swept)
+    found = studied(told, swept)
     drawn = figures.of("study")["latency_rate"].draw(found)
 
     assert [("SLO scale 1", False), ("SLO scale 2", True)] == [(s.name, s.again) for s in found.systems]
@@ -152,7 +159,7 @@ def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: P
 def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
     """Bars would not add up to all the time, or to another share of misses than the attainment leaves."""
     told = alone(info)
-    found = study.of_sweep(told, swept)
+    found = studied(told, swept)
     phases, misses = stages_rate(found), misses_rate(found)
     missed = np.sum([trace.y for trace in misses.data], axis=0)  # type: ignore[union-attr]
 
@@ -165,7 +172,7 @@ def test_point_that_breaks_a_percentile_does_not_keep_the_slo(info: dict[str, An
     told = alone(info)
     told["points"][0]["attainment"]["mean"] = 1.0
     told["points"][0]["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": False}
-    found = study.of_sweep(told, swept)
+    found = studied(told, swept)
 
     assert "circle-open" == traces(interactivity(found))["all rates"].marker.symbol[0]
 
@@ -300,7 +307,7 @@ def test_bound_on_a_percentile_is_no_part_of_the_curve(info: dict[str, Any], swe
     told = alone(info)
     for point in told["points"]:
         point["bounds"][0] |= {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
-    drawn = attainment_rate(study.of_sweep(told, swept))
+    drawn = attainment_rate(studied(told, swept))
 
     assert {"bounds on single requests", "lower end of the band", "upper end of the band"} == set(traces(drawn))
     assert "No part of these shares: p90:ttft=0.25" in figures.caption(drawn)  # type: ignore[arg-type]  # no sentence
@@ -313,7 +320,7 @@ def test_curve_that_is_high_all_over_is_drawn_from_nearer(info: dict[str, Any], 
         point["values"]["rate"] = rate
         for spread in (point["attainment"], *(bound["attainment"] for bound in point["bounds"])):
             spread |= {"mean": share, "least": share, "most": share, "low": None, "high": None}
-    drawn: Any = attainment_rate(study.of_sweep(told, swept))
+    drawn: Any = attainment_rate(studied(told, swept))
 
     assert "requests within the SLO (%, from 80)" == drawn.layout.yaxis.title.text
     assert 80 == drawn.layout.yaxis.range[0]
@@ -322,7 +329,7 @@ def test_curve_that_is_high_all_over_is_drawn_from_nearer(info: dict[str, Any], 
 
 def test_systems_without_a_panel_are_told(info: dict[str, Any], swept: Path) -> None:
     """Three of five policies would pass for all that were tried."""
-    found = study.of_sweep(info, swept)
+    found = studied(info, swept)
     more = [dataclasses.replace(found.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
     five = dataclasses.replace(found, systems=(*found.systems, *more))
 
@@ -333,7 +340,7 @@ def test_systems_without_a_panel_are_told(info: dict[str, Any], swept: Path) -> 
 
 def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swept: Path) -> None:
     """A search beside a sweep would be missing from the curve that follows the sliders without a word."""
-    found = study.of_sweep(info, swept)
+    found = studied(info, swept)
     bare = dataclasses.replace(found.systems[0], name="orca", made="orca", points=())
 
     captions = [
@@ -360,7 +367,7 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
     for point in told["points"]:
         mine = {**point["bounds"][0], "text": "ttft@api=0.2", "tag": "api"}
         point["bounds"] = [*point["bounds"], mine, {**mine, "text": "ttft@chat=1", "tag": "chat"}]
-    drawn = traces(attainment_rate(study.of_sweep(told, swept)))
+    drawn = traces(attainment_rate(studied(told, swept)))
     looks = {(trace.line.dash, trace.line.color) for name, trace in drawn.items() if name.endswith(" only")}
 
     assert 4 == len(looks)
@@ -369,7 +376,7 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
 
 def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
     """Readers who do not see the panels would be told of the first system alone."""
-    table = _page.data_table(capacity_plane(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
+    table = _page.data_table(capacity_plane(studied(info, swept)))  # type: ignore[arg-type]  # no sentence
 
     assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
     assert table.heads[2].startswith("TTFT bound (s, log scale) ")
@@ -386,7 +393,7 @@ def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
 
 def test_sliders_claim_no_crossing_under_a_bound_on_a_percentile(info: dict[str, Any], swept: Path) -> None:
     """Shares of requests would be read as the whole SLO."""
-    found = dataclasses.replace(study.of_sweep(alone(info), swept), slo="p90:ttft=0.25,tpot=0.1")
+    found = dataclasses.replace(studied(alone(info), swept), slo="p90:ttft=0.25,tpot=0.1")
     curve = next(part for part in _sliders.of_study(found, "curve") if part.key == "sliders_rate")
 
     assert "single requests" in curve.caption

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from harness.cli import _terminal
-from reports.answers import capacity, sweep
+from harness.experiments.sweep.sweep_json import RunCount, Spread, SweepAnswer, SweepPoint
+from reports import answers as pages
+from reports.answers import sweep
 from reports.document import Cell, Document, Section, Table, markdown
 from reports.document.curve import Curve, drawn
 from reports.document.text import Look, render
@@ -113,7 +115,7 @@ def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> 
 
 def test_a_terminal_without_braille_gets_ascii() -> None:
     """On such a terminal the curve would be a field of question marks, or end in a traceback."""
-    text = render(capacity.document(SEARCH), Look(color=True, curve=True, blocks=False))
+    text = render(pages.document(SEARCH), Look(color=True, curve=True, blocks=False))
 
     assert text.isascii()
     assert "*" in text
@@ -130,7 +132,7 @@ def test_a_letter_that_an_encoding_lacks_does_not_cost_the_answer() -> None:
 def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
     """A comment on a pull request would hold the link of the author of the answer."""
     shown = markdown.render(
-        capacity.document({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
+        pages.document({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
     )
 
     assert r"\[x\](https:" in shown and "&lt;b&gt;" in shown
@@ -152,10 +154,18 @@ def test_rows_have_the_tone_of_their_news() -> None:
 def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -> None:
     """Points of two systems would be joined into one jagged line."""
     points = [
-        {"values": {"rate": rate, "policy": policy}, "attainment": {"mean": share}}
+        SweepPoint(
+            values={"rate": rate, "policy": policy}, folder="", requests=9, valid=1, invalid=0, overloaded=0,
+            attainment=Spread(1, share, None, None, share, share), bounds=[], goodput_rps=None, throughput_rps=None,
+            output_tps=None, failed=None, metrics={}, runs=[],
+        )
         for policy in ("sarathi", "static") for rate, share in FALLING
     ]  # fmt: skip
-    found = [*sweep._curves({"points": points, "goals": [0.9], "crossings": []})]
+    info = SweepAnswer(
+        spec={}, clock="virtual", axes=[], seeds=[0], goals=[0.9], fail_under=None, state="finished", exit_code=0,
+        runs=RunCount(8, 8), points=points, crossings=[], warnings=[],
+    )  # fmt: skip
+    found = [*sweep._curves(info)]
 
     assert ["attainment by rate, policy sarathi", "attainment by rate, policy static"] == [c.title for c in found]
     assert [FALLING, FALLING] == [c.points for c in found]

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from harness import registry
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import RunInfo, encode
+from harness.data.run_json import RunInfo
 from reports import _rows, _verdict
 from reports.json import Json
 from reports.markdown import Markdown

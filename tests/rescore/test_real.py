@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.data.run_json import RunInfo, encode
+from harness.data.codec import encode
+from harness.data.run_json import RunInfo
 from harness.experiments.rescore import side_by_side
 from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.groups import grouped

@@ -13,7 +13,7 @@ import pytest
 from harness.cli import main
 from harness.data.folder import load
 from harness.errors import BackendError
-from harness.experiments.sweep.runs import Order, Told, carry_out
+from harness.experiments.sweep.runs import Order, RunResult, execute_order
 from harness.options import Given, run_spec
 from harness.runner.run import execute
 
@@ -353,12 +353,12 @@ def test_options_from_a_file_are_swept(sweep: Sweep, tmp_path: Path) -> None:
 def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that dies at a high rate would take the curve below it along."""
 
-    def failing(order: Order) -> Told:
+    def failing(order: Order) -> RunResult:
         if order.task.spec.rate == 3:
             raise BackendError("The server is gone.")
-        return carry_out(order)
+        return execute_order(order)
 
-    monkeypatch.setattr("harness.experiments.sweep.execute.carry_out", failing)
+    monkeypatch.setattr("harness.experiments.sweep.execute.execute_order", failing)
     info = sweep(*TWO, "--seeds", "1", code=3)
 
     assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])

@@ -1,6 +1,6 @@
 """`bench validate --against`: pairs, errors, targets, and how they are told."""
 
-import json
+import dataclasses
 import math
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from harness.cli import main, validate
 from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation
 from harness.experiments.validate import answer as validate_answer
+from harness.experiments.validate.answer import ValidateAnswer, ValidationRow
 from reports import answers as pages
 from reports import figures
 from reports.answers import validate as validate_report
@@ -25,7 +26,7 @@ PAIRS = (
 )
 
 
-def answer(limit: float) -> dict[str, object]:
+def answer(limit: float) -> ValidateAnswer:
     """The answer of one comparison with a limit on the mean error of TTFT."""
     targets = (validate_answer.target(PAIRS, "ttft_s", validate_answer.MEAN, limit, "another <b>simulator</b>: 40 %"),)
     return validate_answer.answer(
@@ -52,7 +53,7 @@ def test_nothing_left_to_score_is_refused() -> None:
 @pytest.mark.parametrize(("limit", "code"), [(12.6, 0), (12.4, 1)])
 def test_exit_code_tells_a_missed_target(limit: float, code: int) -> None:
     """A nightly job would stay green while the simulator drifts away from the measurements."""
-    assert code == answer(limit)["exit_code"]
+    assert code == answer(limit).exit_code
     assert (code == 0) is Target("ttft_s", validate_answer.MEAN, limit, 12.5).holds
 
 
@@ -80,8 +81,8 @@ def test_report_has_measured_simulated_and_verdict() -> None:
 
 def test_page_has_curves_errors_and_plane() -> None:
     """Where on the curve the simulator breaks would not be seen."""
-    info = json.loads(json.dumps(answer(10.0)))
-    drawn = {name: row.draw(info["validations"][0]) for name, row in figures.of("validate").items()}
+    info = answer(10.0)
+    drawn = {name: row.draw(info.validations[0]) for name, row in figures.of("validate").items()}
     page = pages.page(info, Path("validate.html"))
 
     assert ["real_curves", "real_error_rate", "real_plane"] == list(drawn)
@@ -93,7 +94,7 @@ def test_page_has_curves_errors_and_plane() -> None:
 
 def test_a_published_sentence_wraps_and_a_short_cell_does_not() -> None:
     """The column 'published' would be cut at the edge of the page, and 'MISSED' broken in two."""
-    page = pages.page(json.loads(json.dumps(answer(10.0))), Path("validate.html"))
+    page = pages.page(answer(10.0), Path("validate.html"))
 
     assert '<td class="said"><bdi>another &lt;b&gt;simulator' in page
     assert '<td class="said word bad"><bdi>MISSED' in page
@@ -102,8 +103,7 @@ def test_a_published_sentence_wraps_and_a_short_cell_does_not() -> None:
 def test_rounding_does_not_look_like_an_error() -> None:
     """Two curves that agree would seem to differ, on an axis of 0.0000000005%."""
     names = [f"q{place}_s" for place in range(7)] + ["met_pct"]
-    pairs = [vars_of(Pair("at", name, 50.0, 50.0 + 1e-9, x=x)) for name in names for x in (1.0, 2.0)]
-    drawn = real_error_rate({"pairs": pairs})
+    drawn = real_error_rate(row_of([Pair("at", name, 50.0, 50.0 + 1e-9, x=x) for name in names for x in (1.0, 2.0)]))
 
     assert not isinstance(drawn, str)
     assert ((-1, 1), (-1, 1)) == (drawn.layout.yaxis.range, drawn.layout.yaxis2.range)
@@ -112,14 +112,14 @@ def test_rounding_does_not_look_like_an_error() -> None:
 
 def test_figures_say_why_they_are_not_drawn() -> None:
     """An empty axis would look like no error."""
-    one = {"pairs": [{**vars_of(PAIRS[3]), "x": None}], "targets": []}
+    one = row_of([dataclasses.replace(PAIRS[3], x=None)])
 
     assert [NO_RATES, NO_RATES, NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
 
 
-def vars_of(pair: Pair) -> dict[str, object]:
-    """The fields of a pair as an answer has them."""
-    return {name: getattr(pair, name) for name in pair.__dataclass_fields__} | {"error": validate_answer.percent(pair)}
+def row_of(pairs: list[Pair]) -> ValidationRow:
+    """The row of a comparison without targets."""
+    return validate_answer.answer([Validation("", "", (), tuple(pairs), ())], "").validations[0]
 
 
 @pytest.mark.parametrize(

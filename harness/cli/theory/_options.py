@@ -12,6 +12,8 @@ from harness.api import LatencyModel
 from harness.cli import _terminal
 from harness.cli._options import COUNT, TEXT_FORMS, Value
 from harness.errors import UsageError
+from harness.experiments import answers
+from harness.experiments.answers import Answer
 
 option = partial(click.option, show_default=True)
 _TOKENS = re.compile(r"(\d+)([kK]?)")
@@ -71,13 +73,13 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return model(hardware(latency(tp(function))))
 
 
-def tell(info: dict[str, Any], form: str, out: str | None) -> int:
+def tell(info: Answer, form: str, out: str | None) -> int:
     """Print an answer, or write it in the form that the ending of `out` names; returns the exit code."""
     if out is None:
         _terminal.tell(form, info)
     else:
         _terminal.put(info, out)
-    return int(info["exit_code"])
+    return int(answers.encode(info)["exit_code"])
 
 
 def priced(latency: str, **system: Any) -> LatencyModel:

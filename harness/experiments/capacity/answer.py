@@ -1,4 +1,4 @@
-"""What a search found, as plain data: the content of capacity.json."""
+"""What a search found: the content of capacity.json."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.api import Slo
+from harness.data import codec
+from harness.data.codec import Facts, inner
 from harness.errors import BackendError, NotValid
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import JOINT, exit_code
 from harness.experiments.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, Estimate
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, sustained
@@ -36,7 +39,7 @@ def answer(
     interrupted: bool = False,
     failed: BackendError | NotValid | None = None,
     invalid: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> CapacityAnswer:
     """The whole answer; no number in it is infinite or NaN. `invalid`: why trials were thrown away, `failed`: the one
     that ended the search."""
     from harness.experiments.capacity.store import search_options
@@ -46,12 +49,12 @@ def answer(
         found = [(goal, one if one.resolved else replace(one, why=why, stopped="outside")) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(setup.slo, found)
-    answers = [_answer(setup, goal, one, gpus) for goal, one in found]
-    verdicts = [a["at"]["verdict"] for a in answers if a["at"]]
-    return {
+    answers = [_goal(setup, goal, one, gpus) for goal, one in found]
+    states, verdicts = [str(a["state"]) for a in answers], [str(inner(a, "at")["verdict"]) for a in answers if a["at"]]
+    return codec.of(CapacityAnswer, {
         **search_options(setup),
         "state": "interrupted" if interrupted else "finished",
-        "exit_code": exit_code([a["state"] for a in answers], verdicts) if failed is None else failed.exit_code,
+        "exit_code": exit_code(states, verdicts) if failed is None else failed.exit_code,
         "slo": slo.stored(setup.slo),
         "gpus": gpus,
         "confidence": CONFIDENCE,
@@ -64,7 +67,7 @@ def answer(
         "curve": curve(ledger.whole, _planned(setup, found), shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
-    }
+    })  # fmt: skip
 
 
 def _output_tokens(trials: Sequence[Trial]) -> dict[str, float]:
@@ -76,7 +79,7 @@ def _output_tokens(trials: Sequence[Trial]) -> dict[str, float]:
     return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
 
 
-def _answer(setup: Setup, goal: float, found: SearchResult, gpus: object) -> dict[str, Any]:
+def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts:
     estimate = found.answered
     state = "unreachable" if found.unreachable else "resolved" if found.resolved and estimate else "unresolved"
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
@@ -108,7 +111,7 @@ def _answer(setup: Setup, goal: float, found: SearchResult, gpus: object) -> dic
     }
 
 
-def _bracket(bracket: Bracket) -> dict[str, Any] | None:
+def _bracket(bracket: Bracket) -> Facts | None:
     """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
     if bracket.low is None and bracket.high is None:
         return None
@@ -119,7 +122,7 @@ def _bracket(bracket: Bracket) -> dict[str, Any] | None:
     }
 
 
-def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[dict[str, Any]]:
+def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[Facts]:
     for condition, bound in zip(setup.search_spec(goal).bounds, setup.slo.bounds, strict=True):
         percentile = bound.percentile is not None  # a share of requests it has not
         curve = found.bounds.get(condition.text)
@@ -133,7 +136,7 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) 
         }
 
 
-def _at(rate_rps: float, found: SearchResult) -> dict[str, Any]:
+def _at(rate_rps: float, found: SearchResult) -> Facts:
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
@@ -183,7 +186,7 @@ def _planned(setup: Setup, found: Sequence[tuple[float, SearchResult]]) -> int:
     return next((one.planned for _, one in found if one.planned is not None), setup.requests)
 
 
-def curve(trials: Sequence[Trial], planned: int, text: str = JOINT) -> list[dict[str, Any]]:
+def curve(trials: Sequence[Trial], planned: int, text: str = JOINT) -> list[Facts]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     points = []
     for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):
@@ -205,7 +208,7 @@ def curve(trials: Sequence[Trial], planned: int, text: str = JOINT) -> list[dict
     return [{**point, "falling": value} for point, value in zip(points, smooth, strict=True)]
 
 
-def _cost(ledger: Ledger, wall_s: float) -> dict[str, Any]:
+def _cost(ledger: Ledger, wall_s: float) -> Facts:
     trials = [*ledger.whole, *ledger.probes]
     return {
         "requests": ledger.requests,

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from harness.api import Slo
 from harness.data.folder import new_folder
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import Condition, Settings, requests_of, under
 from harness.experiments.capacity.estimate import Shares, measured_shares
 from harness.experiments.capacity.search import search
@@ -133,7 +134,7 @@ def run_search(
     *,
     workers: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> CapacityAnswer:
     """Search every goal and return the content of capacity.json. Ctrl-C ends it with the results so far.
 
     An invalid trial decides nothing: it ends the search with the results so far, or raises BackendError

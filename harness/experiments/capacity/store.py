@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.data.codec import Facts, encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
-from harness.data.run_json import encode
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger
 from harness.metrics import slo
 
@@ -53,13 +54,13 @@ class Store:
             write_json(self.path / ANSWER, {**options, "state": "running"})
             yield
 
-    def finish(self, info: Mapping[str, Any]) -> None:
+    def finish(self, info: CapacityAnswer) -> None:
         """Write the answer down."""
         if self.path is not None:
-            write_json(self.path / ANSWER, info)
+            write_json(self.path / ANSWER, encode(info))
 
 
-def search_options(setup: Setup) -> dict[str, Any]:
+def search_options(setup: Setup) -> Facts:
     """The part of capacity.json that is known before the first trial, without secrets of a server."""
     info = {
         "schema": SCHEMA,

@@ -7,8 +7,8 @@ from typing import Any
 
 from harness.api import Slo
 from harness.data import host
+from harness.data.codec import encode, inner
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.errors import no_such
 from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
 from harness.experiments.compare import gates as compare_gates
@@ -247,5 +247,6 @@ def _workload(source: Source) -> dict[str, Any] | None:
     """What was sent, as run.json tells it."""
     if isinstance(source, Run):
         return encode(source.info).get("workload")
-    name = source.answer.get("workload")
-    return None if name is None else {**(source.answer.get("traffic") or {}), "name": name}
+    if source.search is None or source.search.workload is None:
+        return None
+    return {**inner(encode(source.search), "traffic"), "name": source.search.workload}

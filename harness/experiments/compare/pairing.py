@@ -15,11 +15,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.data.storage import write_json
 from harness.errors import UsageError
 from harness.experiments import answers, imports
+from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity
 from harness.validity.conclude import completed
 
 
@@ -27,19 +29,19 @@ from harness.validity.conclude import completed
 class Numbers:
     """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
 
-    `answer` is that of the search, `output_tokens` the mean of its answers.
+    `output_tokens` is the mean of the answers of the search.
     """
 
     path: Path
     values: Mapping[str, float]
-    answer: Mapping[str, Any] = field(default_factory=dict)
+    search: CapacityAnswer | None = None
     seed: int | None = None
     output_tokens: float | None = None
 
     @property
     def info(self) -> RunInfo:
-        """What the answer tells as run.json tells it."""
-        return RunInfo.of({key: self.answer[key] for key in _ALIKE if key in self.answer})
+        """The search as a run.json."""
+        return RunInfo.of({} if self.search is None else {key: encode(self.search).get(key) for key in _ALIKE})
 
 
 _ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
@@ -83,22 +85,27 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
         raise UsageError(f"'{text}' names no run; name what 'bench run --out' wrote.")
     if not path.exists() and "," in str(text):
         return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
-    found = answers.of(path) if path.exists() else None
-    if found is not None and found["kind"] == "capacity":
-        told = found.get("output_tokens") or {}
+    found = _search(path)
+    if found is not None:
+        tokens = found.output_tokens or {}
         return [
-            Numbers(path, values, found, seed, told.get(str(seed))) for seed, values in by_seed(found, goal).items()
+            Numbers(path, values, found, seed, tokens.get(str(seed))) for seed, values in by_seed(found, goal).items()
         ]
     return _printed(path) or [completed(run) for run in imports.open(path)]
 
 
 def made(path: Path) -> list[Source]:
     """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
-    found = answers.of(path) if path.exists() else None
-    if found is not None and found["kind"] == "capacity":
-        told = [*(found.get("output_tokens") or {}).values()]
-        return [Numbers(path, whole(found), found, None, math.fsum(told) / len(told) if told else None)]
+    found = _search(path)
+    if found is not None:
+        tokens = [*(found.output_tokens or {}).values()]
+        return [Numbers(path, whole(found), found, None, math.fsum(tokens) / len(tokens) if tokens else None)]
     return _printed(path) or [completed(run) for run in imports.open(path)]
+
+
+def _search(path: Path) -> CapacityAnswer | None:
+    found = answers.of(path) if path.exists() else None
+    return found if isinstance(found, CapacityAnswer) else None
 
 
 def _printed(path: Path) -> list[Source]:
@@ -137,7 +144,7 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
 def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
     """A search that found no capacity at all has none for each seed that the other side searched."""
     only = side[0] if len(side) == 1 else None
-    if isinstance(only, Numbers) and only.seed is None and only.answer.get("kind") == "capacity":
+    if isinstance(only, Numbers) and only.seed is None and only.search is not None:
         seeds = [each.seed for each in other if isinstance(each, Numbers) and each.seed is not None]
         return [replace(only, seed=seed) for seed in seeds] or side
     return side
@@ -222,49 +229,43 @@ def _grouped(
 NAME = "capacity_rps"
 
 
-def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int | None, dict[str, float]]:
-    """Seed -> capacity in req/s at a goal (the first that was answered unless given), and beside it at the others.
+def by_seed(search: CapacityAnswer, goal: float | None) -> dict[int | None, dict[str, float]]:
+    """Seed -> capacity in req/s at a goal (the first that was answered by default), and beside it at the others.
 
     A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no
     seed has a capacity.
     """
-    answers = _answers(info)
-    chosen = next(iter(answers)) if goal is None else goal
-    if chosen not in answers:
-        known = ", ".join(f"{each:.4g}" for each in answers)
+    by_goal = _by_goal(search)
+    chosen = next(iter(by_goal)) if goal is None else goal
+    if chosen not in by_goal:
+        known = ", ".join(f"{each:.4g}" for each in by_goal)
         raise UsageError(f"--goal {chosen:g}: the search was for other goals ({known}); name one of them.")
-    knees = {each: answer.get("knees") or {} for each, answer in answers.items()}
-    if not knees[chosen] and answers[chosen].get("capacity_rps") == 0:
+    found = by_goal[chosen]
+    if not found.knees and found.capacity_rps == 0:
         return {None: {NAME: 0.0}}
-    if not knees[chosen]:
-        why = answers[chosen].get("why") or "the search found none"
-        raise UsageError(f"There is no capacity to compare at a goal of {chosen:.4g}: {str(why).rstrip('.')}.")
+    if not found.knees:
+        why = found.why or "the search found none"
+        raise UsageError(f"There is no capacity to compare at a goal of {chosen:.4g}: {why.rstrip('.')}.")
     return {
-        int(seed): {_name(each, chosen): math.exp(knees[each][seed]) for each in answers if seed in knees[each]}
-        for seed in knees[chosen]
+        int(seed): {
+            _name(goal, chosen): math.exp(one.knees[seed]) for goal, one in by_goal.items() if seed in one.knees
+        }
+        for seed in found.knees
     }
 
 
-def whole(info: Mapping[str, Any]) -> dict[str, float]:
+def whole(search: CapacityAnswer) -> dict[str, float]:
     """The capacity at each goal of a search, over all of its seeds."""
-    found = {goal: answer["capacity_rps"] for goal, answer in _answers(info).items()}
+    found = {goal: one.capacity_rps for goal, one in _by_goal(search).items()}
     first = next(iter(found))
     return {_name(goal, first): float(value) for goal, value in found.items() if value is not None}
 
 
-def _answers(info: Mapping[str, Any]) -> dict[float, Mapping[str, Any]]:
-    """Goal -> answer. Raises UsageError where a search has none yet, or was damaged."""
-    parts = [info.get(name) or {} for name in ("spec", "run", "backend", "slo")]
-    answers = info.get("answers") or []
-    parts += answers if isinstance(answers, list) else [answers]
-    if not all(isinstance(part, Mapping) for part in parts) or not all(
-        isinstance(answers, list) and isinstance(answer.get("goal"), float | int) for answer in answers
-    ):
-        raise UsageError("The file of the search is damaged: a part of it is not what bench capacity writes.")
-    found = {float(answer["goal"]): answer for answer in answers}
-    if not found:
-        raise UsageError("The search has no answer yet: it goes on, or was killed; the same command goes on with it.")
-    return found
+def _by_goal(search: CapacityAnswer) -> dict[float, GoalCapacity]:
+    """Goal -> answer. Raises UsageError where a search has none yet."""
+    if not search.answers:
+        raise UsageError("The search has no answer yet: it is running or was killed; rerun its command to resume.")
+    return {float(one.goal): one for one in search.answers}
 
 
 def _name(goal: float, first: float) -> str:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import encode
 from harness.errors import no_such
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.options import SCHEDULE
@@ -131,17 +131,19 @@ def _backend(name: str) -> Callable[[Source], str | None]:
     return _text(lambda source: source.info.backend.get(name))
 
 
-def _of_search(name: str) -> Callable[[Source], str | None]:
-    return _text(lambda source: source.answer.get(name) if isinstance(source, Numbers) else None)
+def _definition(source: Source) -> object:
+    return source.search.definition if isinstance(source, Numbers) and source.search else None
 
 
 def _schema(source: Source) -> object:
-    return source.answer.get("schema") if isinstance(source, Numbers) else source.info.schema
+    if isinstance(source, Numbers):
+        return source.search.schema if source.search else None
+    return source.info.schema
 
 
 def _tool(source: Source) -> str:
     if isinstance(source, Numbers):
-        return "bench" if source.answer else "numbers"
+        return "bench" if source.search else "numbers"
     return source.info.source.tool or "bench"
 
 
@@ -149,11 +151,11 @@ def _workload(source: Source) -> str | None:
     if isinstance(source, Run):
         told = source.info.workload
         return " ".join(text for text in (told.name, told.lengths) if text) or None
-    if "workload" not in source.answer:
+    if source.search is None or source.search.workload is None:
         return None
-    spec = source.info.spec  # a search has many schedules: what it was told of them is all there is
+    spec = source.info.spec  # a search has many schedules: its options are all that is known of them
     options = (f"{name}={spec[name]}" for name in SCHEDULE if name not in _OWN and name in spec)
-    return " ".join([str(source.answer["workload"]), *options])
+    return " ".join([source.search.workload, *options])
 
 
 def _hardware(source: Source) -> object:
@@ -167,7 +169,7 @@ def _hardware(source: Source) -> object:
 
 def _requests(source: Source) -> object:
     if isinstance(source, Numbers):
-        return (source.answer.get("run") or {}).get("requests")
+        return source.search.run.requests if source.search else None
     planned = source.info.schedule.requests
     return len(source.requests) if planned is None else planned
 
@@ -179,7 +181,7 @@ FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
         "requests": _text(_requests),
         "schedule": schedule_of,
         "slo": _text(lambda source: source.info.slo.text),
-        "definition": _of_search("definition"),
+        "definition": _text(_definition),
         "backend": _backend("backend"),
         "model": _backend("model"),
         "hardware": _text(_hardware),

@@ -116,9 +116,9 @@ def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
 
 def _unresolved(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
     sides = [run for pair in pairs for run in (pair.base, pair.head) if isinstance(run, Numbers)]
-    searches = {str(run.path): run.answer for run in sides if "answers" in run.answer}
-    for path, info in searches.items():
-        if any(found.get("state") == "unresolved" for found in info["answers"]):
+    searches = {str(run.path): run.search for run in sides if run.search is not None}
+    for path, search in searches.items():
+        if any(found.state == "unresolved" for found in search.answers):
             yield _warning(
                 "unresolved",
                 f"the search in '{path}' did not reach its tolerance",

@@ -18,10 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import VERSION, Bound, Caution, RequestRecord, Slo, Status
+from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.lists import lists, number
 from harness.data.records import to_table
-from harness.data.run_json import RunInfo, Summary, encode
+from harness.data.run_json import RunInfo, Summary
 from harness.metrics import slo as slos
 from harness.metrics.measure import marked, missing
 from harness.metrics.summary import summarize, vllm_keys

@@ -1,10 +1,12 @@
-"""What a placement found, as plain data: the content of place.json."""
+"""What a placement found: the content of place.json."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from harness.data import codec
+from harness.data.codec import Facts
 from harness.data.host import versions
 from harness.experiments.place.combine import Scored, Unit, by_algorithm, replicated, tied, units
+from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.search import Rate
 from harness.experiments.place.settings import COMPAT, PlaceOptions
 from harness.experiments.place.systems import UNITS, Algorithm, Skipped
@@ -16,7 +18,7 @@ SHOWN = 3
 """Units of an algorithm that are compared with the best."""
 
 
-def stored_options(options: PlaceOptions) -> dict[str, Any]:
+def stored_options(options: PlaceOptions) -> Facts:
     """The options of a search: the part of place.json that is known beforehand."""
     return {
         "schema": SCHEMA,
@@ -47,14 +49,14 @@ def answer(
     wall_s: float,
     *,
     left: int,
-) -> dict[str, Any]:
+) -> PlaceAnswer:
     """The whole answer, with `left` candidates not searched; no number in it is infinite or NaN."""
     each = {name: units(name, scored, options.objective, options.cluster) for name in options.algorithms}
     best = by_algorithm(each)
     in_order = sorted(
         scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
     )
-    return {
+    return codec.of(PlaceAnswer, {
         **stored_options(options),
         "state": "interrupted" if left else "finished",
         "exit_code": 5 if left or (best and best[0].at_least) else 0 if best else 1,
@@ -71,10 +73,10 @@ def answer(
         "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
                  "requests": sum(one.requests for one in found), "wall_s": wall_s},
         "warnings": [{"code": code, "message": text} for code, text in _warnings(options, best, each, scored, left)],
-    }  # fmt: skip
+    })  # fmt: skip
 
 
-def _best(options: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
+def _best(options: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> Facts:
     equal, near = tied(unit, here)
     fields = _unit(unit)
     if options.target_rps is not None:
@@ -85,7 +87,7 @@ def _best(options: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequenc
             "times_the_worst": unit.value / best[-1].value}  # fmt: skip
 
 
-def _unit(unit: Unit) -> dict[str, Any]:
+def _unit(unit: Unit) -> Facts:
     return {
         "algorithm": unit.algorithm,
         "name": unit.name,
@@ -100,11 +102,11 @@ def _unit(unit: Unit) -> dict[str, Any]:
     }
 
 
-def _short(unit: Unit) -> dict[str, Any]:
+def _short(unit: Unit) -> Facts:
     return {"name": unit.name, "hardware": unit.hardware, "gpus": unit.gpus, "rate_per_gpu_rps": unit.per_gpu.value}
 
 
-def _rate(rate: Rate) -> dict[str, Any]:
+def _rate(rate: Rate) -> Facts:
     return {
         "rate_per_gpu_rps": rate.value,
         "mean_per_gpu_rps": rate.mean,

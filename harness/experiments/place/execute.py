@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.errors import Interrupted, UsageError
 from harness.experiments.place.answer import answer
 from harness.experiments.place.combine import Scored
+from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.search import Rate, rate
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
@@ -54,7 +55,7 @@ def candidates(options: PlaceOptions) -> tuple[list[Candidate], list[Skipped]]:
 
 def run_placement(
     options: PlaceOptions, store: Store, processes: pool.Pool, tell: Callable[[str], None] = lambda _: None
-) -> dict[str, Any]:
+) -> PlaceAnswer:
     """Search every candidate and return the content of place.json. Ctrl-C ends it with the results so far.
 
     Raises Interrupted where no candidate was finished, UsageError where there is none.

@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from harness.data.codec import Facts, encode, inner
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
 from harness.experiments.place.answer import stored_options
-from harness.experiments.place.search import Ends
+from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.task import Found
 
@@ -23,7 +25,7 @@ class Store:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.found: dict[str, Found] = {}
-        self._options: dict[str, Any] = {}
+        self._options: Facts = {}
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'} {len(self.found)} candidates>"
@@ -46,16 +48,16 @@ class Store:
         if self.path is not None:
             write_json(self.path / ANSWER, {**self._options, "state": "running", "searched": self._searched()})
 
-    def finish(self, info: Mapping[str, Any]) -> None:
+    def finish(self, info: PlaceAnswer) -> None:
         """Write the answer, with the results behind it."""
         if self.path is not None:
-            write_json(self.path / ANSWER, {**info, "searched": self._searched()})
+            write_json(self.path / ANSWER, encode(info.change(searched=self._searched())))
 
-    def _searched(self) -> dict[str, Any]:
+    def _searched(self) -> Facts:
         return {key: asdict(found) for key, found in self.found.items()}
 
 
-def _known(path: Path, options: Mapping[str, Any]) -> dict[str, Found]:
+def _known(path: Path, options: Facts) -> dict[str, Found]:
     file = path / ANSWER
     if not file.exists():
         others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})
@@ -72,21 +74,17 @@ def _known(path: Path, options: Mapping[str, Any]) -> dict[str, Found]:
         if info.get(name) != options[name]:
             raise UsageError(
                 f"'{path}' holds a placement with other {'versions' if name == 'versions' else 'options'}"
-                f"{_difference(info.get(name), options[name])}; name another --out, or rerun that command to resume."
+                f"{_difference(info.get(name), inner(options, name))}; "
+                "name another --out, or rerun that command to resume."
             )
     searched = info.get("searched", {})
     if any("tried_rps" not in ends for value in searched.values() for ends in value["ends"].values()):
         raise UsageError(f"'{path}' holds a placement that was made by an earlier bench; name another --out.")
-    return {key: _found(value) for key, value in searched.items()}
+    return msgspec.convert(searched, dict[str, Found], str_keys=True)
 
 
-def _difference(old: object, new: Mapping[str, Any]) -> str:
+def _difference(old: object, new: Mapping[str, object]) -> str:
     if not isinstance(old, Mapping):
         return ""
     name = next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), None)
     return "" if name is None else f" ({name} {old.get(name)!r}, not {new.get(name)!r})"
-
-
-def _found(value: Mapping[str, Any]) -> Found:
-    ends = {int(seed): Ends(**{**one, "tried_rps": tuple(one["tried_rps"])}) for seed, one in value["ends"].items()}
-    return Found(ends, int(value["trials"]), int(value["requests"]))

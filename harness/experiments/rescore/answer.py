@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.api import Slo
+from harness.data.codec import Part, encode
 from harness.data.host import versions
-from harness.data.run_json import Part, encode
 from harness.errors import UsageError
 from harness.experiments.rescore.curves import curves, overloaded
 from harness.experiments.rescore.options import RescoreOptions
@@ -29,20 +29,20 @@ SCHEMA = 1
 BELOW, INVALID, UNRESOLVED = 1, 4, 5
 
 
-def answer(sources: Iterable[Source], asked: RescoreOptions) -> dict[str, Any]:
+def answer(sources: Iterable[Source], query: RescoreOptions) -> dict[str, Any]:
     """The answer (slo.json), run by run, and curves over the rate where the runs have several."""
-    runs = [_named(source, asked) for source in sources]
+    runs = [_named(source, query) for source in sources]
     info = {
         "schema": SCHEMA,
         "kind": "slo",
         "versions": versions(),
-        "conditions": asked.conditions,
-        "failed_as_infinite": asked.failed_as_infinite,
-        "fail_under": asked.fail_under,
+        "conditions": query.conditions,
+        "failed_as_infinite": query.failed_as_infinite,
+        "fail_under": query.fail_under,
         "runs": runs,
         "curves": curves(runs),
     }
-    cleaned: dict[str, Any] = clean({**info, "exit_code": _exit_code(runs, asked)})
+    cleaned: dict[str, Any] = clean({**info, "exit_code": _exit_code(runs, query)})
     return cleaned
 
 
@@ -59,21 +59,21 @@ def clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _named(source: Source, asked: RescoreOptions) -> dict[str, Any]:
+def _named(source: Source, query: RescoreOptions) -> dict[str, Any]:
     """One run; raises UsageError, with its path, for what it cannot tell."""
     try:
-        return _run(source, asked)
+        return _run(source, query)
     except UsageError as error:
         raise UsageError(f"'{source.path}': {error}") from None
 
 
-def _run(source: Source, asked: RescoreOptions) -> dict[str, Any]:
+def _run(source: Source, query: RescoreOptions) -> dict[str, Any]:
     own = restored(source.info)
-    goals = asked.goals or (own.goal,)
+    goals = query.goals or (own.goal,)
     table, ok = source.table, source.seen.ok
     per_second = per_second_of(table)
-    latencies = {m.name: _latency(source, m.name, asked) for m in in_summary() if not m.pooled}
-    slos = [slo_part(source, objective, goals, asked, per_second) for objective in asked.objectives or (own,)]
+    latencies = {m.name: _latency(source, m.name, query) for m in in_summary() if not m.pooled}
+    slos = [slo_part(source, objective, goals, query, per_second) for objective in query.objectives or (own,)]
     grew = source.info.verdict.grew
     return {
         **_identity(source),
@@ -90,9 +90,9 @@ def _run(source: Source, asked: RescoreOptions) -> dict[str, Any]:
         "output_tps": per_second(int(table["output_tokens"].to_numpy()[ok].sum())),
         "latencies": latencies,
         "slos": slos,
-        "plane": plane_part(source, asked, per_second),
-        "groups": [groups_part(source, by, asked.objectives or (own,), goals[0], per_second) for by in asked.by],
-        "profiles": _profiles(source, asked, own),
+        "plane": plane_part(source, query, per_second),
+        "groups": [groups_part(source, by, query.objectives or (own,), goals[0], per_second) for by in query.by],
+        "profiles": _profiles(source, query, own),
     }
 
 
@@ -117,28 +117,28 @@ def _identity(source: Source) -> dict[str, Any]:
     }
 
 
-def _latency(source: Source, metric: str, asked: RescoreOptions) -> dict[str, float | int]:
+def _latency(source: Source, metric: str, query: RescoreOptions) -> dict[str, float | int]:
     values = source.seen.values(metric)[source.seen.ok]
     known = values[np.isfinite(values)]
-    failed = int((~source.seen.ok).sum()) if asked.failed_as_infinite else 0
+    failed = int((~source.seen.ok).sum()) if query.failed_as_infinite else 0
     at = {f"p{p}": with_failures(known.copy(), failed, p / 100) for p in (50, 90, 99)}
     return {"n": len(known), "mean": float(known.mean()) if len(known) else math.nan, **at}
 
 
-def _profiles(source: Source, asked: RescoreOptions, own: Slo) -> dict[str, Any] | None:
-    if not asked.profiles:
+def _profiles(source: Source, query: RescoreOptions, own: Slo) -> dict[str, Any] | None:
+    if not query.profiles:
         return None
-    given = next((objective for objective in asked.objectives if isinstance(objective, Slo)), own)
-    return side_by_side(source, given, asked.profiles)
+    given = next((objective for objective in query.objectives if isinstance(objective, Slo)), own)
+    return side_by_side(source, given, query.profiles)
 
 
-def _exit_code(runs: Sequence[dict[str, Any]], asked: RescoreOptions) -> int:
-    """0, 4 where a run is not valid; with `fail_under` 1 where too few keep an objective, 5 where that is open."""
+def _exit_code(runs: Sequence[dict[str, Any]], query: RescoreOptions) -> int:
+    """0, 4 where a run is not valid; with `fail_under` 1 where too few meet an objective, 5 where that is open."""
     if any(run["valid"] is False for run in runs):
         return INVALID
-    if asked.fail_under is None:
+    if query.fail_under is None:
         return 0
-    judged = [_judged(slo, asked.fail_under) for run in runs for slo in run["slos"]]
+    judged = [_judged(slo, query.fail_under) for run in runs for slo in run["slos"]]
     if BELOW in judged:
         return BELOW
     unsure = any(run["overloaded"] or run["state"] != "finished" for run in runs)

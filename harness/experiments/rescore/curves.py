@@ -22,7 +22,7 @@ def curves(runs: Sequence[Run]) -> list[dict[str, Any]]:
         made = sorted(group, key=lambda run: float(run["rate_rps"]))
         if len({run["rate_rps"] for run in made}) > 1:
             found += [_curve(made, i, json.loads(key)) for i in range(len(made[0]["slos"]))]
-    return _told_apart(found)
+    return _distinguished(found)
 
 
 def _key(run: Run) -> str:
@@ -78,7 +78,7 @@ def _crossing(points: Sequence[Mapping[str, Any]], goal: float) -> dict[str, Any
     return {"goal": goal, "at_rps": found.at, "between": between, "side": found.side}
 
 
-def _told_apart(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _distinguished(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each curve with the options in which it differs from the others as its `label`."""
     names = sorted({name for one in found for name in one["options"]})
     differ = [name for name in names if len({str(one["options"].get(name)) for one in found}) > 1]

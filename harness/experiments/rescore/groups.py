@@ -18,8 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Slo
+from harness.data import codec
+from harness.data.codec import encode
 from harness.data.lists import number
 from harness.errors import no_such
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.rescore.objectives import Objective
 from harness.metrics.slo import UNTAGGED, restored
 
@@ -145,7 +148,7 @@ def _each_value(values: Floats, name: Callable[[float], str], *, without: str = 
 
 
 def _used(place: Ints, names: list[str]) -> Grouping:
-    """The same without groups that nobody is in."""
+    """The same without empty groups."""
     there = np.bincount(place, minlength=len(names)) > 0
     return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]
 
@@ -160,24 +163,22 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
         return []
     free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "fail-under", "duration", "max-failed"}
     for info in _searches(source.path):
-        if set(restored(info).bounds) != set(objective.bounds):
+        if set(restored(info.slo).bounds) != set(objective.bounds):
             continue
         # the same system and traffic, at whatever rate and seed
-        specs = (info.get("spec") or {}, source.info.spec)
+        specs = (info.spec, source.info.spec)
         one, other = ({k: v for k, v in spec.items() if k not in free} for spec in specs)
         if one == other:
-            found = [answer for answer in info.get("answers") or [] if answer.get("goal") in goals]
             keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps", "bracket")
-            return [{key: answer.get(key) for key in keys} for answer in found]
+            found = [encode(answer) for answer in info.answers if answer.goal in goals]
+            return [{key: answer[key] for key in keys} for answer in found]
     return []
 
 
-def _searches(path: Path) -> Iterator[Mapping[str, Any]]:
+def _searches(path: Path) -> Iterator[CapacityAnswer]:
     """The answers of searches in the folder of a run and above it, the nearest first."""
     for folder in [path, *path.absolute().parents][: UP + 1]:
         try:
-            info = json.loads((folder / "capacity.json").read_text(encoding="utf-8"))
+            yield codec.decode(CapacityAnswer, json.loads((folder / "capacity.json").read_text(encoding="utf-8")))
         except (OSError, ValueError):
             continue
-        if isinstance(info, dict) and info.get("kind") == "capacity":
-            yield info

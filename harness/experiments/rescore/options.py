@@ -1,4 +1,4 @@
-"""What is asked of stored runs.
+"""The options for scoring stored runs.
 
 Ranges of limits and factors: those of `bench sweep`, and also `0.25:4` without a step, and times with their unit.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RescoreOptions:
-    """What is asked of the runs. Without `objectives` each run is scored under the SLO it was run with.
+    """How to score the runs. Without `objectives` each run is scored under the SLO it was run with.
 
     `goals` are shares; the first decides which bound binds, and `fail_under` whether the answer is good. `factors` of
     the SLO scale and `limits_s` of the plane may be empty. `failed_as_infinite` has failed requests in percentiles.
@@ -92,6 +92,6 @@ def _part(part: str, what: str, read: Reader) -> list[float]:
     if high <= low:
         raise UsageError(f"{what}: a range rises, got '{part}'.")
     inner = np.geomspace(low, high, POINTS)[1:-1]
-    short = [float(f"{value:.3g}") for value in inner]  # what is shown is what was asked
+    short = [float(f"{value:.3g}") for value in inner]  # the values shown are the values used
     narrow = len({low, *short, high}) < POINTS
     return [low, *(inner.tolist() if narrow else short), high]

@@ -32,7 +32,7 @@ def slo_part(
     source: Source,
     objective: Objective,
     goals: Sequence[float],
-    asked: RescoreOptions,
+    query: RescoreOptions,
     per_second: Callable[[int], float],
 ) -> dict[str, Any]:
     """A run under one objective; `per_second` makes a rate of a count."""
@@ -55,8 +55,8 @@ def slo_part(
         "resolution": _resolution(source, objective, goals[0]),
         "capacities": capacities(source, objective, goals),
         "tasks": tasks(source.seen, found.met, per_second) if found.by_request else None,
-        "scale": _scale(source, objective, found, asked, goals, per_second),
-        "tokens": _tokens(source, objective, found, per_second) if asked.tokens and found.by_request else None,
+        "scale": _scale(source, objective, found, query, goals, per_second),
+        "tokens": _tokens(source, objective, found, per_second) if query.tokens and found.by_request else None,
     }
 
 
@@ -90,13 +90,13 @@ def _scale(
     source: Source,
     objective: Objective,
     scored: Outcome,
-    asked: RescoreOptions,
+    query: RescoreOptions,
     goals: Sequence[float],
     per_second: Callable[[int], float],
 ) -> dict[str, Any] | None:
     if not isinstance(objective, Slo) or not len(source.table):
         return None
-    found = curve(source.seen, objective, asked.factors, scored.score)
+    found = curve(source.seen, objective, query.factors, scored.score)
     if not found.bounds:
         return None
     crossings = [found.crossing(goal) for goal in goals]
@@ -110,11 +110,11 @@ def _scale(
     }
 
 
-def plane_part(source: Source, asked: RescoreOptions, per_second: Callable[[int], float]) -> dict[str, Any] | None:
-    """Goodput under every pair of two bounds; None where no plane is asked for."""
-    if not asked.limits_s:
+def plane_part(source: Source, query: RescoreOptions, per_second: Callable[[int], float]) -> dict[str, Any] | None:
+    """Goodput under every pair of two bounds; None where no plane is requested."""
+    if not query.limits_s:
         return None
-    found = plane(source.seen, dict(asked.limits_s))
+    found = plane(source.seen, dict(query.limits_s))
     n = max(1, found.requests)
     return {
         "metrics": list(found.metrics),

@@ -3,7 +3,7 @@
 A bound on the whole answer (e2e), on a task, or any other, counts for all tokens of a request at once. Sources: the
 deadline line of Etalon (Agrawal et al. 2024); the SLO classes and the service goodput of JITServe (NSDI 2026).
 
-Tasks: requests that belong together are of use only if all of them kept the objective.
+Tasks: requests that belong together are of use only if all of them met the objective.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LINE = ("ttft", "tpot")
 class Tokens:
     """(requests,) good output tokens, good prompt tokens, and the output tokens that there should have been.
 
-    A request that failed has no good token; what it was asked for is what there should have been.
+    A request that failed has no good token; the requested tokens are those that there should have been.
     """
 
     output: Ints
@@ -53,11 +53,11 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *others])
     ttft_s, tpot_s = (_limits(seen, scored, metric) for metric in LINE)
     in_time = gate & ~(seen.values("ttft") > ttft_s)
-    asked, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
+    requested, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
     return Tokens(
         _on_line(seen, gate, in_time, ttft_s, tpot_s),
         np.where(in_time, number(seen.table, "prompt_tokens"), 0).astype(np.int64),
-        np.where(seen.ok, made, asked).astype(np.int64),
+        np.where(seen.ok, made, requested).astype(np.int64),
     )
 
 
@@ -109,7 +109,7 @@ def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> I
 
 
 def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float]) -> dict[str, Any] | None:
-    """How many sessions had every request keep the objective; None where no request is part of a session.
+    """How many sessions had every request meet the objective; None where no request is part of a session.
 
     `goodput_tasks_rps` counts those, `goodput_users_rps` also the requests that stand alone: a task counts once.
     """

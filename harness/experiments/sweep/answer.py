@@ -6,9 +6,12 @@ Whether a curve keeps what `--fail-under` asks for at every point, and the exit 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.data.run_json import Resolution
+from harness.data import codec
+from harness.data.codec import Text
+from harness.data.run_json import Resolution, Warned
 from harness.experiments.sweep.axes import RATE, SCALE, Layout, Point, run_folder, valued
-from harness.experiments.sweep.runs import PARTS, RATES, Told
+from harness.experiments.sweep.runs import PARTS, RATES, RunResult
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptRun
 from harness.metrics.measure import in_summary
 from harness.metrics.slo import meets
 from harness.stats.curves import crossing
@@ -20,21 +23,23 @@ SKEWED = 0.95
 """Attainment above which Student's t of few seeds was found to hold too seldom (tests/perf/sweep_intervals.py)."""
 
 
-def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, error: str | None = None) -> dict[str, Any]:
-    """The whole of sweep.json: the plan that is `stored`, and what was `told` of the runs that ended, by folder."""
+def answer(
+    stored: Mapping[str, Any], results: Mapping[str, RunResult], state: str, error: str | None = None
+) -> SweepAnswer:
+    """The whole of sweep.json: the plan that is `stored`, and the results of the runs that ended, by folder."""
     layout = Layout.restored(stored)
-    place = {look: number for number, look in enumerate(layout.looks)}
+    place = {scoring: number for number, scoring in enumerate(layout.scorings)}
     found = [
         over_seeds(
             {name: valued(text) for name, text in point.values},
             point.folder,
-            _runs(layout, point, told, place[point.look]),
+            _runs(layout, point, results, place[point.scoring]),
         )
         for point in layout.points
     ]
     points = [point for point in found if point["runs"]]
-    done = sum(t.ended == "finished" for t in told.values())
-    info: dict[str, Any] = {
+    done = sum(one.ended == "finished" for one in results.values())
+    return concluded({
         **stored,
         "state": state,
         "exit_code": 0,
@@ -42,14 +47,20 @@ def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, erro
         "points": points,
         "crossings": crossings(stored["goals"], points),
         "error": error,
-    }
-    return info | {"exit_code": exit_code(info), "warnings": list(_warnings(info))}
+        "warnings": [],
+    })  # fmt: skip
 
 
-def _runs(layout: Layout, point: Point, told: Mapping[str, Told], look: int) -> list[dict[str, Any]]:
-    """What is known of the runs of a point, seed by seed, under its look."""
-    ended = [told[place] for seed in layout.seeds if (place := run_folder(point.folder, seed)) in told]
-    return [run.facts[look] for run in ended if run.facts]
+def concluded(found: Mapping[str, object]) -> SweepAnswer:
+    """The answer with its exit code and warnings."""
+    info = codec.of(SweepAnswer, found)
+    return info.change(exit_code=exit_code(info), warnings=list(_warnings(info)))
+
+
+def _runs(layout: Layout, point: Point, results: Mapping[str, RunResult], scoring: int) -> list[dict[str, Any]]:
+    """The runs of a point, seed by seed, under its SLO."""
+    ended = [results[place] for seed in layout.seeds if (place := run_folder(point.folder, seed)) in results]
+    return [run.facts[scoring] for run in ended if run.facts]
 
 
 def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -95,7 +106,7 @@ def _bound(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _passed(found: Sequence[Mapping[str, Any]], over: Mapping[str, Any] | None) -> bool | None:
-    """Whether a percentile keeps its bound, in the mean over the seeds; None for a bound on single requests."""
+    """Whether a percentile meets its bound, in the mean over the seeds; None for a bound on single requests."""
     if found[0]["percentile"] is None:
         return None
     if over is None:
@@ -124,7 +135,7 @@ def _crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]], alon
 
 def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict[str, Any]:
     if any(bound["percentile"] is not None for point in line for bound in point["bounds"]):
-        why = "a bound on a percentile is part of the SLO, which attainment does not tell of"
+        why = "a bound on a percentile is part of the SLO, which attainment does not show"
         return {"at": None, "between": None, "side": None, "why": why}
     at = [float(point["values"][along]) for point in line]
     found = crossing(
@@ -141,17 +152,17 @@ def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict
     return {"at": None, "between": None, "side": found.side, "why": why}
 
 
-def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(info: SweepAnswer) -> Iterator[str]:
     """Sentences on what the curve does not tell, each with what to do."""
-    by_folder = {point["folder"]: point for point in info["points"]}  # what differs in its score alone shares its runs
-    runs = [run for point in by_folder.values() for run in point["runs"]]
-    seeds = len(info["seeds"])
-    if info["runs"]["done"] < info["runs"]["planned"]:
+    by_folder = {point.folder: point for point in info.points}  # what differs in its score alone shares its runs
+    runs = [run for point in by_folder.values() for run in point.runs]
+    seeds = len(info.seeds)
+    if info.runs.done < info.runs.planned:
         yield (
-            f"{info['runs']['done']} of {info['runs']['planned']} runs are done; "
+            f"{info.runs.done} of {info.runs.planned} runs are done; "
             "the same command with the same --out goes on from there."
         )
-    if info["fixed"]:
+    if info.fixed:
         yield (
             "The traffic is a recording that no seed moves, so one simulated run tells all and there is no interval; "
             "other parts of the trace (--start, --stop) show how much it varies."
@@ -159,30 +170,29 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     elif seeds < LEAST_SEEDS:
         one = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
         yield f"{one}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
-    yield from cautions(runs)
+    yield from run_warnings(runs)
     yield from _judged(info)
-    scored = [point for point in info["points"] if point["attainment"] is not None]
-    if scored and not any(point["bounds"] for point in scored):
+    shares = [point.attainment for point in info.points if point.attainment is not None]
+    if shares and not any(point.bounds for point in info.points if point.attainment is not None):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
-    shares = [point["attainment"] for point in scored if point["attainment"]["low"] is not None]
-    if any(share["mean"] > SKEWED and share["most"] - share["least"] > 0.01 for share in shares):
+    if any(share.mean > SKEWED and share.most - share.least > 0.01 for share in shares if share.low is not None):
         yield (
             f"Intervals of attainment above {SKEWED:.0%} hold less often than they say where seeds differ, because a "
             "seed that is far worse is rare (docs/guide/sweep.md has figures); more --seeds help."
         )
-    if hollow := [point for point in info["points"] if point["overloaded"]]:
-        falls = any(point["attainment"] is not None for point in hollow)
+    if hollow := [point for point in info.points if point.overloaded]:
+        falls = any(point.attainment is not None for point in hollow)
         yield (
             "Where a run was overloaded there are no latencies: they would tell how long the run was."
             f"{' Attainment there falls further in a longer run.' if falls else ''}"
         )
 
 
-def _judged(info: Mapping[str, Any]) -> Iterator[str]:
+def _judged(info: SweepAnswer) -> Iterator[str]:
     """Which points keep an exit code of 0 away."""
-    fail_under = info["fail_under"]
-    shares = [point for point in info["points"] if point["attainment"] is not None]
-    percentiles = [point for point in info["points"] if point["attainment"] is None]
+    fail_under = info.fail_under
+    shares = [point for point in info.points if point.attainment is not None]
+    percentiles = [point for point in info.points if point.attainment is None]
     share = f"--fail-under {100 * (fail_under or 0):g}%"
     if failing := [_named(point) for point in below(shares, fail_under)]:
         yield f"{share} is not kept at {'; '.join(failing)}."
@@ -195,75 +205,74 @@ def _judged(info: Mapping[str, Any]) -> Iterator[str]:
         yield f"Whether every bound on a percentile is met is open at {'; '.join(unsure)}, {why}."
 
 
-def _named(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in point["values"].items()) or "the one point"
+def _named(point: SweepPoint) -> str:
+    return ", ".join(f"{name} {value}" for name, value in point.values.items()) or "the one point"
 
 
-def cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What keeps single runs from counting, then what they warn of, each kind once with the first of its sentences."""
+def run_warnings(runs: Sequence[SweptRun]) -> Iterator[str]:
+    """What keeps single runs from counting, then their warnings, each kind once with the first of its messages."""
     for run in runs:
-        if not run["valid"]:
-            yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
-        if run["failed_for"]:
-            yield f"{run['folder']}: {run['failed_for']}"
-    told: dict[str, list[Mapping[str, Any]]] = {}
+        if not run.valid:
+            yield f"{run.folder} is not valid and does not count: {' '.join(run.reasons)}"
+        if run.failed_for:
+            yield f"{run.folder}: {run.failed_for}"
+    by_code: dict[Text, list[tuple[str, Warned]]] = {}
     for run in runs:
-        for caution in run["warnings"]:
-            told.setdefault(caution["code"], []).append(caution | {"folder": run["folder"]})
-    for code, found in told.items():
-        first = found[0]
-        where = f"{code} in {len(found)} of {len(runs)} runs, first in {first['folder']}"
-        yield f"{where}: {first['message']}{'; ' if first['remedy'] else ''}{first['remedy']}."
+        for warning in run.warnings:
+            by_code.setdefault(warning.code, []).append((run.folder, warning))
+    for code, found in by_code.items():
+        folder, first = found[0]
+        where = f"{code} in {len(found)} of {len(runs)} runs, first in {folder}"
+        yield f"{where}: {first.message}{'; ' if first.remedy else ''}{first.remedy}."
 
 
 GOOD, BELOW, FAILED, NOT_VALID, OPEN = 0, 1, 3, 4, 5
 
-PointRow = Mapping[str, Any]
 
-
-def exit_code(info: Mapping[str, Any]) -> int:
+def exit_code(info: SweepAnswer) -> int:
     """The first that applies of 3 the backend failed, 4 a run is not valid, 1 below `fail_under`, 5 not decided."""
-    points, fail_under = info["points"], info["fail_under"]
-    if info["state"] == "failed" or any(run["failed_for"] for point in points for run in point["runs"]):
+    points, fail_under = info.points, info.fail_under
+    if info.state == "failed" or any(run.failed_for for point in points for run in point.runs):
         return FAILED
-    if any(point["invalid"] for point in points):
+    if any(point.invalid for point in points):
         return NOT_VALID
     if next(below(points, fail_under), None) is not None:
         return BELOW
-    if info["state"] != "finished" or next(left_open(points, fail_under), None) is not None:
+    if info.state != "finished" or next(left_open(points, fail_under), None) is not None:
         return OPEN
     return GOOD
 
 
-def below(points: list[PointRow], fail_under: float | None) -> Iterator[PointRow]:
-    """The points that surely fail: too few requests kept the SLO, or a bound on a percentile is broken."""
+def below(points: list[SweepPoint], fail_under: float | None) -> Iterator[SweepPoint]:
+    """The points that surely fail: too few requests met the SLO, or a bound on a percentile is broken."""
     if fail_under is None:
         return
     for point in points:
-        if point["valid"] and not _keeps(point, fail_under) and not _floor_decides(point, fail_under):
+        if point.valid and not _keeps(point, fail_under) and not _floor_decides(point, fail_under):
             yield point
 
 
-def left_open(points: list[PointRow], fail_under: float | None) -> Iterator[PointRow]:
+def left_open(points: list[SweepPoint], fail_under: float | None) -> Iterator[SweepPoint]:
     """The points that kept it only while the run lasted, because the queue grew, or that the client's error decides."""
     if fail_under is None:
         return
     for point in points:
-        if _floor_decides(point, fail_under) or (point["overloaded"] and _keeps(point, fail_under)):
+        if _floor_decides(point, fail_under) or (point.overloaded and _keeps(point, fail_under)):
             yield point
 
 
-def _keeps(point: PointRow, fail_under: float) -> bool:
-    percentiles = [bound["passed"] for bound in point["bounds"] if bound["percentile"] is not None]
-    return meets((point["attainment"] or {}).get("mean"), percentiles, fail_under)
+def _keeps(point: SweepPoint, fail_under: float) -> bool:
+    percentiles = [bound.passed for bound in point.bounds if bound.percentile is not None]
+    return meets(point.mean_attainment, percentiles, fail_under)
 
 
-def _floor_decides(point: PointRow, fail_under: float | None) -> bool:
+def _floor_decides(point: SweepPoint, fail_under: float | None) -> bool:
     """Whether the mean over the seeds changes sides when all bounds are moved by the client's own error."""
-    told = [run["resolution"] for run in point["runs"] if run["valid"] and run["resolution"] is not None]
-    if fail_under is None or not told:
+    moved = [run.resolution for run in point.runs if run.valid and run.resolution is not None]
+    if fail_under is None or not moved:
         return False
-    scored = all(one["attainment"] is not None for one in told)
-    low, high = (sum(one["attainment"][side] for one in told) / len(told) if scored else 0.0 for side in (0, 1))
-    kept = all(one["kept"][0] for one in told), all(one["kept"][1] for one in told)
-    return undecided(Resolution(attainment=(low, high) if scored else None, kept=kept), fail_under)
+    shares = [one.attainment for one in moved if one.attainment is not None]
+    low, high = (sum(share[side] for share in shares) / len(moved) for side in (0, 1))
+    kept = all(one.kept[0] for one in moved), all(one.kept[1] for one in moved)
+    attainment = (low, high) if len(shares) == len(moved) else None
+    return undecided(Resolution(attainment=attainment, kept=kept), fail_under)

@@ -211,7 +211,7 @@ LONGEST = 100
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """How a point looks at its runs: an SLO in the place of theirs (None: theirs), every bound times `scale`."""
+    """How a point scorings at its runs: an SLO in the place of theirs (None: theirs), every bound times `scale`."""
 
     slo: str | None = None
     scale: float = 1.0
@@ -223,7 +223,7 @@ class Point:
 
     values: Values
     folder: str
-    look: Rescoring
+    scoring: Rescoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +239,8 @@ class Layout:
         found = []
         for values in points(axes):
             at = dict(values)
-            look = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
-            found.append(Point(values, point_folder(values), look))
+            scoring = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
+            found.append(Point(values, point_folder(values), scoring))
         return cls(tuple(found), tuple(seeds))
 
     @classmethod
@@ -250,9 +250,9 @@ class Layout:
         return cls.of(axes, stored["seeds"])
 
     @property
-    def looks(self) -> tuple[Rescoring, ...]:
-        """All looks at one run."""
-        return tuple(dict.fromkeys(point.look for point in self.points))
+    def scorings(self) -> tuple[Rescoring, ...]:
+        """All scorings of one run."""
+        return tuple(dict.fromkeys(point.scoring for point in self.points))
 
     @property
     def runs(self) -> list[str]:

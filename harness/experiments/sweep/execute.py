@@ -1,8 +1,6 @@
-"""How far a sweep is and how long it will take: a bar on a terminal, a line now and then elsewhere.
+"""Executes a sweep into its folder, which holds the plan before the first run, so that a rerun resumes it.
 
-The folder of a sweep: its plan is there before the first run, so that the same command can go on after a kill.
-
-Carries out a sweep into its folder, from its beginning or from where it was left.
+Progress is a bar on a terminal, and a line now and then elsewhere.
 """
 
 import json
@@ -17,13 +15,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness.data import files
+from harness.data.codec import encode
 from harness.data.storage import locked, write_json
 from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
 from harness.experiments.sweep.answer import answer
 from harness.experiments.sweep.axes import Layout
 from harness.experiments.sweep.plan import Sweep
-from harness.experiments.sweep.runs import Order, Told, carry_out, finished, told
+from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
+from harness.experiments.sweep.sweep_json import SweepAnswer
 
 PLAIN_S = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -33,10 +33,10 @@ DRAW_HZ = 4
 
 @dataclass(slots=True)
 class Progress:
-    """Counts runs that have ended, and guesses from the time that they took how long the rest will take.
+    """Counts finished runs, and estimates from their time how long the rest will take.
 
-    `work` is what is left to do: seconds of sending where `timed`, else runs. `done` starts with the runs that are kept
-    from an earlier call.
+    `work` is what is left to do: seconds of sending where `timed`, else runs. `done` starts with the runs of an
+    earlier call.
     """
 
     total: int
@@ -56,7 +56,7 @@ class Progress:
         self.made += work
 
     def left_s(self) -> float | None:
-        """Seconds until the end; None while nobody can know."""
+        """Seconds until the end; None while it is not known."""
         if self.made > 0:
             return (self.clock() - self.started_s) / self.made * (self.work - self.made)
         return self.work if self.timed else None
@@ -132,7 +132,7 @@ def opened(out: Path, stored: Mapping[str, Any], planned: int) -> Iterator[None]
     """The folder, made or found with the same plan in it, and locked against a second sweep while the body runs.
 
     More values and more seeds may have been added since. Raises UsageError, having changed nothing, for a folder that
-    holds anything else, another sweep, or one that goes on.
+    holds anything else, another sweep, or one that is running.
     """
     _check_ours(out)
     try:
@@ -187,29 +187,29 @@ def _check_grown(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -
         gone = [value for value in values if value not in new[name]]
         if gone:
             raise UsageError(
-                f"'{out}' holds a sweep with {name} {gone[0]} too, which is not asked for now; values may be added to "
-                "those that are there, not taken away. Name another --out."
+                f"'{out}' holds a sweep with {name} {gone[0]} too, which is missing now; values may be added, not "
+                "removed. Name another --out."
             )
 
 
 def _other(out: Path, what: str, before: object, now: object) -> UsageError:
-    said = ["nothing" if value is None else f"'{value}'" for value in (before, now)]
+    old, new = ("nothing" if value is None else f"'{value}'" for value in (before, now))
     return UsageError(
-        f"'{out}' holds another sweep: {what} was {said[0]} there and is {said[1]} now; "
-        "repeat that command to go on with it, or name another --out."
+        f"'{out}' holds another sweep: {what} was {old} there and is {new} now; "
+        "rerun that command to resume it, or name another --out."
     )
 
 
 @dataclass(slots=True)
-class _Course:
-    """How a sweep goes: what came of its runs so far, and how it ended."""
+class _Outcome:
+    """The results of the runs so far, and how the sweep ended."""
 
-    told: dict[str, Told] = field(default_factory=dict)
+    results: dict[str, RunResult] = field(default_factory=dict)
     state: str = "finished"
     error: str | None = None
 
 
-def conduct(
+def run_sweep(
     sweep: Sweep,
     out: Path,
     *,
@@ -217,9 +217,9 @@ def conduct(
     workers: int | None = None,
     quiet: bool = True,
     say: Callable[[str], None] = lambda _: None,
-    render: Callable[[Mapping[str, Any], str], str] | None = None,
-) -> dict[str, Any]:
-    """Carry out what is not done yet and write the answer, which is returned as sweep.json has it.
+    render: Callable[[SweepAnswer, str], str] | None = None,
+) -> SweepAnswer:
+    """Execute what is not done yet, and write and return sweep.json.
 
     Simulated runs go several at a time, one for each of `workers` (None: one per core); those in real time one after
     another. Ctrl-C and a backend that fails end it with an answer from what is there. `render` gives the answer as csv
@@ -227,7 +227,7 @@ def conduct(
     where not a single run was made, Interrupted where none had ended.
     """
     with opened(out, sweep.stored, len(sweep.tasks)):
-        course = _Course()
+        outcome = _Outcome()
         given = command or shlex.join(["bench", *sys.argv[1:]])
         orders = [Order(task, str(out), given, quiet or sweep.virtual) for task in sweep.tasks]
         kept = {order.task.folder for order in orders if finished(order.path)}
@@ -235,24 +235,24 @@ def conduct(
         there = f", {len(kept)} of them there already" if kept else ""
         say(f"{points} point{'s' * (points != 1)}, {runs} run{'s' * (runs != 1)}{there}; into {out}")
         try:
-            _carry_out(sweep, orders, course, kept, workers, quiet, say)
+            _execute(sweep, orders, outcome, kept, workers, quiet, say)
         except (KeyboardInterrupt, Interrupted):
-            course.state = "interrupted"
+            outcome.state = "interrupted"
         except BackendError as error:
-            course.state, course.error = "failed", str(error)
-        if course.state != "finished":
-            course.told |= _on_disk(sweep.layout, out, course.told)
-        if not any(run.facts for run in course.told.values()):
-            if course.state == "failed":
-                raise BackendError(course.error or "the backend failed.")
-            raise Interrupted("interrupted before the first run had ended; the same command starts again.")
-        return _concluded(sweep, out, course, render)
+            outcome.state, outcome.error = "failed", str(error)
+        if outcome.state != "finished":
+            outcome.results |= _on_disk(sweep.layout, out, outcome.results)
+        if not any(run.facts for run in outcome.results.values()):
+            if outcome.state == "failed":
+                raise BackendError(outcome.error or "the backend failed.")
+            raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")
+        return _concluded(sweep, out, outcome, render)
 
 
-def _carry_out(
+def _execute(
     sweep: Sweep,
     orders: list[Order],
-    course: _Course,
+    outcome: _Outcome,
     kept: Collection[str],
     workers: int | None,
     quiet: bool,
@@ -266,18 +266,18 @@ def _carry_out(
     several = sweep.virtual and workers != 1 and len(orders) > 1
     with pool.of(workers) if several else pool.Here() as made, shown(progress, quiet=quiet or not sweep.virtual):
         announced = orders if sweep.virtual else _announced(orders, progress, say)
-        for order, outcome in made.map(carry_out, announced):
-            course.told[order.task.folder] = outcome
-            if outcome.ended != "finished":
-                course.state = "failed" if outcome.ended == "failed" else "interrupted"
-                course.error = outcome.error
+        for order, result in made.map(execute_order, announced):
+            outcome.results[order.task.folder] = result
+            if result.ended != "finished":
+                outcome.state = "failed" if result.ended == "failed" else "interrupted"
+                outcome.error = result.error
                 return
             if order.task.folder in work:
                 progress.add(work[order.task.folder])
 
 
 def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:
-    """The orders, each told before it is carried out in real time."""
+    """The orders, each announced before it is executed in real time."""
     for number, order in enumerate(orders, 1):
         if not finished(order.path):
             say(f"run {number} of {progress.total}: {order.task.name}; {progress.line()}")
@@ -285,22 +285,22 @@ def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str],
 
 
 def _concluded(
-    sweep: Sweep, out: Path, course: _Course, render: Callable[[Mapping[str, Any], str], str] | None
-) -> dict[str, Any]:
-    info = answer(sweep.stored, course.told, course.state, course.error)
+    sweep: Sweep, out: Path, outcome: _Outcome, render: Callable[[SweepAnswer, str], str] | None
+) -> SweepAnswer:
+    info = answer(sweep.stored, outcome.results, outcome.state, outcome.error)
     for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
         if render is not None:
             files.put(out / name, render(info, form).encode())
-    write_json(out / FILE, info)
+    write_json(out / FILE, encode(info))
     return info
 
 
-def reported(out: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer that the finished runs of a folder give now: of a sweep that was killed, or still goes on."""
+def reported(out: Path, stored: Mapping[str, Any]) -> SweepAnswer:
+    """The answer of the finished runs in a folder: of a sweep that was killed, or is still running."""
     return answer(stored, _on_disk(Layout.restored(stored), out, {}), "running")
 
 
-def _on_disk(layout: Layout, out: Path, known: Mapping[str, Told]) -> dict[str, Told]:
-    """The runs that ended without anybody having told of them yet."""
-    untold = [place for place in layout.runs if place not in known and finished(out / place)]
-    return {place: told(out / place, place, layout.looks) for place in untold}
+def _on_disk(layout: Layout, out: Path, known: Mapping[str, RunResult]) -> dict[str, RunResult]:
+    """The finished runs that are not known yet."""
+    unread = [place for place in layout.runs if place not in known and finished(out / place)]
+    return {place: result_of(out / place, place, layout.scorings) for place in unread}

@@ -1,44 +1,48 @@
-"""Runs that were made one by one, told as a sweep over whatever differs between them."""
+"""Runs that were made one by one, as a sweep over whatever differs between them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from harness.data import codec
+from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.host import versions
-from harness.data.run_json import encode
-from harness.experiments.sweep.answer import cautions, crossings, over_seeds
+from harness.experiments.sweep.answer import crossings, over_seeds, run_warnings
 from harness.experiments.sweep.axes import RATE, Rescoring
 from harness.experiments.sweep.runs import facts
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweptRun
 
 ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "fail-under", "senders", "scale")
 """Options that may differ without making another system or another rate of it."""
 
 SLO = "slo"
-ASKED = "SLO asked"
-"""How the SLO is called as an axis: these runs are not the same ones scored again."""
+OWN_SLO = "SLO asked"
+"""The SLO as an axis: these runs are not the same ones scored again."""
 
 MOST_DIGITS = 4
-"""Digits of a rate that nobody asked for: that of a recording."""
+"""Digits of a rate that no option sets: that of a recording."""
 
 Values = tuple[tuple[str, Any], ...]
 
 
-def gathered(runs: Iterable[tuple[Run, str]]) -> dict[str, Any]:
-    """What a sweep.json would tell of these runs, each with what is to be called its folder; runs are read one by one.
+def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
+    """The sweep.json of these runs, each with the name of its folder; runs are read one by one.
 
     Runs with the same options but another seed make one point. Those that cannot be scored are warnings.
     """
-    told, unscored = [], []
+    scored, unscored = [], []
     for run, folder in runs:
         try:
-            told.append((_described(run), facts(run, Rescoring()) | {"folder": folder}))
+            scored.append((_described(run), facts(run, Rescoring()) | {"folder": folder}))
         except (KeyError, TypeError, AttributeError) as error:
-            unscored.append(f"{folder} has no {error} that could be told, so it is left out.")
-    descriptions = [described for described, _ in told]
+            unscored.append(f"{folder} has no {error} that could be read, so it is left out.")
+    descriptions = [described for described, _ in scored]
     axes = _axes([described["options"] for described in descriptions])
-    points = _points(axes, told)
+    points = _points(axes, scored)
     goals = sorted({float(described["goal"]) for described in descriptions}) or [0.9]
-    info: dict[str, Any] = {
+    return codec.of(SweepAnswer, {
         "schema": 1,
         "kind": "sweep",
         "versions": _alike([described["versions"] for described in descriptions]) or versions(),
@@ -48,28 +52,28 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> dict[str, Any]:
         "clock": "virtual" if {d["clock"] for d in descriptions} == {"virtual"} else "wall",
         "fixed": False,
         "axes": [{"name": name, "values": list(dict.fromkeys(p["values"][name] for p in points))} for name in axes],
-        "seeds": sorted({run["seed"] for _, run in told if isinstance(run["seed"], int)}),
+        "seeds": sorted({run["seed"] for _, run in scored if isinstance(run["seed"], int)}),
         "goals": goals,
         "fail_under": None,
         "state": "finished",
         "exit_code": 0,
-        "runs": {"planned": len(told) + len(unscored), "done": len(told)},
+        "runs": {"planned": len(scored) + len(unscored), "done": len(scored)},
         "points": points,
         "crossings": crossings(goals, points),
         "error": None,
-    }
-    return info | {"warnings": [*unscored, *_warnings([run for _, run in told])]}
+        "warnings": [*unscored, *_warnings([msgspec.convert(run, SweptRun) for _, run in scored])],
+    })  # fmt: skip
 
 
 def _described(run: Run) -> dict[str, Any]:
-    """What tells a run from others."""
+    """What distinguishes a run from others."""
     info, stored = run.info, encode(run.info)
     spec, own = info.spec, info.workload.rate_rps
-    asked = spec.get(RATE)
-    rate = float(f"{own:.{MOST_DIGITS}g}") if asked is None and own is not None and own > 0 else asked
+    set_rate = spec.get(RATE)
+    rate = float(f"{own:.{MOST_DIGITS}g}") if set_rate is None and own is not None and own > 0 else set_rate
     options = {key: value for key, value in spec.items() if key not in (*ASIDE, SLO, RATE)}
     return {
-        "options": {RATE: rate, **options, ASKED: info.slo.text},
+        "options": {RATE: rate, **options, OWN_SLO: info.slo.text},
         "spec": spec,
         "workload": {**stored.get("workload", {}), "rate_rps": None, "arrivals_rps": None},
         "backend": info.backend,
@@ -87,10 +91,10 @@ def _axes(options: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*([RATE] if rated else []), *differ]
 
 
-def _points(axes: Sequence[str], told: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+def _points(axes: Sequence[str], runs: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
     """A point for each combination of values that there is, in the order of rates."""
     found: dict[Values, list[dict[str, Any]]] = {}
-    for described, run in told:
+    for described, run in runs:
         found.setdefault(tuple((name, _value(described["options"].get(name))) for name in axes), []).append(run)
     points = [over_seeds(dict(values), runs[0]["folder"], runs) for values, runs in found.items()]
     return sorted(points, key=lambda point: float(point["values"].get(RATE) or 0.0))
@@ -106,15 +110,15 @@ def _value(value: object) -> object:
 
 
 def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of them say."""
+    """What is equal in all of them."""
     first = found[0] if found else {}
     return {name: value for name, value in first.items() if all(one.get(name) == value for one in found)}
 
 
-def _warnings(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if free := [run["folder"] for run in runs if not run["bounds"]]:
+def _warnings(runs: Sequence[SweptRun]) -> Iterator[str]:
+    if free := [run.folder for run in runs if not run.bounds]:
         yield (
             f"{len(free)} of {len(runs)} runs had no SLO, first {free[0]}: their attainment counts every request that "
             "ended well; bench slo, with each of them and one --slo, scores them alike."
         )
-    yield from cautions(runs)
+    yield from run_warnings(runs)

@@ -7,9 +7,9 @@ from typing import Any
 
 from harness import values as check
 from harness.api import Simulator
+from harness.data.codec import encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
-from harness.data.run_json import encode
 from harness.errors import UsageError
 from harness.experiments.sweep.axes import (
     RATE,
@@ -41,7 +41,7 @@ SEEDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run: `name` tells people which, `folder` of the sweep is its place, `looks` are what is wanted of it.
+    """One run: `name` is for messages, `folder` is its place in the sweep, `scorings` are how it is scored.
 
     `sending_s` is how long it sends, in its own time, where that can be told beforehand.
     """
@@ -49,7 +49,7 @@ class Task:
     name: str
     folder: str
     spec: RunSpec
-    looks: tuple[Rescoring, ...]
+    scorings: tuple[Rescoring, ...]
     sending_s: float | None = None
 
 
@@ -209,7 +209,7 @@ def _tasks(specs: Mapping[Values, RunSpec], layout: Layout, first: Plan) -> Iter
             name = ", ".join([*(f"{option}={text}" for option, text in point), f"seed {seed}"])
             place = run_folder(point_folder(point), seed)
             run = replace(spec, seed=seed, fail_under=None)
-            yield Task(name, place, run, layout.looks, _sending_s(run, first))
+            yield Task(name, place, run, layout.scorings, _sending_s(run, first))
 
 
 def _sending_s(spec: RunSpec, first: Plan) -> float | None:

@@ -1,4 +1,4 @@
-"""The runs of a sweep: each is carried out into a folder of its own, or was before, and told in numbers."""
+"""The runs of a sweep: each is executed into a folder of its own, unless it is there already, and read as numbers."""
 
 import json
 import math
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.api import Bound
+from harness.data.codec import encode
 from harness.data.folder import Run, load
-from harness.data.run_json import encode
 from harness.errors import BenchError
 from harness.experiments.rescore.scale import Curve, curve, scaled
 from harness.experiments.sweep.axes import Rescoring
@@ -27,7 +27,7 @@ RATES = ("goodput_rps", "throughput_rps", "output_tps", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A task, the folder of the sweep it belongs to, and the command that run.json shall tell of."""
+    """A task, the folder of the sweep it belongs to, and the command for run.json."""
 
     task: Task
     out: str
@@ -41,16 +41,16 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What came of a task: how its run ended, and its numbers under each look where it was let finish."""
+class RunResult:
+    """How the run of a task ended, and its numbers under each scoring where it finished."""
 
     ended: str
     error: str | None
     facts: tuple[dict[str, Any], ...]
 
 
-def carry_out(order: Order) -> Told:
-    """Carry out the run, unless it is there already, and tell what came of it. For a worker of a pool."""
+def execute_order(order: Order) -> RunResult:
+    """Execute the run, unless it is there already, and return its result. For a worker of a pool."""
     if not finished(order.path):
         try:
             result = execute(order.task.spec, out=order.path, quiet=order.quiet, command=order.command, force=True)
@@ -58,14 +58,14 @@ def carry_out(order: Order) -> Told:
         except BenchError as error:
             raise type(error)(f"{order.task.name}: {error}") from error
         if result.outcome.ended != "finished":
-            return Told(result.outcome.ended, result.outcome.error, ())
-    return told(order.path, order.task.folder, order.task.looks)
+            return RunResult(result.outcome.ended, result.outcome.error, ())
+    return result_of(order.path, order.task.folder, order.task.scorings)
 
 
-def told(path: Path, folder: str, looks: Sequence[Rescoring]) -> Told:
-    """A finished run under each look; `folder` is how the sweep calls its place."""
+def result_of(path: Path, folder: str, scorings: Sequence[Rescoring]) -> RunResult:
+    """A finished run under each scoring; `folder` is its place in the sweep."""
     run = load(path)
-    return Told("finished", None, tuple(facts(run, look) | {"folder": folder} for look in looks))
+    return RunResult("finished", None, tuple(facts(run, scoring) | {"folder": folder} for scoring in scorings))
 
 
 def finished(path: Path) -> bool:
@@ -77,8 +77,8 @@ def finished(path: Path) -> bool:
     return isinstance(info, dict) and info.get("state") == "finished" and "verdict" in info
 
 
-def facts(run: Run, look: Rescoring) -> dict[str, Any]:
-    """A run in numbers, under its own SLO or another look."""
+def facts(run: Run, scoring: Rescoring) -> dict[str, Any]:
+    """A run in numbers, under its own SLO or another scoring."""
     info, summary, stored = run.info, run.info.summary, encode(run.info)
     metrics = {m.name: summary.metrics[m.name] for m in in_summary() if m.name in summary.metrics}
     return {
@@ -87,7 +87,7 @@ def facts(run: Run, look: Rescoring) -> dict[str, Any]:
         "overloaded": info.verdict.overloaded,
         "reasons": info.verdict.reasons,
         "failed_for": exceeded(info),
-        "warnings": [caution for caution in stored["warnings"] if caution["code"] != OVERLOAD],
+        "warnings": [warning for warning in stored["warnings"] if warning["code"] != OVERLOAD],
         "gpus": info.backend.get("gpus"),
         "requests": summary.requests,
         "warmup": stored.get("warmup") or {},
@@ -97,25 +97,25 @@ def facts(run: Run, look: Rescoring) -> dict[str, Any]:
         "bounds": stored["summary"]["bounds"],
         "resolution": stored.get("resolution"),
         **{name: getattr(summary, name) for name in RATES},
-        "metrics": {name: {part: getattr(told, part) for part in PARTS} for name, told in metrics.items()},
-        **_rescored(run, look),
+        "metrics": {name: {part: getattr(metric, part) for part in PARTS} for name, metric in metrics.items()},
+        **_rescored(run, scoring),
     }
 
 
-def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
-    """What another SLO changes; nothing where the look is the run's own."""
+def _rescored(run: Run, scoring: Rescoring) -> dict[str, Any]:
+    """What another SLO changes; nothing where it is the run's own."""
     own = slo.restored(run.info)
-    base = own if look.slo is None else replace(slo.parse(look.slo), goal=own.goal)
-    if look.scale == 1.0 and base == own:
+    base = own if scoring.slo is None else replace(slo.parse(scoring.slo), goal=own.goal)
+    if scoring.scale == 1.0 and base == own:
         return {}
     table = run.measured
-    found = curve(slo.Seen(table), base, [look.scale])
+    found = curve(slo.Seen(table), base, [scoring.scale])
     attainment = _known(float(found.attainment[0]))
-    bounds = [_bound(bound, found, look.scale) for bound in base.bounds]
+    bounds = [_bound(bound, found, scoring.scale) for bound in base.bounds]
     percentiles = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
     scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
     return {
-        "slo": slo.text(scaled(base, look.scale)),
+        "slo": slo.text(scaled(base, scoring.scale)),
         "attainment": attainment,
         "overloaded": run.info.verdict.grew and not (scored and slo.meets(attainment, percentiles, base.goal)),
         "bounds": bounds,
@@ -127,12 +127,12 @@ def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
 def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:
     """A bound in the form in which run.json has it."""
     text, limit_s = slo.bound_text(bound), bound.limit * scale
-    told = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
-    told["text"] = slo.bound_text(replace(bound, limit=limit_s))
+    row = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
+    row["text"] = slo.bound_text(replace(bound, limit=limit_s))
     if bound.percentile is None:
-        return told | {"attainment": _known(float(found.bounds[text][0])), "value_s": None, "passed": None}
+        return row | {"attainment": _known(float(found.bounds[text][0])), "value_s": None, "passed": None}
     value_s = found.holds_from[text] * bound.limit
-    return told | {"attainment": None, "value_s": _known(value_s), "passed": not value_s > limit_s}
+    return row | {"attainment": None, "value_s": _known(value_s), "passed": not value_s > limit_s}
 
 
 def _known(value: float) -> float | None:

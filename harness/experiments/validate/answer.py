@@ -3,47 +3,104 @@
 How far simulated numbers are from measured ones, over the pairs that the calibration did not see.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Literal
 
+from msgspec import field
+
+from harness.data.codec import Count, Document, Facts, Number, Part
 from harness.data.host import versions
 from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation
 
 
-def answer(found: Sequence[Validation], command: str) -> dict[str, Any]:
-    """The answer that `reports.answers.validate` tells; exit code 1 where a target is missed."""
+class PairRow(Part, frozen=True, kw_only=True):
+    """A measured and a simulated number, and their error: in percent, or in points of a percentage."""
+
+    setting: str
+    metric: str
+    measured: Number
+    simulated: Number
+    calibrated: bool
+    x: Number | None
+    curve: str
+    error: Number
+
+
+class TargetRow(Part, frozen=True, kw_only=True):
+    """A limit on the errors of a metric, what was obtained, and whether it holds."""
+
+    metric: str
+    how: str
+    limit: Number
+    obtained: Number
+    published: str
+    pairs: Count | None = None
+    holds: bool
+
+
+class ErrorRow(Part, frozen=True, kw_only=True):
+    """The errors of a metric, in `unit`: of how many pairs, and the setting of the largest."""
+
+    metric: str
+    pairs: Count
+    calibrated: Count
+    mean: Number
+    bias: Number
+    rmse: Number
+    largest: Number
+    worst: str
+    unit: str
+
+
+class ValidationRow(Part, frozen=True, kw_only=True):
+    """One comparison with measurements."""
+
+    name: str
+    title: str
+    setting: list[str]
+    targets: list[TargetRow]
+    errors: list[ErrorRow]
+    pairs: list[PairRow]
+
+
+class ValidateAnswer(Document, frozen=True, kw_only=True):
+    """What `bench validate --against` writes; exit code 1 where a target is missed."""
+
+    schema: int = 1
+    kind: Literal["validate"] = "validate"
+    versions: Facts = field(default_factory=dict)
+    exit_code: int = 0
+    command: str
+    validations: list[ValidationRow]
+
+
+def answer(found: Sequence[Validation], command: str) -> ValidateAnswer:
+    """The answer of these comparisons."""
     missed = any(not target.holds for one in found for target in one.targets)
-    return {
-        "schema": 1,
-        "kind": "validate",
-        "versions": versions(),
-        "exit_code": int(missed),
-        "command": command,
-        "validations": [_validation(one) for one in found],
-    }
-
-
-def _validation(one: Validation) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "title": one.title,
-        "setting": list(one.setting),
-        "targets": [dataclasses.asdict(target) | {"holds": target.holds} for target in one.targets],
-        "errors": list(_errors(one.pairs)),
-        "pairs": [dataclasses.asdict(pair) | {"error": percent(pair)} for pair in one.pairs],
-    }
-
-
-def _errors(pairs: Sequence[Pair]) -> Iterable[dict[str, Any]]:
-    """The errors of each metric of which something is scored."""
-    for metric in metrics(pairs):
-        if scored(pairs, metric):
-            row = dataclasses.asdict(errors(pairs, metric))
-            yield row | {"worst": row["worst"]["setting"], "unit": "points" if in_points(metric) else "%"}
+    return ValidateAnswer(
+        versions=dict(versions()),
+        exit_code=int(missed),
+        command=command,
+        validations=[
+            ValidationRow(
+                name=one.name,
+                title=one.title,
+                setting=list(one.setting),
+                targets=[TargetRow(**asdict(target), holds=target.holds) for target in one.targets],
+                errors=[
+                    ErrorRow(**{**asdict(row), "worst": row.worst.setting}, unit="points" if in_points(metric) else "%")
+                    for metric in metrics(one.pairs)
+                    if scored(one.pairs, metric)
+                    for row in [errors(one.pairs, metric)]
+                ],
+                pairs=[PairRow(**asdict(pair), error=percent(pair)) for pair in one.pairs],
+            )
+            for one in found
+        ],
+    )
 
 
 MEAN = "mean error in percent"

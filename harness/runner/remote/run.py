@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.api import Outcome, Remote, Scraper, Sourced
+from harness.data.codec import from_facts
 from harness.data.host import process_age_s
 from harness.data.records import Recounts
-from harness.data.run_json import Client, Sender, Server, from_facts
+from harness.data.run_json import Client, Sender, Server
 from harness.runner.live import Live
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration

@@ -1,0 +1,134 @@
+"""capacity.json as a type: what was searched and, once the search is over, what was found."""
+
+from typing import Literal
+
+from msgspec import UNSET, UnsetType, field
+
+from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
+from harness.data.run_json import StoredSlo, Workload
+
+
+class RateBracket(Part, frozen=True, kw_only=True):
+    """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
+
+    low_rate_rps: Positive | None = None
+    low_seeds: Count | None = None
+    low_requests: Count | None = None
+    low_grew: bool | None = None
+    high_rate_rps: Positive | None = None
+    high_seeds: Count | None = None
+    high_requests: Count | None = None
+    high_grew: bool | None = None
+
+
+class BoundCapacity(Part, frozen=True, kw_only=True):
+    """A bound of the SLO by itself: its capacity, None outside the rates tried, and its attainment at the capacity."""
+
+    text: str
+    goal: Share
+    capacity_rps: Positive | None = None
+    attainment: Share | None = None
+
+
+class RateVerdict(Part, frozen=True, kw_only=True):
+    """Whether the rate of --at is sustained."""
+
+    rate_rps: Positive
+    verdict: Literal["carried", "not carried", "unresolved"]
+
+
+class GoalCapacity(Part, frozen=True, kw_only=True):
+    """The capacity at a goal, in requests per second, with its 95% interval.
+
+    `knees` are ln(capacity) by seed: jackknife pseudo-values, whose mean is ln(capacity). `why` says what ended the
+    search, `needs` what would decide what is open.
+    """
+
+    goal: Share
+    state: str = ""
+    capacity_rps: Positive | None = None
+    low_rps: Positive | None = None
+    high_rps: Positive | None = None
+    half_width: Positive | None = None
+    bracket: RateBracket | None = None
+    requests: Count | None = None
+    seeds: Count = 0
+    per_gpu_rps: Positive | None = None
+    binding: Text = None
+    bounds: list[BoundCapacity] = field(default_factory=list)
+    why: Text = None
+    needs: Text = None
+    knees: dict[str, Number] = field(default_factory=dict)
+    at: RateVerdict | None = None
+
+    @property
+    def bracket_rps(self) -> tuple[Positive | None, Positive | None]:
+        """The rates on both sides of the goal that were tried."""
+        return (None, None) if self.bracket is None else (self.bracket.low_rate_rps, self.bracket.high_rate_rps)
+
+
+class RatePoint(Part, frozen=True, kw_only=True):
+    """Attainment over the whole trials at a rate, the range of the seeds, and the mean made to fall with the rate."""
+
+    rate_rps: Positive
+    seeds: Count = 0
+    requests: Count = 0
+    attainment: Share
+    least: Share
+    most: Share
+    overloaded: Count
+    falling: Share
+
+
+class SearchCost(Part, frozen=True, kw_only=True):
+    """What the search took, in requests, trials, seconds of traffic and seconds of waiting."""
+
+    requests: Count
+    trials: Count
+    probes: Count
+    system_s: Positive
+    trials_s: Positive = 0.0
+    wall_s: Positive
+
+
+class TrialOptions(Part, frozen=True, kw_only=True):
+    """Requests of a trial, whether the user set them, and its warm-up."""
+
+    requests: Count | None = None
+    fixed: bool | None = None
+    warmup: Text = None
+
+
+class CapacityAnswer(Document, frozen=True, kw_only=True):
+    """capacity.json. A search that is not over has no `answers`."""
+
+    schema: int = 1
+    kind: Literal["capacity"] = "capacity"
+    versions: Facts = field(default_factory=dict)
+    spec: Facts = field(default_factory=dict)
+    workload: Text = None
+    traffic: Workload = Workload()
+    backend: Facts = field(default_factory=dict)
+    slo: StoredSlo = StoredSlo()
+    goals: list[Share] = field(default_factory=list)
+    clock: Text = None
+    definition: Text = None
+    run: TrialOptions = TrialOptions()
+    state: Text = None
+    exit_code: Count = 0
+    gpus: Count | None = None
+    confidence: Share = 0.95
+    tolerance: Positive | None = None
+    adjusted: bool = False
+    one_traffic: bool = False
+    answers: list[GoalCapacity] = field(default_factory=list)
+    invalid: list[str] = field(default_factory=list)
+    curve_of: Text = None
+    curve: list[RatePoint] = field(default_factory=list)
+    cost: SearchCost | None = None
+    output_tokens: dict[str, Number] | UnsetType = UNSET
+
+    @property
+    def searched_goals(self) -> list[Share]:
+        """The goals that have an answer; before the search is over all of them."""
+        return [one.goal for one in self.answers] or self.goals
