@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry
 from harness.data import files
-from harness.errors import BenchError, UsageError, no_such
+from harness.errors import BenchError, UsageError
 from harness.experiments import answers
 from harness.experiments.answers import Answer
 
@@ -241,6 +241,13 @@ def render_run(form: str, run: Run, **given: object) -> Any:
     return registry.make("reports", form, **given).render(run)
 
 
+def run_document(run: Run) -> Document:
+    """The report of a run, for a page."""
+    from reports.answers import run as reported
+
+    return reported.document(run)
+
+
 def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
     """The figures of a run by name: each a plotly figure when called, or the sentence that says what is missing."""
     from reports import figures
@@ -362,21 +369,17 @@ def draw_document(
     sections: Sequence[str] = (),
     figures: Sequence[str] = (),
 ) -> Content:
-    """A page as html, or its figures as pictures; links of the page in `home` are made right for `folder`.
+    """A page as html, or its figures as png, svg or pdf; links of the page in `home` are adjusted to `folder`.
 
-    Only those `figures` are drawn as pictures, where any are named. Raises UsageError for an unknown one.
+    With `figures` only these are drawn. Raises UsageError for an unknown one, and for one without data.
     """
     from reports import _pictures
     from reports.document import html
 
+    if form != "html":
+        return _pictures.drawn(html.figures(document, sections, figures), form=form, bundle=bundle)
     document = document if folder is None else html.moved(document, home, folder)
-    if form == "html":
-        return html.render(document, bundle=bundle, plain=plain, sections=sections)
-    parts = html.figures(document, sections)
-    for name in figures:
-        if name not in {part.key for part in parts}:
-            raise no_such("figure", name, [part.key for part in parts])
-    return _pictures.drawn([part for part in parts if not figures or part.key in figures], form=form, bundle=bundle)
+    return html.render(document, bundle=bundle, plain=plain, sections=sections)
 
 
 def traffic_page(facts: Mapping[str, object], title: str) -> str:

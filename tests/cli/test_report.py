@@ -180,6 +180,11 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("curve --sections figurs", "No section named 'figurs'."),
         ("runs/a --sections figurs", "No section named 'figurs'."),
         ("runs/a --sections figurs --format png", "No section named 'figurs'."),
+        ("curve --figure attainment", "No figure named 'attainment'. Did you mean 'attainment_rate'? Known: "),
+        ("runs/a --figure client_floor", "No figure named 'client_floor'. Known: arrivals, burstiness, gantt, "),
+        ("slo.json --figure slo_scale", "This report has no figures."),
+        ("runs/a --figure slo_scale --format text", "--figure draws one figure as svg, pdf, png; there is no text of"),
+        ("runs/a --format svg", "--format svg is of one figure; add --figure NAME"),
         ("curve --plotly-bundle no.js", "The plotly bundle 'no.js' cannot be read"),
         ("curve --out nowhere/x.html", "'nowhere/x.html' cannot be written"),
         ("curve --format html,md --out slo.json", "--out 'slo.json' is to be a folder"),
@@ -245,8 +250,30 @@ def test_without_a_browser_pictures_are_refused(
     code, out, err = report("runs/a", "--format", "png")
 
     assert (3, "") == (code, out)
-    assert err.startswith("bench: No Chromium and no Chrome is on this machine's PATH")
+    assert err.startswith("bench: Chromium or Chrome draws the figures, and neither is on the PATH")
     assert "--format html" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "paths"),
+    [
+        ("runs/a --figure slo_scale", ["slo_scale.svg"]),
+        ("curve --figure attainment_rate --format pdf,png", ["attainment_rate.pdf", "attainment_rate.png"]),
+        ("curve runs/a --figure attainment_rate --out one.pdf", ["one.pdf"]),
+        ("runs --figure attainment_rate --format png --out made/", ["made/attainment_rate.png"]),
+    ],
+)
+def test_one_figure_is_a_file(
+    line: str, paths: list[str], report: Report, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paper would need a screenshot."""
+    found = {"svg": b"<svg/>", "pdf": b"%PDF", "png": b"a picture"}
+    monkeypatch.setattr(compose, "find_browser", lambda: "chromium")
+    monkeypatch.setattr("reports._pictures.drawn", lambda parts, *, form, **_: {p.key: found[form] for p in parts})
+    code, out, err = report(*line.split())
+
+    assert (0, paths, "") == (code, out.splitlines(), err)
+    assert [found[path[-3:]] for path in paths] == [(place / path).read_bytes() for path in paths]
 
 
 def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,11 +294,11 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
 def test_options_of_a_form_stay_with_it() -> None:
     """`perfetto:requests=5,start=1s` would be cut at the comma."""
-    given = _report.asked(
+    given = _report.report_options(
         ("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a", bundle=None, plain=False
     )
 
     assert ("html", "perfetto:requests=5,start_s=1", "markdown") == given.forms
     assert ("a", "b") == given.look.sections
     with pytest.raises(UsageError, match="--open"):
-        _report.asked(("md",), None, show=True, sections=None, bundle=None, plain=False)
+        _report.report_options(("md",), None, show=True, sections=None, bundle=None, plain=False)
