@@ -10,12 +10,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry
-from harness.data import files
+from harness.data import codec, files
 from harness.errors import BenchError, UsageError
 from harness.experiments import answers
 from harness.experiments.answers import Answer
@@ -92,12 +93,11 @@ def trace_picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
     return info.picture(trace, facts)
 
 
-def trace_report(name: str, *given: Any, color: bool, blocks: bool) -> str:
-    """The text of a report of `reports.answers.trace`."""
+def trace_report(name: str, *about: Any, facts: object) -> Report:
+    """The document of that name in `reports.answers.trace`, with its facts for json and csv."""
     from reports.answers import trace
-    from reports.document import text
 
-    return text.render(getattr(trace, name)(*given), text.Look(color=color, blocks=blocks))
+    return Report(getattr(trace, name)(*about), facts, tuple(trace.rows(facts)))
 
 
 def check_trace(file: str, **options: str | None) -> dict[str, Any]:
@@ -275,11 +275,58 @@ def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
     return _write_kept(report_path(run), lambda: str(render_run("html", run)), say, run.path)
 
 
+# Results of commands
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A result that is neither a run nor an answer that is stored: its document, facts for json and rows for csv."""
+
+    document: Document
+    facts: object
+    rows: Sequence[Mapping[str, object]]
+
+
+def table_report(title: str, rows: Sequence[Mapping[str, str]]) -> Report:
+    """The report of rows of texts that have the same columns."""
+    from reports.document import Document, Section, Table
+
+    heads = tuple(rows[0]) if rows else ()
+    table = Table("", heads, tuple(tuple(row.values()) for row in rows), words=len(heads) - 1)
+    document = Document(title, "", "", None, (), sections=(Section("rows", title, (table,)),), definitions=())
+    return Report(document, rows, rows)
+
+
+def render(
+    result: Run | Answer | Report, form: str, *, color: bool = False, blocks: bool = True, columns: int | None = None
+) -> str:
+    """What a command found, as text, markdown, json or csv; the options are those of `render_answer`."""
+    if isinstance(result, Mapping | codec.Document):
+        return render_answer(result, form, color=color, blocks=blocks, columns=columns)
+    if not isinstance(result, Report):
+        return str(render_run(form, result, color=color, curve=columns is not None, ascii=not blocks))
+    if form == "json":
+        return json.dumps(result.facts, indent=2, default=str) + "\n"
+    from reports.document import csv, markdown, text
+
+    if form == "csv":
+        return csv.render(result.rows)
+    if form == "markdown":
+        return markdown.render(result.document)
+    return text.render(result.document, text.Look(color=color, blocks=blocks))
+
+
 # Reports of answers
 
 
-def render_answer(info: Answer, form: str) -> str:
-    """An answer as text, markdown, csv (a row for each of its values) or json."""
+def render_answer(
+    info: Answer, form: str, *, color: bool = False, blocks: bool = True, columns: int | None = None
+) -> str:
+    """An answer as text, markdown, csv (a row for each of its values) or json.
+
+    For a terminal of that many `columns` the text has a curve, where they suffice; without `blocks` it has only
+    characters that every encoding has.
+    """
     if form == "json":
         return json.dumps(answers.encode(info), indent=2, allow_nan=False) + "\n"
     if form not in answers.FORMS:
@@ -289,7 +336,10 @@ def render_answer(info: Answer, form: str) -> str:
 
     if form == "csv":
         return csv.render(reported.rows(info))
-    return {"text": text.render, "markdown": markdown.render}[form](reported.document(info))
+    if form == "markdown":
+        return markdown.render(reported.document(info))
+    curve = columns is not None and columns >= text.CURVE_COLUMNS
+    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
 
 
 def answer_rows(info: Answer) -> list[dict[str, Any]]:
@@ -314,15 +364,6 @@ def export_comparison(info: Answer, form: str) -> str:
     if form == "junit":
         return exports.junit(answers.encode(info))
     return str(getattr(exports, form.replace("-", "_"))(answers.encode(info)))
-
-
-def show_answer(info: Answer, *, color: bool, blocks: bool, columns: int) -> str:
-    """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
-    from reports import answers as reported
-    from reports.document import text
-
-    curve = columns >= text.CURVE_COLUMNS
-    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
 
 
 def outcome_line(info: Answer) -> str:

@@ -262,7 +262,7 @@ class OneAnswer:
     def tell(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
         try:
-            _terminal.tell(form, self.info)
+            _terminal.show(form, self.info)
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 

@@ -18,6 +18,7 @@ from harness.cli._options import (
     config,
     given,
     option,
+    output_format,
     quiet,
     run_options,
 )  # fmt: skip
@@ -113,11 +114,12 @@ def _pairs(value: object, name: str) -> int | str:
     warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
                     "Default for stored runs: as recorded."},
 )  # fmt: skip
-@option("--format", "form", default="text", metavar="NAME", help="Print as text (default), markdown or json.")
+@output_format
 @option("--html", metavar="FILE", help="Write an HTML page that opens without a network.")
 @option("--markdown", metavar="FILE", help="Write markdown; - for standard output.")
 @option("--junit", metavar="FILE", help="Write JUnit XML: one test case per gate.")
-@option("--json", "as_json", metavar="FILE", help="Write JSON with all details.")
+@option("--json", "as_json", metavar="[FILE]", is_flag=False, flag_value="-",
+        help="Write JSON with all details; without FILE short for --format json.")  # fmt: skip
 @option("--export", multiple=True, metavar="FORM=FILE",
         help="Write a format of other tools: github-smaller, github-bigger, bencher, pytorch. Repeatable.")  # fmt: skip
 @quiet

@@ -1,7 +1,4 @@
-"""`bench doctor`: checks whether this machine can measure, and what to do where it cannot.
-
-A check looks at one thing and returns what it found, with a remedy.
-"""
+"""`bench doctor`: checks whether this machine can measure, each with a remedy where it cannot."""
 
 import importlib.metadata as metadata
 import os
@@ -13,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from harness import compose
+from harness.cli._options import formats
 from harness.errors import BenchError
 
 
@@ -178,7 +176,8 @@ ALL: tuple[Callable[[], Found], ...] = (
 
 @click.command("doctor", short_help="Check this machine and the installation.")
 @click.option("--no-engine", is_flag=True, help="Skip the smoke run of the built-in engine.")
-def command(no_engine: bool) -> int:
+@formats
+def command(no_engine: bool, form: str) -> int:
     """Check packages, cores, clock, timer, arrival timestamps, open files, disk, BLAS threads and the built-in engine.
 
     Exit code 0 if a run has everything it needs, else 3.
@@ -186,14 +185,21 @@ def command(no_engine: bool) -> int:
     from harness.cli import _terminal
 
     failed = 0
+    rows = []
     for check in ALL:
         if no_engine and check is engine:
             continue
         found = check()
         failed += found.state == "FAIL"
+        rows.append(asdict(found))
+        if form != "text":
+            continue
         _terminal.say(f"{found.state:<5} {found.name:<17} {found.value}")
         if found.remedy:
             _terminal.say(f"      {'':<17} -> {found.remedy}")
+    if form != "text":
+        _terminal.show(form, compose.table_report("Checks of this machine", rows))
+        return 3 if failed else 0
     _terminal.say("")
     ready = "Everything a run needs is there. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
     _terminal.say("A run needs what failed above." if failed else ready)

@@ -9,9 +9,9 @@ from harness.cli._options import (
     RATE,
     SEED,
     SHARE,
-    TEXT_FORMS,
     GroupedCommand,
     config,
+    formats,
     given,
     no_html,
     option,
@@ -101,7 +101,7 @@ Exit codes
 @option("--pool", "where", default="processes", show_default=True, metavar="NAME", group=SEARCH,
         help="processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")  # fmt: skip
 @out("Store the answer and report.html here; rerun the command to resume.")
-@TEXT_FORMS
+@formats
 @no_html
 @quiet
 @config
@@ -124,7 +124,7 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     store = Store(None if out is None else Path(out))
     with opened(own["where"], own["workers"], small=search.is_small) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     if store.path is not None and not no_html:
         report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:

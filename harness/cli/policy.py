@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import SEED, TEXT_FORMS
+from harness.cli._options import SEED, formats
 
 _EPILOG = """
 \b
@@ -24,7 +24,7 @@ docs/guide/policy.md.
 @click.option("--slo", default="ttft=0.1,tpot=20ms", show_default=True, metavar="BOUNDS", help="Latency objectives.")
 @click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="Random seed.")
 @click.option("--out", metavar="DIR", help="Folder of the runs. Default: a new one in bench-runs.")
-@TEXT_FORMS
+@formats
 def command(
     policies: tuple[str, ...], workload: str, rate: str, requests: str, slo: str, seed: int, out: str | None, form: str
 ) -> int:
@@ -48,5 +48,5 @@ def command(
     traffic = Traffic(options, seed)
     check(policies, traffic)
     info = measured(policies, traffic, folder or new_folder(Path("bench-runs") / "policy"), _terminal.note)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     return 0

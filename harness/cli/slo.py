@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, form, option
+from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, formats, option
 from harness.options import OBJECTIVES
 from harness.values import share
 
@@ -68,7 +68,7 @@ def _shares(value: object, name: str) -> tuple[float, ...]:
         help="Metric definitions of other tools, side by side: all, or vllm,sglang,...")  # fmt: skip
 @option("--failed-as-infinite", is_flag=True, group=BREAKDOWN,
         help="Include failed requests in percentiles, as infinite latencies.")  # fmt: skip
-@form("text", "markdown", "json", "csv", more=" (one number per row)")
+@formats
 @option("--out", type=NEW_FILE, metavar="FILE", help="Also write JSON to FILE, for bench report.")
 def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -> int:
     """Score stored runs again: other bounds, SLO scales, planes, groups, definitions of other tools.
@@ -88,7 +88,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     info = answer((source for run in runs for source in sources(run)), query)
     if out is not None:
         write_json(Path(out), info)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     for sentence in _reasons(info):
         _terminal.complain(sentence)
     return int(info["exit_code"])

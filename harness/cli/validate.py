@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli._options import TEXT_FORMS
+from harness.cli._options import formats
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ Examples
               "measurements. Repeatable.")  # fmt: skip
 @click.option("--backend", metavar="SPEC", help="Simulator that repeats the requests. Default: those named in FILE.")
 @click.option("--slo", metavar="BOUNDS", help="SLO for attainment. Default: that of the run or of FILE.")
-@TEXT_FORMS
-@click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json or .txt.")
+@formats
+@click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json, .csv or .txt.")
 def command(against: tuple[str, ...], backend: str | None, slo: str | None, form: str, out: str | None) -> int:
     """Compare simulated with measured latencies.
 
@@ -44,7 +44,7 @@ def command(against: tuple[str, ...], backend: str | None, slo: str | None, form
     given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo)]
     info = answer.answer([*_compared(against, backend, slo)], _terminal.command("bench validate", given))
     if out is None:
-        _terminal.tell(form, info)
+        _terminal.show(form, info)
     else:
         _terminal.put(info, out)
         _terminal.tell_verdict(info)

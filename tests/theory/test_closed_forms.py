@@ -296,12 +296,12 @@ def test_a_form_has_a_page_with_its_picture(tmp_path: Path, name: str):
     assert info is not None
     page = pages.page(info, tmp_path)
     (row,) = figures.of("theory").values()
-    drawn = [row.draw(picture) for picture in info["pictures"]]
+    drawn = [row.draw(picture) for picture in info.pictures]
 
     assert f"bench theory {name}" in page
     assert drawn
     assert not any(isinstance(one, str) for one in drawn)
-    assert figures.caption(drawn[0]).startswith(info["pictures"][0]["title"])
+    assert figures.caption(drawn[0]).startswith(info.pictures[0]["title"])
 
 
 def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
@@ -310,7 +310,7 @@ def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
     assert 0 == main(["theory", *arguments])
     info = answers.of(tmp_path / "a.json")
     assert info is not None
-    drawn = figures.of("theory")["formula"].draw(info["pictures"][0])
+    drawn = figures.of("theory")["formula"].draw(info.pictures[0])
 
     assert not isinstance(drawn, str)
     assert ["lines", "markers"] * 3 == [trace.mode for trace in drawn.data]

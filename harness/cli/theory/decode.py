@@ -8,7 +8,7 @@ import click
 
 from harness import catalog, registry
 from harness.cli import _terminal
-from harness.cli._options import COUNT, TEXT_FORMS, Value
+from harness.cli._options import COUNT, Value, formats
 from harness.cli.theory._options import (
     NUMBERS,
     WHOLE_NUMBERS,
@@ -49,14 +49,14 @@ def _shares(value: object, name: str) -> list[float]:
 @option("--pp", type=COUNT, default=1, metavar="N", help="Pipeline stages.")
 @option("--batch", type=COUNT, default=32, metavar="N", help="Sequences in the decode step.")
 @option("--context", type=Value(_context), default="4k", metavar="TOKENS", help="Context tokens per sequence.")
-@TEXT_FORMS
+@formats
 def slo(names: str, form: str, context: int, **system: Any) -> int:
     """Derive ITL objectives as multiples of a decode step of this system, as Sarathi-Serve defines its SLOs: p99 of
     ITL within 5 steps (strict) or 25 (relaxed) of 32 sequences with 4k tokens of context each.
 
     The published SLOs of table 3 are listed below.
     """
-    _terminal.tell(form, _derived(names, context, **system))
+    _terminal.show(form, _derived(names, context, **system))
     return 0
 
 
