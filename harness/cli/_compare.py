@@ -59,7 +59,7 @@ def checked(options: Mapping[str, Any]) -> Files:
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
         if form not in compose.EXPORTS:
-            raise no_such("form", form, compose.EXPORTS)
+            raise no_such("format", form, compose.EXPORTS)
         forms.append((form, path))
     if sum(path == "-" for _, path in forms) > 1:
         raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")

@@ -301,7 +301,7 @@ def test_a_form_has_a_page_with_its_picture(tmp_path: Path, name: str):
     assert f"bench theory {name}" in page
     assert drawn
     assert not any(isinstance(one, str) for one in drawn)
-    assert figures.caption(drawn[0]).startswith(info.pictures[0]["title"])
+    assert figures.caption(drawn[0]).startswith(info.pictures[0].title)
 
 
 def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
