@@ -212,7 +212,7 @@ def dropped_by_model(model: Model, name: str) -> list[str]:
 
 
 def serve(options: Mapping[str, Any], note: Callable[[str], None], ready: Callable[[Running], None]) -> None:
-    """Answer OpenAI's API until somebody ends it; `options` are the fields of `backends.server.run.Options`."""
+    """Serve OpenAI's API until it is stopped; `options` are the fields of `backends.server.run.Options`."""
     from backends.server import run
 
     made: Options = run.Options(**options)
@@ -270,7 +270,7 @@ def report_path(run: Run, ending: str = "html") -> Path:
 def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
     """Write report.html into the folder of a run, FILE.report.html beside the file of another tool.
 
-    A failure is told; it never costs the data.
+    A failure is reported by `say`; it never costs the data.
     """
     return _write_kept(report_path(run), lambda: str(render_run("html", run)), say, run.path)
 
@@ -454,10 +454,10 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def _write_kept(path: Path, make: Callable[[], str], say: Callable[[str], None], where: str | Path) -> Path | None:
-    """Write what `make` gives; a failure is told and costs nothing else. None where no report was written."""
+    """Write what `make` returns; None where that fails, which is reported by `say`."""
     try:
         put(path, make())
-    except Exception as error:  # noqa: BLE001  # the measurement is worth more than its picture
+    except Exception as error:  # noqa: BLE001  # the measurement is stored; a failed report must not end it
         text = str(error).rstrip(".") if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
         say(f"{path.name} could not be written ({text}); see '{where}'.")
         return None

@@ -105,8 +105,9 @@ def made(
 ) -> Made:
     """The pairs of --base and --head, or of --run twice, made now or resumed in --out.
 
-    `query` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises
-    UsageError for what does not go together, and whatever `harness.experiments.compare.runner.run_pairs` raises.
+    `query` and `file` are the options of a run that both sides share; all interim analyses together have the level
+    `alpha`. Raises UsageError for what does not go together, and whatever
+    `harness.experiments.compare.runner.run_pairs` raises.
     """
     sides = _commands(options, query, file) if options["run"] else _backends(options, query, file)
     if options["out"] is None:

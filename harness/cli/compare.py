@@ -155,7 +155,7 @@ def _set(options: Mapping[str, Any], *names: str) -> list[str]:
 def _trend(
     runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files
 ) -> dict[str, Any]:
-    """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
+    """The answer on a series of nightly runs, scored as they are stored, by a rule of its own."""
     from pathlib import Path
 
     from harness.experiments.compare.trend import trend

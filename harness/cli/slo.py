@@ -11,7 +11,6 @@ from harness.options import OBJECTIVES
 from harness.values import share
 
 if TYPE_CHECKING:
-    from harness.api import Caution
     from harness.experiments.rescore.options import RescoreOptions
 
 VARIATION, BREAKDOWN = "Variation of bounds", "Groups and definitions"
@@ -77,14 +76,17 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     """
     from pathlib import Path
 
+    from harness.api import Slo
     from harness.cli import _terminal
     from harness.data.storage import write_json
     from harness.experiments.rescore.answer import answer
     from harness.experiments.rescore.reading import sources
+    from harness.validity.warnings import loose
 
     query = _query(options)
-    for caution in _loose(query):
-        _terminal.note(f"warning: {caution.message}; {caution.remedy}")
+    for bounds in query.objectives:
+        for warning in loose(bounds) if isinstance(bounds, Slo) else ():  # milliseconds instead of seconds
+            _terminal.note(f"warning: {warning.message}; {warning.remedy}")
     info = answer((source for run in runs for source in sources(run)), query)
     if out is not None:
         write_json(Path(out), info)
@@ -92,14 +94,6 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     for sentence in _reasons(info):
         _terminal.complain(sentence)
     return int(info["exit_code"])
-
-
-def _loose(query: RescoreOptions) -> list[Caution]:
-    """Warnings on bounds that look like milliseconds instead of seconds."""
-    from harness.api import Slo
-    from harness.validity.warnings import loose
-
-    return [caution for objective in query.objectives if isinstance(objective, Slo) for caution in loose(objective)]
 
 
 def _query(options: dict[str, Any]) -> RescoreOptions:

@@ -96,7 +96,7 @@ def _no_engine(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_is_wrong_is_told_with_a_remedy(
+def test_what_is_wrong_has_a_remedy(
     spoil: Any, check: Any, state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user would measure on a machine that cannot, and not know what to do about it."""

@@ -85,7 +85,7 @@ def _derived(
         "decode_step_s": step_s,
         "derived": [dataclasses.asdict(one) | {"slo": one.slo} for one in derive(step_s, names)],
         "published": {name: dataclasses.asdict(row) for name, row in published().items()},
-        "warnings": [{"code": "extrapolated", "message": said} for said in beyond],
+        "warnings": [{"code": "extrapolated", "message": message} for message in beyond],
     }
 
 

@@ -80,9 +80,9 @@ def _rows(
     for name, one in _forms(execution_s, tp, pp, speedup, replicas).items():
         busy = one.utilisation(rate)
         busy = 1.0 if isclose(busy, 1.0) else busy  # 20 req/s of 50 ms come to 1 less a rounding error
-        told = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
+        times_s = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
         more = _simulated(one, rate, *simulated) if simulated and busy < 1 else (None,) * 3 if simulated else ()
-        yield (name, rate, min(busy, 1.0), *told, *more)
+        yield (name, rate, min(busy, 1.0), *times_s, *more)
 
 
 def _forms(execution_s: float, tp: int, pp: int, speedup: float, replicas: int) -> dict[str, Any]:
