@@ -194,7 +194,7 @@ class Subject(Protocol):
         """Its report in a form."""
         ...
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print it in a form of text."""
         ...
 
@@ -224,7 +224,7 @@ class OneRun:
         found: Content = compose.render_run(name, completed(self.load()), **given)
         return found
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print it, in colours where they can be seen."""
         _terminal.show(form, completed(self.load()))
 
@@ -259,7 +259,7 @@ class OneAnswer:
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
         try:
             _terminal.show(form, self.info)
@@ -295,13 +295,13 @@ class Several:
             return compose.draw_document(document, name, home, look.folder, **look.drawn)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print all, one after the other; of tables the heads once."""
         if form.partition(":")[0] == "csv":
             _terminal.say(str(self.form(form, Look())).rstrip("\n"))
             return
         for part in self._parts():
-            part.tell(form)
+            part.show(form)
 
     def beside(self, ending: str) -> Path:
         """In the folder of all, or here."""

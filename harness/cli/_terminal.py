@@ -108,8 +108,8 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
     return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
 
 
-def tell_verdict(info: Answer) -> None:
-    """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
+def show_findings(info: Answer) -> None:
+    """Print the findings of an answer that was written: its file alone would leave exit code 1 unexplained."""
     say(compose.outcome_line(info))
 
 

@@ -51,7 +51,7 @@ Examples
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
       any two commands that store a run, or print JSON with numbers
   bench compare --trend results --html trend.html
-      a series of nightly runs: was there a step change? with a page over all of them
+      step changes in a series of nightly runs, with a page of all runs
 
 \b
 Gates
@@ -99,8 +99,8 @@ def _pairs(value: object, name: str) -> int | str:
 @option("--base", metavar="SPEC", group=PAIRS, help="Backend of the baseline; both get the same traffic.")
 @option("--head", metavar="SPEC", group=PAIRS, help="Backend of the candidate.")
 @option("--run", metavar="CMD", multiple=True, group=PAIRS,
-        help="Given twice, instead of --base and --head: the command of the baseline, then of the candidate; "
-        "{seed} and {out} are filled in.")  # fmt: skip
+        help="Instead of --base and --head, given twice: command of the baseline, then of the candidate; {seed} and "
+        "{out} are substituted.")  # fmt: skip
 @option("--pairs", metavar="N", type=Value(_pairs), group=PAIRS,
         help="Number of pairs, or auto: interim analyses after 3, 5, 7 and 10 (default; simulators: 1).")  # fmt: skip
 @option("--seed", metavar="N", type=SEED, group=PAIRS, help="Seed of the first pair; then counting up. Default: 0.")

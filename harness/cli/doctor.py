@@ -41,7 +41,7 @@ def packages() -> Found:
     missing = [name for name in _required() if not _installed(name)]
     if not missing:
         return Found("packages", "ok", f"bench {metadata.version('bench')} and all it needs")
-    return Found("packages", "FAIL", f"missing: {', '.join(missing)}", "pip install . once more")
+    return Found("packages", "FAIL", f"missing: {', '.join(missing)}", "pip install .")
 
 
 def _required() -> list[str]:
@@ -72,7 +72,7 @@ def cores() -> Found:
 def load() -> Found:
     """No other program should compete for the CPU."""
     if not hasattr(os, "getloadavg"):
-        return Found("load", "ok", "this system does not tell")
+        return Found("load", "ok", "not available on this system")
     value = os.getloadavg()[0]
     if value < 0.5 * (os.cpu_count() or 1):
         return Found("load", "ok", f"{value:.2f} on average in the last minute")
@@ -107,9 +107,9 @@ def stamps() -> Found:
     if compose.has_kernel_stamps():
         return Found("arrival stamps", "ok", "of the kernel (SO_TIMESTAMPNS)")
     remedy = (
-        "times of a remote server are those of reading; measure from Linux, or see the client's floor in the report"
+        "token times of a remote server are those of reading; measure from Linux, or see the client floor in the report"
     )
-    return Found("arrival stamps", "warn", "of the process: this system does not tell when bytes came", remedy)
+    return Found("arrival stamps", "warn", "of the process: this system has no kernel timestamps", remedy)
 
 
 def descriptors() -> Found:
@@ -117,7 +117,7 @@ def descriptors() -> Found:
     try:
         import resource
     except ImportError:
-        return Found("file descriptors", "ok", "this system does not tell")
+        return Found("file descriptors", "ok", "not available on this system")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= 1024:
         return Found("file descriptors", "ok", f"{soft} (up to {hard})")
@@ -130,10 +130,10 @@ def disk() -> Found:
     writable = os.access(Path.cwd(), os.W_OK)
     value = f"{free / 2**30:.1f} GiB free in the current folder"
     if not writable:
-        return Found("disk", "warn", "the current folder cannot be written", "name another one with --out")
+        return Found("disk", "warn", "the current folder is not writable", "use another one with --out")
     if free > 2**30:
         return Found("disk", "ok", value)
-    return Found("disk", "warn", value, "free some space, or name another folder with --out")
+    return Found("disk", "warn", value, "free some space, or use another folder with --out")
 
 
 def blas() -> Found:
@@ -180,7 +180,7 @@ ALL: tuple[Callable[[], Found], ...] = (
 def command(no_engine: bool, form: str) -> int:
     """Check packages, cores, clock, timer, arrival timestamps, open files, disk, BLAS threads and the built-in engine.
 
-    Exit code 0 if a run has everything it needs, else 3.
+    Exit code 0 if this machine is ready to run benchmarks, else 3.
     """
     from harness.cli import _terminal
 
@@ -201,6 +201,6 @@ def command(no_engine: bool, form: str) -> int:
         _terminal.show(form, compose.table_report("Checks of this machine", rows))
         return 3 if failed else 0
     _terminal.say("")
-    ready = "Everything a run needs is there. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
-    _terminal.say("A run needs what failed above." if failed else ready)
+    ready = "Ready to run. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
+    _terminal.say("Not ready: fix the failed checks above." if failed else ready)
     return 3 if failed else 0

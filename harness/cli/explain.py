@@ -50,7 +50,7 @@ DRAWABLE = ("presets", "arrivals", "lengths")
 def command(name: str, html: str | None, form: str) -> int:
     """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
 
-    A name of several kinds is explained for each; KIND.NAME selects one (arrivals.gamma).
+    A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma).
     """
     kind, dot, short = name.partition(".")
     if not dot or kind not in _names.kinds():

@@ -65,8 +65,8 @@ def _users(value: object, name: str) -> tuple[int, ...]:
 def command(form: str, **given: Any) -> int:
     """Fit a latency model for the simulator.
 
-    Part of the rows is held out to score the fit. Each constant is reported with its 95 % interval; constants that the
-    rows cannot identify are refused.
+    Part of the rows is held out to score the fit. Each constant is reported with its 95 % interval; a constant that the
+    rows cannot identify is an error.
     """
     from harness.cli import _terminal
 

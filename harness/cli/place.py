@@ -55,7 +55,7 @@ Exit codes
   4 terminated (SIGTERM) with the results so far
   5 ended early (Ctrl-C) with the results so far, or the best candidate sustained every rate tried
   70 a bug, or exhausted memory
-  130 interrupted before the first candidate was done, or twice; --out keeps what was searched
+  130 interrupted before the first candidate finished, or twice; rerun with the same --out to resume
 """
 
 
@@ -83,9 +83,9 @@ Exit codes
         help="joint: a request meets all bounds; separate: each bound by itself, as in DistServe.")  # fmt: skip
 @option("--objective", default="gpu", show_default=True, metavar="NAME", group=TARGET,
         help="Maximize the rate per gpu, cost or power.")  # fmt: skip
-@option("--prices", metavar="FILE", group=TARGET, help="TOML: price per hour of each GPU, h100 = 3.5.")
+@option("--prices", metavar="FILE", group=TARGET, help="TOML file with the price per hour of each GPU: h100 = 3.5.")
 @option("--power", metavar="FILE", group=TARGET,
-        help="TOML: watts of each GPU, h100 = 700, or [h100] prefill, decode, mixed.")  # fmt: skip
+        help="TOML file with the watts of each GPU: h100 = 700, or a table [h100]: prefill, decode, mixed.")  # fmt: skip
 @option("--rate", type=RATE, metavar="RPS", group=TARGET,
         help="Replicate the best placement to sustain this total request rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,

@@ -10,8 +10,7 @@ Examples
   bench policy vllm-v0 sarathi
   bench policy vllm-v1:budget=256 fastgen --workload sharegpt --rate 2 --requests 100
 
-Your own policy is used the same way, once its file is in backends/serving/policies/ or its package is installed:
-docs/guide/policy.md.
+Custom policies work the same way: a file in backends/serving/policies/ or an installed package (docs/guide/policy.md).
 """
 
 

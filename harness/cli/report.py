@@ -14,7 +14,7 @@ Examples
   bench report before after --out both.html
       curves of several runs, sweeps or searches on one page
   bench report RUN --format markdown
-      print; also text, json, csv and junit
+      print to standard output; also text, json, csv and junit
   bench report RUN --format html,md,csv,parquet,png,perfetto --out made
       write report.html, report.md, ..., and report-FIGURE.png for each figure
   bench report curve --figure attainment_rate --format pdf --out attainment.pdf
@@ -71,7 +71,7 @@ def command(
     for form in options.forms or subject.default:
         for each in subject.split(form):
             if options.prints(form):
-                each.tell(form)
+                each.show(form)
                 continue
             for path in _report.write(each.form(form, options.look), each, form, options):
                 _terminal.say(str(path))

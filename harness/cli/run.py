@@ -40,8 +40,8 @@ Exit codes
   70 a bug, or exhausted memory; the message names the file with the traceback
   130 interrupted before the report
 
-Ctrl-C once stops sending, waits for responses and reports. Ctrl-C twice, or SIGTERM, ends the run now. Everything
-measured is kept.
+Ctrl-C stops sending, waits for responses and reports. A second Ctrl-C, or SIGTERM, ends the run immediately. In both
+cases the data measured so far are stored.
 """
 
 

@@ -1,4 +1,4 @@
-"""`bench trace`: recorded traffic, looked at, checked, converted, scaled, cut, fitted, generated and fetched."""
+"""`bench trace`: inspects, checks, converts, slices, scales, fits, generates and downloads recorded traffic."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ def convert(file: str, target: str, force: bool, sort: bool, form: str, **option
 def cut(file: str, target: str, force: bool, tag: str | None, form: str, **options: Any) -> int:
     """Write a part of the trace FILE: a time range, the first N requests, matching rows.
 
-    Times count from the first row, or from --start. What is left out is reported by reason.
+    Times count from the first row, or from --start. Excluded rows are counted by reason.
     """
     conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
     options["where"] = ",".join(conditions) or None
@@ -313,7 +313,7 @@ def _from_workload(
 def download(name: str | None, folder: str, force: bool, timeout: float, quiet: bool, form: str) -> int:
     """Download the public trace NAME, or any URL; without either, list the names.
 
-    An interrupted download resumes. If the SHA-256 differs from the official one, the file is kept as FILE.bad and the
+    An interrupted download resumes. If the SHA-256 differs from the official one, the file is saved as FILE.bad and the
     exit code is 4; a file without a known hash is reported as unverified.
     """
     if name is None:

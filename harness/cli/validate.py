@@ -32,7 +32,7 @@ Examples
 def command(against: tuple[str, ...], backend: str | None, slo: str | None, form: str, out: str | None) -> int:
     """Compare simulated with measured latencies.
 
-    Only measurements that the calibration has not seen count. Exit code 1 if a target is missed.
+    Only measurements that were not used for calibration are scored. Exit code 1 if a target is missed.
     """
     from harness.cli import _terminal
     from harness.experiments.validate import answer
@@ -47,7 +47,7 @@ def command(against: tuple[str, ...], backend: str | None, slo: str | None, form
         _terminal.show(form, info)
     else:
         _terminal.put(info, out)
-        _terminal.tell_verdict(info)
+        _terminal.show_findings(info)
     return info.exit_code
 
 

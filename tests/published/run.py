@@ -59,7 +59,7 @@ def _carried_out(given: argparse.Namespace) -> int:
         _terminal.show(given.format, info)
     else:
         _terminal.put(info, given.out)
-        _terminal.tell_verdict(info)
+        _terminal.show_findings(info)
     return info.exit_code
 
 

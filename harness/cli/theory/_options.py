@@ -73,7 +73,7 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return model(hardware(latency(tp(function))))
 
 
-def tell(info: Answer, form: str, out: str | None) -> int:
+def show(info: Answer, form: str, out: str | None) -> int:
     """Print an answer, or write it in the form that the ending of `out` names; returns the exit code."""
     if out is None:
         _terminal.show(form, info)

@@ -19,7 +19,7 @@ from harness.cli.theory._options import (
     option,
     priced,
     system_options,
-    tell,
+    show,
 )  # fmt: skip
 from harness.data.host import versions
 from harness.errors import UsageError, no_such
@@ -144,7 +144,7 @@ def knee(
         heads: list[tuple[str, tables.Unit]] = [("tp", "count"), ("pp", "count"), (length_head, "count"),
             ("batch", "count"), ("step", "s"), ("throughput", "tokens_per_s"), ("of its best", "share")]  # fmt: skip
         shown.append(tables.table(name.capitalize(), heads, rows))
-    return tell(tables.answer(
+    return show(tables.answer(
         "knee", {"model": model, "hardware": hardware, "latency": latency, "phases": phases, "batches": batches,
                  "lengths": lengths, "tp_pp": [list(one) for one in degrees]},
         [f"{model} on {hardware} by {latency}."], shown,
@@ -198,7 +198,7 @@ def speculative(
         simulated = [
             (drafted_speed_up(size, tokens, f"k={k},alpha={a!r},cost={cost!r}", **system),) for k, a, size in cases
         ]
-    return tell(tables.answer(
+    return show(tables.answer(
         "speculative", {"k": ks, "alpha": shares, "cost": cost, "batches": batches, "context_tokens": tokens,
                         "model": model, "hardware": hardware, "latency": latency, "tp": tp, "simulate": simulate},
         [f"Drafts cost {cost:g} of a decode step each; alpha is the chance that the next one is accepted."],
