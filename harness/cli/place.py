@@ -85,7 +85,7 @@ Exit codes
         help="Maximize the rate per gpu, cost or power.")  # fmt: skip
 @option("--prices", metavar="FILE", group=TARGET, help="TOML file with the price per hour of each GPU: h100 = 3.5.")
 @option("--power", metavar="FILE", group=TARGET,
-        help="TOML file with the watts of each GPU: h100 = 700, or a table [h100]: prefill, decode, mixed.")  # fmt: skip
+        help="TOML file with the watts of each GPU: h100 = 700, or [h100] with prefill, decode, mixed.")  # fmt: skip
 @option("--rate", type=RATE, metavar="RPS", group=TARGET,
         help="Replicate the best placement to sustain this total request rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,

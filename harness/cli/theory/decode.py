@@ -18,8 +18,8 @@ from harness.cli.theory._options import (
     model,
     option,
     priced,
-    system_options,
     show,
+    system_options,
 )  # fmt: skip
 from harness.data.host import versions
 from harness.errors import UsageError, no_such

@@ -14,8 +14,8 @@ from harness.cli.theory._options import (
     model,
     option,
     priced,
-    system_options,
     show,
+    system_options,
 )  # fmt: skip
 from harness.errors import UsageError
 from harness.experiments.theory import tables

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli._options import COUNT, DURATION, SEED
-from harness.cli.theory._options import NUMBERS, WHOLE_NUMBERS, form_options, option, priced, system_options, show
+from harness.cli.theory._options import NUMBERS, WHOLE_NUMBERS, form_options, option, priced, show, system_options
 from harness.experiments.theory import tables
 from harness.experiments.theory.queueing import Prefill, crossover
 from harness.experiments.theory.simulated import chunked_prompt_s, prefill_times_s
