@@ -29,7 +29,7 @@ CountedBy = Literal["usage", "continuous usage", "server tokenizer", "tokenizer"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of a serving system; it never changes.
+    """One request to a serving system, immutable.
 
     It is due at `scheduled_s`, or `delay_s` after the answers to all requests in `after` have ended if that is later;
     so the `scheduled_s` of a follow-up is the earliest time that is possible. A follow-up in the `session` of a request
@@ -127,8 +127,8 @@ class Exchange:
 class RequestRecord:
     """What happened to one request, whatever happened; metrics see nothing else.
 
-    `token_s` (n,) are the stamps of the token events; `token_n` (n,) how many tokens each carried, None when
-    every event carried one. `output_tokens` is what was produced, `output_tokens_asked` what was wanted;
+    `token_s` (n,) are the stamps of the token events; `token_n` (n,) how many tokens each held, None when every
+    event held one. `output_tokens` is the number produced, the other one the number requested;
     `arrived_s` is when the scheduler of the system saw the request, where the backend knows it; `ended_s` is when the
     request ended, where that was not its last token.
     """
@@ -170,7 +170,7 @@ End = Literal["finished", "interrupted", "stopped", "failed"]
 class Outcome:
     """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for.
 
-    `crash` is the traceback of a bug of ours that ended it, or a sentence on a process of ours that was killed.
+    `crash` is the traceback of a bug in bench that ended it, or a sentence on a process of bench that was killed.
     """
 
     ended: End
@@ -274,7 +274,7 @@ class Lengths(Protocol):
 
 @runtime_checkable
 class LengthQuantiles(Protocol):
-    """Lengths that know their quantiles, so that nobody has to draw to tell them."""
+    """Lengths with known quantiles, which need not be estimated from draws."""
 
     def quantile_tokens(self, percent: int) -> tuple[int, int]:
         """Prompt and output tokens that `percent` (0..100) of all are at most, each by itself."""
@@ -300,7 +300,7 @@ class Content(Protocol):
 
 
 Timing = Literal["drawn", "recorded", "closed"]
-"""What decides when requests come: chance, a recording (no rate can be asked of it, and the seed does not move it), or
+"""What decides when requests come: chance, a recording (it has its own rate, and the seed does not change it), or
 the answers to those before (a closed loop: its rate follows from the answers)."""
 
 
@@ -310,7 +310,7 @@ class Loaded:
 
     `rate_rps` is the long-run rate of requests, None where answers decide it (closed loop); `arrivals_rps` that of
     the arrivals alone where each starts a session of several requests. `slo` holds default bounds in seconds,
-    `requests` the default number (None: as many as asked). `gap_cdf` is the law of the gaps between arrivals where
+    `requests` the default number (None: no default). `gap_cdf` is the law of the gaps between arrivals where
     there is one: in seconds, or in `operational_time` (s -> expected arrivals) where there is that. `provenance`
     holds source, preparation, tokenizer, licence, and for a trace its hash and what was left out. A run shorter than
     `settles_s` need not have the mean rate, because the arrivals draw their rate at random.
@@ -339,7 +339,7 @@ class Loaded:
 
 @runtime_checkable
 class TextContent(Content, Protocol):
-    """A content that can be said in words too, for servers that take text."""
+    """A content that is available as text too, for servers that take text."""
 
     def text(self, request: Request) -> str:
         """The prompt; its tokens are `request.prompt_tokens`, exactly or as nearly as the content knows."""
@@ -415,7 +415,7 @@ class Backend(Protocol):
 
 
 class Scraper(Protocol):
-    """Looks at the metrics of a server before, during and after a run. Its calls may block."""
+    """Reads the metrics of a server before, during and after a run. Its calls may block."""
 
     def before(self) -> None:
         """Look once, before the clock starts."""
@@ -485,7 +485,7 @@ class Remote(Backend, Protocol):
         ...
 
     def scraper(self, write: Callable[[pa.Table], None]) -> Scraper | None:
-        """What looks at the server's own metrics and writes rows of `server_metrics`; None where there are none."""
+        """The reader of the server's own metrics, which writes rows of `server_metrics`; None where there are none."""
         ...
 
     def sender_facts(self) -> Mapping[str, object]:
@@ -508,7 +508,7 @@ class Served(Protocol):
 
 
 class NullServer(Protocol):
-    """A running server of ours whose own times are known."""
+    """A running built-in server whose own times are known."""
 
     @property
     def client(self) -> Remote:
@@ -632,7 +632,7 @@ class Piece:
 
 
 class Executor(Protocol):
-    """Carries out a batch on a real model, over paged KV memory."""
+    """Executes a batch on a real model, over paged KV memory."""
 
     @property
     def vocab_size(self) -> int:

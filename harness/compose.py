@@ -10,13 +10,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry
-from harness.data import files
-from harness.errors import BenchError, UsageError, no_such
+from harness.data import codec, files
+from harness.errors import BenchError, UsageError
 from harness.experiments import answers
 from harness.experiments.answers import Answer
 
@@ -92,12 +93,11 @@ def trace_picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
     return info.picture(trace, facts)
 
 
-def trace_report(name: str, *given: Any, color: bool, blocks: bool) -> str:
-    """The text of a report of `reports.answers.trace`."""
+def trace_report(name: str, *about: Any, facts: object) -> Report:
+    """The document of that name in `reports.answers.trace`, with its facts for json and csv."""
     from reports.answers import trace
-    from reports.document import text
 
-    return text.render(getattr(trace, name)(*given), text.Look(color=color, blocks=blocks))
+    return Report(getattr(trace, name)(*about), facts, tuple(trace.rows(facts)))
 
 
 def check_trace(file: str, **options: str | None) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def dropped_by_model(model: Model, name: str) -> list[str]:
 
 
 def serve(options: Mapping[str, Any], note: Callable[[str], None], ready: Callable[[Running], None]) -> None:
-    """Answer OpenAI's API until somebody ends it; `options` are the fields of `backends.server.run.Options`."""
+    """Serve OpenAI's API until it is stopped; `options` are the fields of `backends.server.run.Options`."""
     from backends.server import run
 
     made: Options = run.Options(**options)
@@ -241,6 +241,13 @@ def render_run(form: str, run: Run, **given: object) -> Any:
     return registry.make("reports", form, **given).render(run)
 
 
+def run_document(run: Run) -> Document:
+    """The report of a run, for a page."""
+    from reports.answers import run as reported
+
+    return reported.document(run)
+
+
 def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
     """The figures of a run by name: each a plotly figure when called, or the sentence that says what is missing."""
     from reports import figures
@@ -263,16 +270,63 @@ def report_path(run: Run, ending: str = "html") -> Path:
 def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
     """Write report.html into the folder of a run, FILE.report.html beside the file of another tool.
 
-    A failure is told; it never costs the data.
+    A failure is reported by `say`; it never costs the data.
     """
     return _write_kept(report_path(run), lambda: str(render_run("html", run)), say, run.path)
+
+
+# Results of commands
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A result that is neither a run nor an answer that is stored: its document, facts for json and rows for csv."""
+
+    document: Document
+    facts: object
+    rows: Sequence[Mapping[str, object]]
+
+
+def table_report(title: str, rows: Sequence[Mapping[str, str]]) -> Report:
+    """The report of rows of texts that have the same columns."""
+    from reports.document import Document, Section, Table
+
+    heads = tuple(rows[0]) if rows else ()
+    table = Table("", heads, tuple(tuple(row.values()) for row in rows), words=len(heads) - 1)
+    document = Document(title, "", "", None, (), sections=(Section("rows", title, (table,)),), definitions=())
+    return Report(document, rows, rows)
+
+
+def render(
+    result: Run | Answer | Report, form: str, *, color: bool = False, blocks: bool = True, columns: int | None = None
+) -> str:
+    """What a command found, as text, markdown, json or csv; the options are those of `render_answer`."""
+    if isinstance(result, Mapping | codec.Document):
+        return render_answer(result, form, color=color, blocks=blocks, columns=columns)
+    if not isinstance(result, Report):
+        return str(render_run(form, result, color=color, curve=columns is not None, ascii=not blocks))
+    if form == "json":
+        return json.dumps(result.facts, indent=2, default=str) + "\n"
+    from reports.document import csv, markdown, text
+
+    if form == "csv":
+        return csv.render(result.rows)
+    if form == "markdown":
+        return markdown.render(result.document)
+    return text.render(result.document, text.Look(color=color, blocks=blocks))
 
 
 # Reports of answers
 
 
-def render_answer(info: Answer, form: str) -> str:
-    """An answer as text, markdown, csv (a row for each of its values) or json."""
+def render_answer(
+    info: Answer, form: str, *, color: bool = False, blocks: bool = True, columns: int | None = None
+) -> str:
+    """An answer as text, markdown, csv (a row for each of its values) or json.
+
+    For a terminal of that many `columns` the text has a curve, where they suffice; without `blocks` it has only
+    characters that every encoding has.
+    """
     if form == "json":
         return json.dumps(answers.encode(info), indent=2, allow_nan=False) + "\n"
     if form not in answers.FORMS:
@@ -282,7 +336,10 @@ def render_answer(info: Answer, form: str) -> str:
 
     if form == "csv":
         return csv.render(reported.rows(info))
-    return {"text": text.render, "markdown": markdown.render}[form](reported.document(info))
+    if form == "markdown":
+        return markdown.render(reported.document(info))
+    curve = columns is not None and columns >= text.CURVE_COLUMNS
+    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
 
 
 def answer_rows(info: Answer) -> list[dict[str, Any]]:
@@ -307,15 +364,6 @@ def export_comparison(info: Answer, form: str) -> str:
     if form == "junit":
         return exports.junit(answers.encode(info))
     return str(getattr(exports, form.replace("-", "_"))(answers.encode(info)))
-
-
-def show_answer(info: Answer, *, color: bool, blocks: bool, columns: int) -> str:
-    """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
-    from reports import answers as reported
-    from reports.document import text
-
-    curve = columns >= text.CURVE_COLUMNS
-    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
 
 
 def outcome_line(info: Answer) -> str:
@@ -362,21 +410,17 @@ def draw_document(
     sections: Sequence[str] = (),
     figures: Sequence[str] = (),
 ) -> Content:
-    """A page as html, or its figures as pictures; links of the page in `home` are made right for `folder`.
+    """A page as html, or its figures as png, svg or pdf; links of the page in `home` are adjusted to `folder`.
 
-    Only those `figures` are drawn as pictures, where any are named. Raises UsageError for an unknown one.
+    With `figures` only these are drawn. Raises UsageError for an unknown one, and for one without data.
     """
     from reports import _pictures
     from reports.document import html
 
+    if form != "html":
+        return _pictures.drawn(html.figures(document, sections, figures), form=form, bundle=bundle)
     document = document if folder is None else html.moved(document, home, folder)
-    if form == "html":
-        return html.render(document, bundle=bundle, plain=plain, sections=sections)
-    parts = html.figures(document, sections)
-    for name in figures:
-        if name not in {part.key for part in parts}:
-            raise no_such("figure", name, [part.key for part in parts])
-    return _pictures.drawn([part for part in parts if not figures or part.key in figures], form=form, bundle=bundle)
+    return html.render(document, bundle=bundle, plain=plain, sections=sections)
 
 
 def traffic_page(facts: Mapping[str, object], title: str) -> str:
@@ -410,10 +454,10 @@ def put(path: Path, content: str | bytes) -> None:
 
 
 def _write_kept(path: Path, make: Callable[[], str], say: Callable[[str], None], where: str | Path) -> Path | None:
-    """Write what `make` gives; a failure is told and costs nothing else. None where no report was written."""
+    """Write what `make` returns; None where that fails, which is reported by `say`."""
     try:
         put(path, make())
-    except Exception as error:  # noqa: BLE001  # the measurement is worth more than its picture
+    except Exception as error:  # noqa: BLE001  # the measurement is stored; a failed report must not end it
         text = str(error).rstrip(".") if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
         say(f"{path.name} could not be written ({text}); see '{where}'.")
         return None

@@ -46,7 +46,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
     }
 )
 OF_TRIALS = ("workloads.catalog", "backends.sim")
-"""Modules that every simulated trial needs, for processes that import them before they are asked for one."""
+"""Modules that every simulated trial needs, for processes that import them before the first trial."""
 SYSTEM = ("model", "hardware", "tp", "pp")
 """What a latency model and the system that it times must agree on."""
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
@@ -72,19 +72,19 @@ def names(kind: str) -> list[str]:
 
 
 def summary(kind: str, name: str) -> str:
-    """First sentence of what a plug-in says of itself, read from its file without importing it."""
+    """First sentence of the documentation of a plug-in, read from its file without importing it."""
     path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
     if path.exists():
         return _first_paragraph(_docstring(path))
-    told = dict(_together(kind)).get(name)
-    if told is not None:
-        return _first_paragraph(told)
+    listed = dict(_together(kind)).get(name)
+    if listed is not None:
+        return _first_paragraph(listed)
     elsewhere = _source(kind, name)
     return "(from another package)" if elsewhere is None else _first_paragraph(_docstring(elsewhere))
 
 
 def about(plugin: Any) -> str:
-    """All that a plug-in says of itself: the `about` of a row, else the docstrings of its class and of its own file."""
+    """The documentation of a plug-in: the `about` of a row, else the docstrings of its class and of its own file."""
     if not isinstance(plugin, type):
         return inspect.cleandoc(plugin.about)
     docs = [None if _is_shared(plugin) else inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]

@@ -33,6 +33,7 @@ def drawn(
     if not wanted:
         raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
     kind = "png" if form == "png" else "svg"
+    scale = scale if kind == "png" else 1.0  # an SVG file is as large as it says, and so is a page of PDF
     page = _page.render("pictures.html.j2", wanted, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
     document = finished(page)
     decoded = base64.b64decode if kind == "png" else unquote_to_bytes
@@ -63,12 +64,12 @@ def found() -> str | None:
 
 
 def find() -> str:
-    """The program. Raises BenchError, saying what to install, where there is none."""
+    """The program. Raises BenchError, with what to install, where there is none."""
     program = found()
     if program is None:
         raise BenchError(
-            "No Chromium and no Chrome is on this machine's PATH, and pictures are drawn by one: install it "
-            "(apt-get install chromium), or take --format html, whose figures any browser saves."
+            "Chromium or Chrome draws the figures, and neither is on the PATH: install one (apt-get install chromium), "
+            "or use --format html and save figures in a browser."
         )
     return program
 

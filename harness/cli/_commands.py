@@ -72,8 +72,8 @@ Exit codes
 """
 
 
-def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
         from importlib.metadata import version
 
         click.echo(f"bench {version('bench')}")

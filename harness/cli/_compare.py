@@ -25,8 +25,6 @@ from harness.runner.plan import make_backend, plan
 from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
 
-PRINTED = ("text", "markdown", "json")
-
 
 @dataclass(frozen=True, slots=True)
 class Files:
@@ -60,31 +58,23 @@ def checked(options: Mapping[str, Any]) -> Files:
         form, equals, path = text.partition("=")
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
-        forms.append((no_other(form, compose.EXPORTS), path))
+        if form not in compose.EXPORTS:
+            raise no_such("format", form, compose.EXPORTS)
+        forms.append((form, path))
     if sum(path == "-" for _, path in forms) > 1:
         raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
+    if options["form"] is not None and any(path == "-" for _, path in forms):
+        raise UsageError(f"--format {options['form']} prints, and so does -; leave one of them out.")
     for _, path in forms:
         if path != "-":
             files.check(path)
-    return Files(no_other(options.get("form") or "text", PRINTED), tuple(forms))
-
-
-def no_other(form: str, known: Sequence[str]) -> str:
-    """The form itself. Raises UsageError for one that is not known."""
-    if form == "html":
-        raise UsageError("--format says what is printed; --html FILE writes the page.")
-    if form not in known:
-        raise no_such("form", form, known)
-    return form
+    return Files(options["form"] or "text", tuple(forms))
 
 
 def write(info: Mapping[str, Any], files: Files) -> None:
     """Print the answer, and write it in every other form."""
     if not any(path == "-" for _, path in files.forms):
-        if files.printed == "text":
-            _terminal.tell("text", dict(info))
-        else:
-            _terminal.say(_render(files.printed, info).rstrip("\n"))
+        _terminal.show(files.printed, info)
     for form, path in files.forms:
         rendered = _render(form, info, path)
         if path == "-":
@@ -115,8 +105,9 @@ def made(
 ) -> Made:
     """The pairs of --base and --head, or of --run twice, made now or resumed in --out.
 
-    `query` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises
-    UsageError for what does not go together, and whatever `harness.experiments.compare.runner.run_pairs` raises.
+    `query` and `file` are the options of a run that both sides share; all interim analyses together have the level
+    `alpha`. Raises UsageError for what does not go together, and whatever
+    `harness.experiments.compare.runner.run_pairs` raises.
     """
     sides = _commands(options, query, file) if options["run"] else _backends(options, query, file)
     if options["out"] is None:

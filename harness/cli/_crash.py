@@ -28,7 +28,7 @@ def describe(error: BaseException, arguments: Sequence[str] | None) -> str:
         traceback.clear_frames(error.__traceback__)  # what they hold is what fills the memory
     words = ["bench", *(sys.argv[1:] if arguments is None else arguments)]
     hide = _redaction(words)
-    if isinstance(error, BenchError) and PLACE in str(error):  # a command of ours has written it already
+    if isinstance(error, BenchError) and PLACE in str(error):  # a child command has written it already
         return hide(str(error))
     return f"{_what(error, hide)}; {_where(error, words, hide)}."
 

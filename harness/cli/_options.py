@@ -5,18 +5,21 @@ Help shows options under headings, in the order in which the headings first occu
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
 from harness import options as run
 from harness import values
-from harness.errors import no_such
+from harness.errors import UsageError, no_such
 from harness.options import Given
 from harness.values import Check
 
 F = TypeVar("F", bound=Callable[..., Any])
 OUTPUT, GENERAL = "Output", "General"
+FORMATS = ("text", "markdown", "json", "csv")
+"""The formats of every result, the default first."""
 
 
 class Value(click.ParamType[Any]):
@@ -128,16 +131,24 @@ def out(help: str) -> Callable[[F], F]:  # noqa: A002  # the word of click
     return option("--out", metavar="DIR", help=help)
 
 
-def form(*forms: str, more: str = "") -> Callable[[F], F]:
-    """--format NAME, the first of the forms by default; `more` follows them in the help."""
-
-    def check(value: object, name: str) -> str:  # noqa: ARG001  # the message names the form
-        if value not in forms:
-            raise no_such("format", str(value), forms)
-        return str(value)
-
-    listed = f"{', '.join((f'{forms[0]} (default)', *forms[1:-1]))} or {forms[-1]}"
-    return option("--format", "form", type=Value(check), default=forms[0], metavar="NAME", help=f"{listed}{more}.")
+def _format(value: object, name: str) -> str:  # noqa: ARG001  # the message names the format
+    if value not in FORMATS:
+        raise no_such("format", str(value), FORMATS, "Pages are written by --html, --out or bench report.")
+    return str(value)
 
 
-TEXT_FORMS = form("text", "markdown", "json")
+output_format = option(
+    "--format", "form", type=Value(_format), metavar="NAME", help="Print as text (default), markdown, json or csv."
+)
+
+
+def formats(function: Callable[..., int]) -> Callable[..., int]:
+    """--format, and --json as its short form, of a command that prints a result; the function takes `form`."""
+
+    @wraps(function)
+    def command(*args: Any, form: str | None, as_json: bool, **options: Any) -> int:
+        if as_json and form not in (None, "json"):
+            raise UsageError(f"--json is short for --format json and contradicts --format {form}; leave one out.")
+        return function(*args, form="json" if as_json else form or FORMATS[0], **options)
+
+    return output_format(option("--json", "as_json", is_flag=True, help="Short for --format json.")(command))

@@ -1,11 +1,7 @@
-"""What `bench report` was asked for, and the files that it writes.
-
-What the RUNs of `bench report` are: a run, an answer that a command left behind, or several on one page.
-"""
+"""The options of `bench report`, the files that it writes, and its subjects: a run, a stored answer, or several."""
 
 from __future__ import annotations
 
-import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +20,9 @@ from harness.experiments.compare import history
 from harness.experiments.compare.trend import trend
 from harness.validity.conclude import completed
 
-FILES = ("html", "parquet", "png", "perfetto")
+PICTURES = ("svg", "pdf", "png")
+"""Forms of one figure; png without --figure: of every figure."""
+FILES = ("html", "parquet", "perfetto", *PICTURES)
 """Forms that are never printed."""
 _DATA = {*OURS, *(f"{kind}.json" for kind in answers.KINDS)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
@@ -33,53 +31,70 @@ _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a page is made: which of its sections, with which plotly.js, compressed or `plain`; where --out puts it."""
+    """How a page is made: which of its sections and figures, with which plotly.js, compressed or `plain`; where --out
+    puts it."""
 
     sections: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
     bundle: str | None = None
     plain: bool = False
     folder: Path | None = None
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """What `compose.draw_document` is told of it."""
-        return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections}
+        """The options of `compose.draw_document`."""
+        return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections, "figures": self.figures}
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """The options, checked. Without `forms` it is up to what is reported."""
+    """The options, checked. Without `forms` the subject decides."""
 
     forms: tuple[str, ...]
     out: str | None
     show: bool
     look: Look
 
+    @property
+    def figure(self) -> str | None:
+        """The one figure that is drawn; None for the whole report."""
+        return next(iter(self.look.figures), None)
+
     def prints(self, form: str) -> bool:
         """Whether a form goes to standard output: it is text, and no file is meant by naming one or several forms."""
         return _name(form) not in FILES and (not self.forms or (len(self.forms) == 1 and self.out is None))
 
 
-def asked(
-    given: Sequence[str], out: str | None, *, show: bool, sections: str | None, bundle: str | None, plain: bool
-) -> ReportOptions:
-    """What was asked for. Raises UsageError for an unknown form, and for options that do not go together.
+def report_options(
+    given: Sequence[str], out: str | None, *, show: bool, sections: str | None, bundle: str | None, plain: bool,
+    figure: str | None = None,
+) -> ReportOptions:  # fmt: skip
+    """The options, checked. Raises UsageError for an unknown form, and for options that do not go together.
 
     Raises BenchError where pictures are wanted and no browser can draw them.
     """
     forms = _forms(given)
+    if figure is not None:
+        ending = Path(out or "").suffix.removeprefix(".")  # --out figure.pdf without --format
+        forms = forms or (ending if ending in PICTURES else PICTURES[0],)
+        if other := [form for form in forms if form not in PICTURES]:
+            raise UsageError(f"--figure draws one figure as {', '.join(PICTURES)}; there is no {other[0]} of it.")
+    elif other := [form for form in forms if form in ("svg", "pdf")]:
+        raise UsageError(f"--format {other[0]} is of one figure; add --figure NAME, such as --figure latency_cdf.")
     if show and "html" not in (forms or ("html",)):
         raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{','.join(forms)}'.")
-    paged = not forms or not {"html", "png"}.isdisjoint(forms)
+    paged = not forms or not {"html", *PICTURES}.isdisjoint(forms)
     if not paged and (sections or bundle or plain):
         raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
     named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
-    if any(_name(form) == "png" for form in forms):
+    if any(_name(form) in PICTURES for form in forms):
         compose.find_browser()  # before anything is drawn for it
+    folder = None
     if out is not None:
-        _check(out, folder=_wants_folder(forms, out))
-    folder = None if out is None else Path(out) if _wants_folder(forms, out) else Path(out).parent
-    return ReportOptions(forms, out, show, Look(named, bundle, plain, folder))
+        several = _wants_folder(forms, out, figure)
+        _check(out, folder=several)
+        folder = Path(out) if several else Path(out).parent
+    return ReportOptions(forms, out, show, Look(named, () if figure is None else (figure,), bundle, plain, folder))
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:
@@ -94,10 +109,10 @@ def _forms(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(form: str) -> str:
-    """The form under its full name. Raises UsageError, with the nearest name, for one that nobody makes."""
+    """The form under its full name. Raises UsageError, with the nearest name, for an unknown one."""
     name, colon, options = form.partition(":")
     name = _SHORT.get(name.lower(), name)
-    known = {*answers.FORMS, *registry.names("reports")}
+    known = {*answers.FORMS, *registry.names("reports"), *PICTURES}
     if name not in known:
         raise no_such("format", name, known)
     return f"{name}{colon}{options}"
@@ -122,14 +137,17 @@ def _check(out: str, *, folder: bool) -> None:
         raise UsageError(f"--out '{out}' is to be a folder and cannot be made: {error.strerror}.") from None
 
 
-def _wants_folder(forms: Sequence[str], out: str) -> bool:
+def _wants_folder(forms: Sequence[str], out: str, figure: str | None) -> bool:
     """Whether --out names a folder: it is one, or several files are made."""
-    return len(forms) > 1 or any(_name(form) == "png" for form in forms) or Path(out).is_dir() or out.endswith("/")
+    every_figure = figure is None and any(_name(form) == "png" for form in forms)
+    return len(forms) > 1 or every_figure or Path(out).is_dir() or out.endswith("/")
 
 
-def write(content: Content, subject: Subject, form: str, asked: ReportOptions) -> Iterator[Path]:
-    """Write a form of a report; the files, of pictures one for each."""
-    path = _place(subject, form, asked)
+def write(content: Content, subject: Subject, form: str, options: ReportOptions) -> Iterator[Path]:
+    """Write a form of a report; the paths of its files, several where every figure is drawn."""
+    path = _place(subject, form, options)
+    if options.figure is not None and isinstance(content, Mapping):
+        content = content[options.figure]
     if isinstance(content, Mapping):
         for name, picture in content.items():
             one = path.with_name(f"{path.stem}-{name}{path.suffix}")
@@ -140,20 +158,16 @@ def write(content: Content, subject: Subject, form: str, asked: ReportOptions) -
     yield path
 
 
-def _place(subject: Subject, form: str, asked: ReportOptions) -> Path:
+def _place(subject: Subject, form: str, options: ReportOptions) -> Path:
     name = _name(form)
     ending = _ENDS.get(name, name)
-    if asked.out is None:
-        return subject.beside(ending)
+    file = f"{options.figure or 'report'}.{ending}"
+    if options.out is None:
+        return subject.beside(ending) if options.figure is None else Path(file)
     if not subject.whole:
         raise UsageError(f"--out names one place and '{name}' is made of each run; leave --out away, or name one RUN.")
-    out = Path(asked.out)
-    return out / f"report.{ending}" if _wants_folder(asked.forms, asked.out) else out
-
-
-def show(path: Path) -> None:
-    """Open a page in the browser."""
-    webbrowser.open(path.resolve().as_uri())
+    out = Path(options.out)
+    return out / file if _wants_folder(options.forms, options.out, options.figure) else out
 
 
 SHARED = ("sweep", "capacity")
@@ -168,19 +182,19 @@ class Subject(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Whether it is all that was asked about, not one of several runs."""
+        """Whether it is the only subject, not one of several runs."""
         ...
 
     @property
     def default(self) -> Sequence[str]:
-        """The forms where none is asked for; text is printed, html written."""
+        """The forms without --format; text is printed, html written."""
         ...
 
     def form(self, name: str, look: Look) -> Content:
         """Its report in a form."""
         ...
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print it in a form of text."""
         ...
 
@@ -202,12 +216,15 @@ class OneRun:
     default: tuple[str, ...] = ("html",)
 
     def form(self, name: str, look: Look) -> Content:
-        """A form that `reports` has for runs."""
+        """A form that `reports` has for runs, or one of its figures."""
+        if look.figures:
+            document = compose.run_document(completed(self.load()))
+            return compose.draw_document(document, name, Path(), None, **look.drawn)
         given = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
         found: Content = compose.render_run(name, completed(self.load()), **given)
         return found
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print it, in colours where they can be seen."""
         _terminal.show(form, completed(self.load()))
 
@@ -231,7 +248,7 @@ class OneAnswer:
 
     def form(self, name: str, look: Look) -> Content:
         """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
-        if name not in ("html", "png"):
+        if name not in ("html", *PICTURES):
             return self._rendered(name)
         document = compose.answer_document(self.info, self.path)
         return compose.draw_document(document, name, self.beside("html").parent, look.folder, **look.drawn)
@@ -242,10 +259,10 @@ class OneAnswer:
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
         try:
-            _terminal.tell(form, self.info)
+            _terminal.show(form, self.info)
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 
@@ -270,7 +287,7 @@ class Several:
 
     def form(self, name: str, look: Look) -> Content:
         """The page of all, pictures of its figures, or the texts one after the other."""
-        if name in ("html", "png"):
+        if name in ("html", *PICTURES):
             found = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
@@ -278,13 +295,13 @@ class Several:
             return compose.draw_document(document, name, home, look.folder, **look.drawn)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
-    def tell(self, form: str) -> None:
+    def show(self, form: str) -> None:
         """Print all, one after the other; of tables the heads once."""
         if form.partition(":")[0] == "csv":
             _terminal.say(str(self.form(form, Look())).rstrip("\n"))
             return
         for part in self._parts():
-            part.tell(form)
+            part.show(form)
 
     def beside(self, ending: str) -> Path:
         """In the folder of all, or here."""
@@ -295,8 +312,10 @@ class Several:
         return self._parts() if form.partition(":")[0] in APART else [self]
 
     def _parts(self) -> list[Subject]:
-        told = (replace(answer, whole=False) for answer in self.answers)
-        return [*told, *(replace(run, whole=False) for run in self.runs)]
+        return [
+            *(replace(answer, whole=False) for answer in self.answers),
+            *(replace(run, whole=False) for run in self.runs),
+        ]
 
 
 def of(paths: Sequence[str]) -> Subject:
@@ -305,18 +324,18 @@ def of(paths: Sequence[str]) -> Subject:
     found = [part for path in paths for part in _parts(path, alone=len(paths) == 1)]
     if len(found) == 1:
         return found[0]
-    told = tuple(part for part in found if isinstance(part, OneAnswer))
-    for part in told:
+    several = tuple(part for part in found if isinstance(part, OneAnswer))
+    for part in several:
         if answers.kind_of(part.info) not in SHARED:
             raise UsageError(
                 f"'{part.path}' is an answer of {answers.command(part.info)}, a page of its own; report it alone."
             )
     runs = tuple(part for part in found if isinstance(part, OneRun))
-    return Several(told, runs, Path(paths[0]) if len(paths) == 1 else None)
+    return Several(several, runs, Path(paths[0]) if len(paths) == 1 else None)
 
 
 def _parts(path: str, *, alone: bool) -> list[OneAnswer | OneRun]:
-    """The answer at a path, or its runs; of a folder of folders all of these, of nights `alone` their trend."""
+    """The answer at a path, or its runs; of a folder of folders all of these, of nightly runs `alone` a trend."""
     given = Path(path)
     if (answer := answers.of(given)) is not None:
         return [OneAnswer(answer, given)]

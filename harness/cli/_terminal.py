@@ -1,7 +1,4 @@
-"""Where text goes: results to standard output, notes and complaints to standard error.
-
-Answers as files: the ending of the name says in which form.
-"""
+"""Where text goes: results to standard output or to a file, notes and errors to standard error."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from harness.errors import UsageError
 from harness.experiments.answers import Answer
 
 if TYPE_CHECKING:
+    from harness.compose import Report
     from harness.data.folder import Run
 
 
@@ -62,21 +60,13 @@ def complain(sentence: str) -> None:
     click.echo(f"bench: {text}{'' if text.endswith(('.', '!', '?')) else '.'}", err=True)
 
 
-def show(form: str, run: Run) -> None:
-    """Print a run in the form of that name."""
-    given: dict[str, object] = {"color": colored()}
-    if form == "text" and sys.stdout.isatty():
-        given |= {"curve": True, "ascii": not blocks(sys.stdout.encoding)}
-    say(compose.render_run(form, run, **given).rstrip("\n"))
-
-
-def tell(form: str, info: Answer) -> None:
-    """Print an answer in the form of that name; on a terminal text comes with a small curve, in colour if wanted."""
+def show(form: str, result: Run | Answer | Report) -> None:
+    """Print a result in the format of that name; on a terminal text has a small curve, and colours if wanted."""
     if form == "text" and sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
-        text = compose.show_answer(info, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
+        text = compose.render(result, form, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
     else:
-        text = compose.render_answer(info, form)
+        text = compose.render(result, form)
     say(text.rstrip("\n"))
 
 
@@ -94,7 +84,7 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
+_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
 
 
 def check(out: str) -> None:
@@ -118,8 +108,8 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
     return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
 
 
-def tell_verdict(info: Answer) -> None:
-    """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
+def show_findings(info: Answer) -> None:
+    """Print the findings of an answer that was written: its file alone would leave exit code 1 unexplained."""
     say(compose.outcome_line(info))
 
 

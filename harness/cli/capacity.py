@@ -6,9 +6,9 @@ import click
 
 from harness.cli._options import (
     RATE,
-    TEXT_FORMS,
     GroupedCommand,
     config,
+    formats,
     given,
     no_html,
     option,
@@ -73,7 +73,7 @@ runs with different seeds; the interval is the 95% confidence interval over seed
 @option("--no-adjust", is_flag=True, group=SEARCH, help="Do not correct attainment for the traffic each seed drew.")
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
-@TEXT_FORMS
+@formats
 @no_html
 @quiet
 @config
@@ -103,7 +103,7 @@ def command(
             f"every trial is stored in '{store.path}'; rerun the command with --out '{store.path}' to resume"
         )
     info = run_search(setup, store, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     if store.path is not None and not no_html:
         report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:

@@ -18,6 +18,7 @@ from harness.cli._options import (
     config,
     given,
     option,
+    output_format,
     quiet,
     run_options,
 )  # fmt: skip
@@ -50,7 +51,7 @@ Examples
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
       any two commands that store a run, or print JSON with numbers
   bench compare --trend results --html trend.html
-      a series of nightly runs: was there a step change? with a page over all of them
+      step changes in a series of nightly runs, with a page of all runs
 
 \b
 Gates
@@ -98,8 +99,8 @@ def _pairs(value: object, name: str) -> int | str:
 @option("--base", metavar="SPEC", group=PAIRS, help="Backend of the baseline; both get the same traffic.")
 @option("--head", metavar="SPEC", group=PAIRS, help="Backend of the candidate.")
 @option("--run", metavar="CMD", multiple=True, group=PAIRS,
-        help="Given twice, instead of --base and --head: the command of the baseline, then of the candidate; "
-        "{seed} and {out} are filled in.")  # fmt: skip
+        help="Instead of --base and --head, given twice: command of the baseline, then of the candidate; {seed} and "
+        "{out} are substituted.")  # fmt: skip
 @option("--pairs", metavar="N", type=Value(_pairs), group=PAIRS,
         help="Number of pairs, or auto: interim analyses after 3, 5, 7 and 10 (default; simulators: 1).")  # fmt: skip
 @option("--seed", metavar="N", type=SEED, group=PAIRS, help="Seed of the first pair; then counting up. Default: 0.")
@@ -113,11 +114,12 @@ def _pairs(value: object, name: str) -> int | str:
     warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
                     "Default for stored runs: as recorded."},
 )  # fmt: skip
-@option("--format", "form", default="text", metavar="NAME", help="Print as text (default), markdown or json.")
+@output_format
 @option("--html", metavar="FILE", help="Write an HTML page that opens without a network.")
 @option("--markdown", metavar="FILE", help="Write markdown; - for standard output.")
 @option("--junit", metavar="FILE", help="Write JUnit XML: one test case per gate.")
-@option("--json", "as_json", metavar="FILE", help="Write JSON with all details.")
+@option("--json", "as_json", metavar="[FILE]", is_flag=False, flag_value="-",
+        help="Write JSON with all details; without FILE short for --format json.")  # fmt: skip
 @option("--export", multiple=True, metavar="FORM=FILE",
         help="Write a format of other tools: github-smaller, github-bigger, bencher, pytorch. Repeatable.")  # fmt: skip
 @quiet
@@ -153,7 +155,7 @@ def _set(options: Mapping[str, Any], *names: str) -> list[str]:
 def _trend(
     runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files
 ) -> dict[str, Any]:
-    """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
+    """The answer on a series of nightly runs, scored as they are stored, by a rule of its own."""
     from pathlib import Path
 
     from harness.experiments.compare.trend import trend

@@ -1,7 +1,4 @@
-"""`bench doctor`: checks whether this machine can measure, and what to do where it cannot.
-
-A check looks at one thing and returns what it found, with a remedy.
-"""
+"""`bench doctor`: checks whether this machine can measure, each with a remedy where it cannot."""
 
 import importlib.metadata as metadata
 import os
@@ -13,13 +10,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 import click
 
 from harness import compose
+from harness.cli._options import formats
 from harness.errors import BenchError
 
 
@@ -43,7 +41,7 @@ def packages() -> Found:
     missing = [name for name in _required() if not _installed(name)]
     if not missing:
         return Found("packages", "ok", f"bench {metadata.version('bench')} and all it needs")
-    return Found("packages", "FAIL", f"missing: {', '.join(missing)}", "pip install . once more")
+    return Found("packages", "FAIL", f"missing: {', '.join(missing)}", "pip install .")
 
 
 def _required() -> list[str]:
@@ -74,7 +72,7 @@ def cores() -> Found:
 def load() -> Found:
     """No other program should compete for the CPU."""
     if not hasattr(os, "getloadavg"):
-        return Found("load", "ok", "this system does not tell")
+        return Found("load", "ok", "not available on this system")
     value = os.getloadavg()[0]
     if value < 0.5 * (os.cpu_count() or 1):
         return Found("load", "ok", f"{value:.2f} on average in the last minute")
@@ -109,9 +107,9 @@ def stamps() -> Found:
     if compose.has_kernel_stamps():
         return Found("arrival stamps", "ok", "of the kernel (SO_TIMESTAMPNS)")
     remedy = (
-        "times of a remote server are those of reading; measure from Linux, or see the client's floor in the report"
+        "token times of a remote server are those of reading; measure from Linux, or see the client floor in the report"
     )
-    return Found("arrival stamps", "warn", "of the process: this system does not tell when bytes came", remedy)
+    return Found("arrival stamps", "warn", "of the process: this system has no kernel timestamps", remedy)
 
 
 def descriptors() -> Found:
@@ -119,7 +117,7 @@ def descriptors() -> Found:
     try:
         import resource
     except ImportError:
-        return Found("file descriptors", "ok", "this system does not tell")
+        return Found("file descriptors", "ok", "not available on this system")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= 1024:
         return Found("file descriptors", "ok", f"{soft} (up to {hard})")
@@ -132,10 +130,10 @@ def disk() -> Found:
     writable = os.access(Path.cwd(), os.W_OK)
     value = f"{free / 2**30:.1f} GiB free in the current folder"
     if not writable:
-        return Found("disk", "warn", "the current folder cannot be written", "name another one with --out")
+        return Found("disk", "warn", "the current folder is not writable", "use another one with --out")
     if free > 2**30:
         return Found("disk", "ok", value)
-    return Found("disk", "warn", value, "free some space, or name another folder with --out")
+    return Found("disk", "warn", value, "free some space, or use another folder with --out")
 
 
 def blas() -> Found:
@@ -178,23 +176,31 @@ ALL: tuple[Callable[[], Found], ...] = (
 
 @click.command("doctor", short_help="Check this machine and the installation.")
 @click.option("--no-engine", is_flag=True, help="Skip the smoke run of the built-in engine.")
-def command(no_engine: bool) -> int:
+@formats
+def command(no_engine: bool, form: str) -> int:
     """Check packages, cores, clock, timer, arrival timestamps, open files, disk, BLAS threads and the built-in engine.
 
-    Exit code 0 if a run has everything it needs, else 3.
+    Exit code 0 if this machine is ready to run benchmarks, else 3.
     """
     from harness.cli import _terminal
 
     failed = 0
+    rows = []
     for check in ALL:
         if no_engine and check is engine:
             continue
         found = check()
         failed += found.state == "FAIL"
+        rows.append(asdict(found))
+        if form != "text":
+            continue
         _terminal.say(f"{found.state:<5} {found.name:<17} {found.value}")
         if found.remedy:
             _terminal.say(f"      {'':<17} -> {found.remedy}")
+    if form != "text":
+        _terminal.show(form, compose.table_report("Checks of this machine", rows))
+        return 3 if failed else 0
     _terminal.say("")
-    ready = "Everything a run needs is there. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
-    _terminal.say("A run needs what failed above." if failed else ready)
+    ready = "Ready to run. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
+    _terminal.say("Not ready: fix the failed checks above." if failed else ready)
     return 3 if failed else 0

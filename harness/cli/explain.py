@@ -14,7 +14,7 @@ import click
 
 from harness import compose, configs, registry
 from harness.cli import _names, _terminal
-from harness.cli._options import NEW_FILE
+from harness.cli._options import NEW_FILE, formats
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ DRAWABLE = ("presets", "arrivals", "lengths")
 @click.argument("name")
 @click.option("--html", type=NEW_FILE, metavar="FILE",
               help="Also write charts of a preset, of arrivals (gamma:cv=2) or of lengths.")  # fmt: skip
-def command(name: str, html: str | None) -> int:
+@formats
+def command(name: str, html: str | None, form: str) -> int:
     """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
 
-    A name of several kinds is explained for each; KIND.NAME selects one (arrivals.gamma).
+    A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma).
     """
     kind, dot, short = name.partition(".")
     if not dot or kind not in _names.kinds():
@@ -70,7 +71,12 @@ def command(name: str, html: str | None) -> int:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
         error = no_such("name", name, known)  # all names at once would fill the screen
         raise type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
-    _terminal.say("\n\n".join(found))
+    if form == "text":
+        _terminal.say("\n\n".join(found))
+    else:  # each text begins with a line such as 'tpot (term)'
+        parts = [text.partition("\n") for text in found]
+        rows = [{"name": head, "explanation": textwrap.dedent(text).strip()} for head, _, text in parts]
+        _terminal.show(form, compose.table_report(name, rows))
     if html is not None:
         _draw(html, kinds, short, "\n\n".join(found))
     return 0

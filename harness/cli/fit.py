@@ -5,7 +5,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from harness.cli._options import COUNT, SEED, TEXT_FORMS, Value
+from harness.cli._options import COUNT, SEED, Value, formats
 from harness.errors import UsageError
 
 OWN = {
@@ -61,16 +61,16 @@ def _users(value: object, name: str) -> tuple[int, ...]:
 @click.option("--gaps/--no-gaps", default=True, show_default=True,
               help="Attribute the time between steps of a busy run to the steps.")  # fmt: skip
 @click.option("--seed", type=SEED, default=1, show_default=True, metavar="N", help="Random seed of the held-out rows.")
-@TEXT_FORMS
+@formats
 def command(form: str, **given: Any) -> int:
     """Fit a latency model for the simulator.
 
-    Part of the rows is held out to score the fit. Each constant is reported with its 95 % interval; constants that the
-    rows cannot identify are refused.
+    Part of the rows is held out to score the fit. Each constant is reported with its 95 % interval; a constant that the
+    rows cannot identify is an error.
     """
     from harness.cli import _terminal
 
-    _terminal.tell(form, _answer(**given))
+    _terminal.show(form, _answer(**given))
     return 0
 
 

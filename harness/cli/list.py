@@ -4,17 +4,26 @@ import sys
 
 import click
 
+from harness.cli._options import formats
+
 
 @click.command("list", short_help="List presets, models, GPUs and plug-ins.")
 @click.argument("kind", required=False)
-def command(kind: str | None) -> int:
+@formats
+def command(kind: str | None, form: str) -> int:
     """List all names of one KIND (presets, models, hardware, policies, arrivals, ...), or of all kinds."""
+    from harness import compose
     from harness.cli import _names, _terminal
     from harness.errors import no_such
 
     kinds = _names.kinds()
     if kind is not None and kind not in kinds:
         raise no_such("kind", kind, kinds)
+    if form != "text":
+        found = [{"kind": one, "name": name, "about": about} for one in ([kind] if kind else kinds)
+                 for name, about in _names.rows(one)]  # fmt: skip
+        _terminal.show(form, compose.table_report("Names", found))
+        return 0
     lines: list[str] = []
     for shown in [kind] if kind is not None else kinds:
         rows = _names.rows(shown)

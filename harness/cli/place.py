@@ -9,9 +9,9 @@ from harness.cli._options import (
     RATE,
     SEED,
     SHARE,
-    TEXT_FORMS,
     GroupedCommand,
     config,
+    formats,
     given,
     no_html,
     option,
@@ -55,7 +55,7 @@ Exit codes
   4 terminated (SIGTERM) with the results so far
   5 ended early (Ctrl-C) with the results so far, or the best candidate sustained every rate tried
   70 a bug, or exhausted memory
-  130 interrupted before the first candidate was done, or twice; --out keeps what was searched
+  130 interrupted before the first candidate finished, or twice; rerun with the same --out to resume
 """
 
 
@@ -83,9 +83,9 @@ Exit codes
         help="joint: a request meets all bounds; separate: each bound by itself, as in DistServe.")  # fmt: skip
 @option("--objective", default="gpu", show_default=True, metavar="NAME", group=TARGET,
         help="Maximize the rate per gpu, cost or power.")  # fmt: skip
-@option("--prices", metavar="FILE", group=TARGET, help="TOML: price per hour of each GPU, h100 = 3.5.")
+@option("--prices", metavar="FILE", group=TARGET, help="TOML file with the price per hour of each GPU: h100 = 3.5.")
 @option("--power", metavar="FILE", group=TARGET,
-        help="TOML: watts of each GPU, h100 = 700, or [h100] prefill, decode, mixed.")  # fmt: skip
+        help="TOML file with the watts of each GPU: h100 = 700, or [h100] with prefill, decode, mixed.")  # fmt: skip
 @option("--rate", type=RATE, metavar="RPS", group=TARGET,
         help="Replicate the best placement to sustain this total request rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,
@@ -101,7 +101,7 @@ Exit codes
 @option("--pool", "where", default="processes", show_default=True, metavar="NAME", group=SEARCH,
         help="processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")  # fmt: skip
 @out("Store the answer and report.html here; rerun the command to resume.")
-@TEXT_FORMS
+@formats
 @no_html
 @quiet
 @config
@@ -124,7 +124,7 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     store = Store(None if out is None else Path(out))
     with opened(own["where"], own["workers"], small=search.is_small) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     if store.path is not None and not no_html:
         report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:

@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import SEED, TEXT_FORMS
+from harness.cli._options import SEED, formats
 
 _EPILOG = """
 \b
@@ -10,8 +10,7 @@ Examples
   bench policy vllm-v0 sarathi
   bench policy vllm-v1:budget=256 fastgen --workload sharegpt --rate 2 --requests 100
 
-Your own policy is used the same way, once its file is in backends/serving/policies/ or its package is installed:
-docs/guide/policy.md.
+Custom policies work the same way: a file in backends/serving/policies/ or an installed package (docs/guide/policy.md).
 """
 
 
@@ -24,7 +23,7 @@ docs/guide/policy.md.
 @click.option("--slo", default="ttft=0.1,tpot=20ms", show_default=True, metavar="BOUNDS", help="Latency objectives.")
 @click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="Random seed.")
 @click.option("--out", metavar="DIR", help="Folder of the runs. Default: a new one in bench-runs.")
-@TEXT_FORMS
+@formats
 def command(
     policies: tuple[str, ...], workload: str, rate: str, requests: str, slo: str, seed: int, out: str | None, form: str
 ) -> int:
@@ -48,5 +47,5 @@ def command(
     traffic = Traffic(options, seed)
     check(policies, traffic)
     info = measured(policies, traffic, folder or new_folder(Path("bench-runs") / "policy"), _terminal.note)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     return 0

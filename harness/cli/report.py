@@ -1,17 +1,8 @@
 """`bench report`: reports of stored runs, sweeps, searches, comparisons and series, as a page or in other formats."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from harness.cli._options import GroupedCommand, option
-
-if TYPE_CHECKING:
-    from harness.cli._report import ReportOptions, Subject
 
 _EPILOG = """
 \b
@@ -23,9 +14,11 @@ Examples
   bench report before after --out both.html
       curves of several runs, sweeps or searches on one page
   bench report RUN --format markdown
-      print; also text, json, csv and junit
+      print to standard output; also text, json, csv and junit
   bench report RUN --format html,md,csv,parquet,png,perfetto --out made
       write report.html, report.md, ..., and report-FIGURE.png for each figure
+  bench report curve --figure attainment_rate --format pdf --out attainment.pdf
+      one figure, for a paper or a slide; an unknown NAME lists all names
 
 \b
 Values
@@ -34,6 +27,7 @@ Values
           of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
   NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one per figure; needs Chromium or Chrome),
           perfetto (timeline for ui.perfetto.dev); with options: perfetto:requests=500
+          of one --figure: svg, pdf, png; by default NAME.svg in the current folder
 """
 
 
@@ -45,13 +39,16 @@ Values
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @option("--format", "forms", metavar="NAMES", multiple=True, help="Formats: html (default), md, json, csv, png, ...")
+@option("--json", "as_json", is_flag=True, help="Short for --format json.")
+@option("--figure", metavar="NAME", help="Draw one figure, as --format svg (default), pdf or png; needs Chromium.")
 @option("--out", metavar="PATH", help="Output file, or a folder for several files.")
 @option("--open", is_flag=True, help="Open the page in the browser.")
 @option("--sections", metavar="NAMES", group="Page", help="Only these sections, by the names in the navigation.")
 @option("--plotly-bundle", metavar="FILE", group="Page", help="Embed this plotly.js, such as a smaller bundle.")
 @option("--plain", is_flag=True, group="Page", help="Do not compress the page, for browsers without decompression.")
 def command(
-    runs: tuple[str, ...], forms: tuple[str, ...], out: str | None, open: bool,  # noqa: A002  # the option's name
+    runs: tuple[str, ...], forms: tuple[str, ...], as_json: bool, figure: str | None, out: str | None,
+    open: bool,  # noqa: A002  # the option's name
     sections: str | None, plotly_bundle: str | None, plain: bool,
 ) -> int:  # fmt: skip
     """Write an HTML page of each RUN, one file that opens without a network, or other formats.
@@ -61,32 +58,23 @@ def command(
 
     A run that was killed, or is still in progress, is reported with the data written so far.
     """
-    from harness.cli import _report as _report_files
+    import webbrowser
 
-    asked = _report_files.asked(
-        forms, out, show=open, sections=sections, bundle=plotly_bundle, plain=plain
-    )  # a wrong name is told before the first run is read
-    return _report(_report_files.of(runs), asked)
+    from harness.cli import _report, _terminal
 
-
-def _report(subject: Subject, asked: ReportOptions) -> int:
-    from harness.cli import _report as _report_files
-    from harness.cli import _terminal
-
-    for form in asked.forms or subject.default:
+    # a wrong name is reported before the first run is read
+    options = _report.report_options(
+        (*forms, *(["json"] if as_json else [])), out, show=open, sections=sections, bundle=plotly_bundle, plain=plain,
+        figure=figure,
+    )  # fmt: skip
+    subject = _report.of(runs)
+    for form in options.forms or subject.default:
         for each in subject.split(form):
-            for path in _made(each, form, asked):
+            if options.prints(form):
+                each.show(form)
+                continue
+            for path in _report.write(each.form(form, options.look), each, form, options):
                 _terminal.say(str(path))
-                if asked.show and form == "html":
-                    _report_files.show(path)
+                if options.show and form == "html":
+                    webbrowser.open(path.resolve().as_uri())
     return 0
-
-
-def _made(subject: Subject, form: str, asked: ReportOptions) -> Iterator[Path]:
-    """Print the form, or write it; the files that were written."""
-    from harness.cli import _report as _report_files
-
-    if asked.prints(form):
-        subject.tell(form)
-        return
-    yield from _report_files.write(subject.form(form, asked.look), subject, form, asked)

@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import GroupedCommand, config, force, given, no_html, option, out, quiet, run_options
+from harness.cli._options import GroupedCommand, config, force, formats, given, no_html, out, quiet, run_options
 
 _EPILOG = """
 \b
@@ -40,8 +40,8 @@ Exit codes
   70 a bug, or exhausted memory; the message names the file with the traceback
   130 interrupted before the report
 
-Ctrl-C once stops sending, waits for responses and reports. Ctrl-C twice, or SIGTERM, ends the run now. Everything
-measured is kept.
+Ctrl-C stops sending, waits for responses and reports. A second Ctrl-C, or SIGTERM, ends the run immediately. In both
+cases the data measured so far are stored.
 """
 
 
@@ -49,12 +49,12 @@ measured is kept.
 @run_options()
 @out("Folder of the run. Default: a new one in bench-runs.")
 @force
-@option("--json", "as_json", is_flag=True, help="Print run.json instead of the summary.")
+@formats
 @quiet
 @no_html
 @config
 def command(
-    config: str | None, out: str | None, force: bool, as_json: bool, quiet: bool, no_html: bool, **options: object
+    config: str | None, out: str | None, force: bool, form: str, quiet: bool, no_html: bool, **options: object
 ) -> int:
     """Send a workload or a trace to a backend and report the share of requests that met the SLO.
 
@@ -75,7 +75,7 @@ def command(
     say = _terminal.note if not quiet else _terminal.nothing
     report = None if no_html else compose.write_run_page
     result = execute(spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
-    _terminal.show("json" if as_json else "text", result.run)
+    _terminal.show(form, result.run)
     result.outcome.check()
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)

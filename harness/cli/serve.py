@@ -22,12 +22,12 @@ Examples
 Faults (every=N: each Nth request; token=K: at token K, 0 before the response starts)
   delay:seconds=1,token=0     delay everything from token K on
   stall:seconds=30,token=5    stall at token K, then send all at once; without seconds, forever
-  reset:token=5               reset the connection; close:token=5 closes it properly
+  reset:token=5               reset the connection; close:token=5 closes it cleanly
   malformed:token=5           truncate the JSON of token K
-  429:retry_after=1           refuse at once; 503 likewise
+  429:retry_after=1           respond with 429 immediately; 503 likewise
 
-Ctrl-C lets running responses finish within --grace; a second Ctrl-C exits now. The last line reports the lateness of
-sent tokens, which limits the accuracy of client comparisons.
+Ctrl-C waits up to --grace for running responses; a second Ctrl-C exits immediately. The last line reports the lateness
+of sent tokens, which limits the accuracy of client comparisons.
 """
 
 
@@ -60,7 +60,7 @@ def command(
     backend: str, host: str, port: int, name: str | None, log: str | None, grace: float, max_queue: int | None,
     max_body: int, faults: tuple[str, ...], api_key_env: str | None,
 ) -> None:  # fmt: skip
-    """Serve OpenAI's chat and completions API, with streaming, to test clients against known token times.
+    """Serve an OpenAI-compatible API (chat and completions, with streaming), to test clients against known token times.
 
     Also: /v1/models, /health, /version, /metrics (with vLLM's names), /tokenize, /detokenize, /reset_prefix_cache.
     """

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, form, option
+from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, formats, option
 from harness.options import OBJECTIVES
 from harness.values import share
 
 if TYPE_CHECKING:
-    from harness.api import Caution
     from harness.experiments.rescore.options import RescoreOptions
 
 VARIATION, BREAKDOWN = "Variation of bounds", "Groups and definitions"
@@ -68,7 +67,7 @@ def _shares(value: object, name: str) -> tuple[float, ...]:
         help="Metric definitions of other tools, side by side: all, or vllm,sglang,...")  # fmt: skip
 @option("--failed-as-infinite", is_flag=True, group=BREAKDOWN,
         help="Include failed requests in percentiles, as infinite latencies.")  # fmt: skip
-@form("text", "markdown", "json", "csv", more=" (one number per row)")
+@formats
 @option("--out", type=NEW_FILE, metavar="FILE", help="Also write JSON to FILE, for bench report.")
 def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -> int:
     """Score stored runs again: other bounds, SLO scales, planes, groups, definitions of other tools.
@@ -77,29 +76,24 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     """
     from pathlib import Path
 
+    from harness.api import Slo
     from harness.cli import _terminal
     from harness.data.storage import write_json
     from harness.experiments.rescore.answer import answer
     from harness.experiments.rescore.reading import sources
+    from harness.validity.warnings import loose
 
     query = _query(options)
-    for caution in _loose(query):
-        _terminal.note(f"warning: {caution.message}; {caution.remedy}")
+    for bounds in query.objectives:
+        for warning in loose(bounds) if isinstance(bounds, Slo) else ():  # milliseconds instead of seconds
+            _terminal.note(f"warning: {warning.message}; {warning.remedy}")
     info = answer((source for run in runs for source in sources(run)), query)
     if out is not None:
         write_json(Path(out), info)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     for sentence in _reasons(info):
         _terminal.complain(sentence)
     return int(info["exit_code"])
-
-
-def _loose(query: RescoreOptions) -> list[Caution]:
-    """Warnings on bounds that look like milliseconds instead of seconds."""
-    from harness.api import Slo
-    from harness.validity.warnings import loose
-
-    return [caution for objective in query.objectives if isinstance(objective, Slo) for caution in loose(objective)]
 
 
 def _query(options: dict[str, Any]) -> RescoreOptions:

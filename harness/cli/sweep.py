@@ -9,7 +9,7 @@ from harness.cli._options import (
     SEED,
     GroupedCommand,
     config,
-    form,
+    formats,
     given,
     no_html,
     option,
@@ -72,7 +72,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 )
 @out("Folder of the sweep, new or to resume. Default: a new one in bench-runs.")
 @option("--workers", metavar="N", type=COUNT, group=SWEEP, help="Concurrent simulated runs. Default: one per core.")
-@form("text", "markdown", "csv", "json")
+@formats
 @no_html
 @quiet
 @config
@@ -99,7 +99,7 @@ def command(
     say = _terminal.nothing if quiet else _terminal.note
     folder = new_folder(sweep.home) if out is None else Path(out)
     info = run_sweep(sweep, folder, workers=workers, quiet=quiet, say=say, render=compose.render_answer)
-    _terminal.tell(form, info)
+    _terminal.show(form, info)
     if not no_html and compose.write_answer_page(info, folder, _terminal.complain) is not None:
         say(f"report: {compose.beside(folder)}")
     if info.error:

@@ -1,9 +1,9 @@
-"""`bench trace`: recorded traffic, looked at, checked, converted, scaled, cut, fitted, generated and fetched."""
+"""`bench trace`: inspects, checks, converts, slices, scales, fits, generates and downloads recorded traffic."""
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import click
 from harness import compose
 from harness.cli import _terminal
 from harness.cli._commands import Commands
-from harness.cli._options import COUNT, NEW_FILE, SEED, TIME, force, quiet, run_options
+from harness.cli._options import COUNT, NEW_FILE, SEED, TIME, force, formats, quiet, run_options
 from harness.data import files
 from harness.errors import UsageError, no_such
 
@@ -64,18 +64,15 @@ def _rows(options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}_s" if name in ("start", "stop") else name: value for name, value in options.items()}
 
 
-def _show(report: str, facts: Mapping[str, Any], as_json: bool) -> None:
-    """Print facts as the report of that name, or as JSON."""
-    if as_json:
-        _terminal.say(json.dumps(facts, indent=2, default=str))
-    else:
-        _print(report, facts)
+def _show(form: str, report: str, *about: Any, facts: object = None) -> None:
+    """Print the report of that name of `reports.answers.trace`; json and csv have its facts."""
+    _terminal.show(form, compose.trace_report(report, *about, facts=about[0] if facts is None else facts))
 
 
-def _print(report: str, *about: Any) -> None:
-    """Print the report of that name of `reports.answers.trace`."""
-    color, blocks = _terminal.colored(), _terminal.blocks(sys.stdout.encoding)
-    _terminal.say(compose.trace_report(report, *about, color=color, blocks=blocks).rstrip("\n"))
+def _written(form: str, target: str, requests: int, facts: Mapping[str, Any]) -> int:
+    """Print what was written."""
+    _show(form, "written", target, requests, facts, facts={"written": target, "requests": requests, "file": facts})
+    return 0
 
 
 @command.command("info", short_help="Show rate, lengths, burstiness, sessions and prefixes.")
@@ -84,12 +81,12 @@ def _print(report: str, *about: Any) -> None:
 @click.option("--cache", "caches", multiple=True, metavar="SPEC",
               help="Replay prefixes through a cache: lru:tokens=3M. Repeatable.")  # fmt: skip
 @click.option("--html", type=NEW_FILE, metavar="FILE", help="Write charts into one offline HTML file.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def info(file: str, caches: tuple[str, ...], html: str | None, as_json: bool, **options: Any) -> int:
+@formats
+def info(file: str, caches: tuple[str, ...], html: str | None, form: str, **options: Any) -> int:
     """Summarize the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
     trace = compose.read_trace(file, **_rows(options))
     facts = compose.trace_facts(trace, caches)
-    _show("document", facts, as_json)
+    _show(form, "document", facts)
     if html is not None:
         _terminal.draw(html, compose.trace_picture(trace, facts), f"Trace {trace.facts['file']}")
     return 0
@@ -98,14 +95,14 @@ def info(file: str, caches: tuple[str, ...], html: str | None, as_json: bool, **
 @command.command("check", short_help="Report anomalies and errors of a trace.")
 @click.argument("file")
 @run_options(READING)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def check(file: str, as_json: bool, **options: str | None) -> int:
+@formats
+def check(file: str, form: str, **options: str | None) -> int:
     """Read the trace FILE from end to end and report all anomalies.
 
     Exit code 0: clean, or only with known properties of its format; 1: anomalies found; 2: unreadable.
     """
     facts = compose.check_trace(file, **options)
-    _show("check", facts, as_json)
+    _show(form, "check", facts)
     return 1 if facts["odd"] else 0
 
 
@@ -114,14 +111,14 @@ def check(file: str, as_json: bool, **options: str | None) -> int:
 @writing(TRACE_FILE)
 @run_options(READING)
 @click.option("--sort", is_flag=True, help="Sort unordered rows by time (needs all of them in memory).")
-def convert(file: str, target: str, force: bool, sort: bool, **options: str | None) -> int:
+@formats
+def convert(file: str, target: str, force: bool, sort: bool, form: str, **options: str | None) -> int:
     """Convert the trace FILE to another format with the column names of bench, in bounded memory.
 
     Parquet stores the origin of the rows (file, SHA-256, rows left out) and the units.
     """
     rows, facts = compose.convert_trace(file, target, sort=sort, force=force, **options)
-    _print("written", target, rows, facts)
-    return 0
+    return _written(form, target, rows, facts)
 
 
 @command.command("slice", short_help="Extract a part of a trace.")
@@ -130,16 +127,16 @@ def convert(file: str, target: str, force: bool, sort: bool, **options: str | No
 @run_options(SLICING)
 @click.option("--tag", metavar="NAME", help="Only this class of traffic, e.g. api.")
 @run_options(READING)
-def cut(file: str, target: str, force: bool, tag: str | None, **options: Any) -> int:
+@formats
+def cut(file: str, target: str, force: bool, tag: str | None, form: str, **options: Any) -> int:
     """Write a part of the trace FILE: a time range, the first N requests, matching rows.
 
-    Times count from the first row, or from --start. What is left out is reported by reason.
+    Times count from the first row, or from --start. Excluded rows are counted by reason.
     """
     conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
     options["where"] = ",".join(conditions) or None
     trace = compose.cut_trace(file, target, force=force, **_rows(options))
-    _print("written", target, len(trace), trace.facts)
-    return 0
+    return _written(form, target, len(trace), trace.facts)
 
 
 @command.command("scale", short_help="Scale the load of a trace.")
@@ -148,7 +145,10 @@ def cut(file: str, target: str, force: bool, tag: str | None, **options: Any) ->
 @writing(TRACE_FILE)
 @click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
 @run_options((*READING, *SLICING))
-def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: int, **options: Any) -> int:
+@formats
+def scale(
+    file: str, steps: tuple[str, ...], target: str, force: bool, seed: int, form: str, **options: Any
+) -> int:  # fmt: skip
     """Write the trace FILE at another load. A STEP is one of
 
     \b
@@ -160,8 +160,7 @@ def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: int
     Several STEPs apply in order. The file records the steps and how they change burstiness.
     """
     trace = compose.scale_trace(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
-    _print("written", target, len(trace), trace.facts)
-    return 0
+    return _written(form, target, len(trace), trace.facts)
 
 
 @command.command("fit", short_help="Fit a traffic generator to a trace, with goodness of fit.")
@@ -172,10 +171,10 @@ def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: int
 @click.option("--window", type=TIME, metavar="TIME",
               help="rate-following: narrowest window. Default: chosen from the trace.")  # fmt: skip
 @click.option("--html", type=NEW_FILE, metavar="FILE", help="Chart the fit against the trace in one offline HTML file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the goodness of fit as JSON.")
+@formats
 @run_options((*READING, *SLICING))
 def fit(
-    file: str, target: str, force: bool, mode: str, window: float | None, html: str | None, as_json: bool,
+    file: str, target: str, force: bool, mode: str, window: float | None, html: str | None, form: str,
     **options: Any,
 ) -> int:  # fmt: skip
     """Fit rate, inter-arrival times, lengths and conversations of the trace FILE, for 'bench trace generate'.
@@ -191,10 +190,7 @@ def fit(
         raise UsageError(f"'{target}' is there already; --force replaces it.")
     model = compose.fit_trace(compose.read_trace(file, **_rows(options)), mode=mode, window_s=window)
     model.save(target)
-    if as_json:
-        _terminal.say(json.dumps(model.quality, indent=2, default=str))
-    else:
-        _print("fitted", model.lines(), target)
+    _show(form, "fitted", model.lines(), target, facts=model.quality)
     if html is not None:
         _terminal.draw(html, model.picture(), f"Fit of {Path(file).name}")
     return 0
@@ -213,9 +209,10 @@ def fit(
 @click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
 @click.option("--workers", default="1", type=COUNT, metavar="N",
               help="Processes that draw from a model; the rows do not depend on it.")  # fmt: skip
+@formats
 def generate(
     source: str, target: str, force: bool, rate: float | None, requests: int | None, duration: float | None, seed: int,
-    workers: int, **options: str | None,
+    workers: int, form: str, **options: str | None,
 ) -> int:  # fmt: skip
     """Generate a trace from SOURCE: a model.json of 'bench trace fit', or a workload ('bench list presets').
 
@@ -223,30 +220,49 @@ def generate(
     only.
     """
     limits = {"requests": requests, "duration_s": duration, "seed": seed}
+    written = Generated(target, force, form)
     parts = {name: value for name in OF_WORKLOADS if (value := options[name]) is not None}
     if requests is None and duration is None:
         raise UsageError("How much is to be drawn? Give --requests N or --duration TIME.")
     if source.endswith(".json") or (Path(source).is_file() and not source.endswith(".toml")):
-        return _from_model(source, target, force, parts, rate_rps=rate, workers=workers, **limits)
-    return _from_workload(source, target, force, parts, rate, limits)
+        return _from_model(source, written, parts, rate_rps=rate, workers=workers, **limits)
+    return _from_workload(source, written, parts, rate, limits)
 
 
-def _from_model(source: str, target: str, force: bool, parts: Mapping[str, str], **options: Any) -> int:
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """The file of generated requests, and the format in which they are reported."""
+
+    target: str
+    force: bool
+    form: str
+
+    def write(
+        self, tables: Iterable[Any], facts: Mapping[str, object], origin: str, *, block_tokens: int | None = None,
+        follow_ups: bool = False, dropped: Sequence[str] = (),
+    ) -> int:  # fmt: skip
+        """Write the rows with their origin, and report them."""
+        requests = compose.write_trace(self.target, tables, facts, force=self.force, block_tokens=block_tokens)
+        about = (self.target, requests, origin, facts["seed"], follow_ups, dropped)
+        written = {"written": self.target, "requests": requests, **facts, "dropped": [*dropped]}
+        _show(self.form, "generated", *about, facts=written)
+        return 0
+
+
+def _from_model(source: str, written: Generated, parts: Mapping[str, str], **options: Any) -> int:
     """Requests one by one; with --sessions fitted:FILE the sessions that were fitted."""
     if other := [part for part in parts if part != "sessions"]:
         raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
     model = compose.load_model(source)
     if parts:
-        return _sessions_of(model, source, parts["sessions"], target, force, **options)
+        return _sessions_of(model, source, parts["sessions"], written, **options)
     tables = compose.draw_model(model, **options)
     facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
-    rows = compose.write_trace(target, tables, facts, force=force)
-    dropped = compose.dropped_by_model(model, source)
-    return _told(target, rows, f"model {source}", options["seed"], dropped=dropped)
+    return written.write(tables, facts, f"model {source}", dropped=compose.dropped_by_model(model, source))
 
 
 def _sessions_of(
-    model: Any, source: str, text: str, target: str, force: bool, *, rate_rps: float | None, workers: int, **limits: Any
+    model: Any, source: str, text: str, written: Generated, *, rate_rps: float | None, workers: int, **limits: Any
 ) -> int:
     """Sessions drawn from a model, with its arrivals of sessions and its lengths of turns."""
     from harness import registry
@@ -261,11 +277,11 @@ def _sessions_of(
     fitted = f"fitted:path={source}{service},of=sessions"
     own_rps = model.only(sessions.service).of("sessions").rate_rps * sessions.mean_requests
     parts = {"arrivals": fitted, "sessions": text}
-    return _from_workload(fitted, target, force, parts, rate_rps or own_rps, limits)
+    return _from_workload(fitted, written, parts, rate_rps or own_rps, limits)
 
 
 def _from_workload(
-    source: str, target: str, force: bool, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
+    source: str, written: Generated, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
 ) -> int:
     from harness.data.schedule import Schedule
 
@@ -281,14 +297,8 @@ def _from_workload(
         "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
         "seed": limits["seed"], "schedule_sha256": schedule.sha256,
     }  # fmt: skip
-    rows = compose.write_trace(target, [table], facts, block_tokens=tokens, force=force)
     origin = f"{loaded.name}: arrivals {loaded.arrivals_text}, lengths {loaded.lengths_text}"
-    return _told(target, rows, origin, limits["seed"], schedule.has_follow_ups)
-
-
-def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False, dropped: Sequence[str] = ()) -> int:
-    _print("generated", target, rows, origin, seed, follow_ups, dropped)
-    return 0
+    return written.write([table], facts, origin, block_tokens=tokens, follow_ups=schedule.has_follow_ups)
 
 
 @command.command("download", short_help="Download a public trace and verify its hash.")
@@ -299,21 +309,23 @@ def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = Fal
 @force
 @click.option("--timeout", default="30s", type=TIME, metavar="TIME", help="Read timeout. Default: 30s.")
 @quiet
-def download(name: str | None, folder: str, force: bool, timeout: float, quiet: bool) -> int:
+@formats
+def download(name: str | None, folder: str, force: bool, timeout: float, quiet: bool, form: str) -> int:
     """Download the public trace NAME, or any URL; without either, list the names.
 
-    An interrupted download resumes. If the SHA-256 differs from the official one, the file is kept as FILE.bad and the
+    An interrupted download resumes. If the SHA-256 differs from the official one, the file is saved as FILE.bad and the
     exit code is 4; a file without a known hash is reported as unverified.
     """
     if name is None:
-        _print("sources", compose.public_traces().values())
+        known = [*compose.public_traces().values()]
+        _show(form, "sources", known, facts=[asdict(one) for one in known])
         return 0
     source = compose.public_trace(name)
     note = _terminal.nothing if quiet else _terminal.note
     note(f"{source.url} ({source.licence})" if source.licence else source.url)
     with _shown(quiet=quiet) as progress:
         done = compose.download_trace(name, Path(folder), force=force, timeout_s=timeout, note=note, progress=progress)
-    _print("fetched", done, source)
+    _show(form, "fetched", done, source, facts=asdict(done))
     return 0
 
 

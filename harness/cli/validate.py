@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli._options import TEXT_FORMS
+from harness.cli._options import formats
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ Examples
               "measurements. Repeatable.")  # fmt: skip
 @click.option("--backend", metavar="SPEC", help="Simulator that repeats the requests. Default: those named in FILE.")
 @click.option("--slo", metavar="BOUNDS", help="SLO for attainment. Default: that of the run or of FILE.")
-@TEXT_FORMS
-@click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json or .txt.")
+@formats
+@click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json, .csv or .txt.")
 def command(against: tuple[str, ...], backend: str | None, slo: str | None, form: str, out: str | None) -> int:
     """Compare simulated with measured latencies.
 
-    Only measurements that the calibration has not seen count. Exit code 1 if a target is missed.
+    Only measurements that were not used for calibration are scored. Exit code 1 if a target is missed.
     """
     from harness.cli import _terminal
     from harness.experiments.validate import answer
@@ -44,10 +44,10 @@ def command(against: tuple[str, ...], backend: str | None, slo: str | None, form
     given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo)]
     info = answer.answer([*_compared(against, backend, slo)], _terminal.command("bench validate", given))
     if out is None:
-        _terminal.tell(form, info)
+        _terminal.show(form, info)
     else:
         _terminal.put(info, out)
-        _terminal.tell_verdict(info)
+        _terminal.show_findings(info)
     return info.exit_code
 
 

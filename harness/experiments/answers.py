@@ -21,8 +21,9 @@ TYPES: dict[str, type[Document]] = {
     "place": PlaceAnswer,
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
+    "policy": TheoryAnswer,
 }
-KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
+KINDS = (*TYPES, "slo", "compare", "trend", "fit", "theory_slo")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
 """The formats of an answer; csv where its kind is a table."""
@@ -81,7 +82,8 @@ def kind_of(answer: Answer) -> str:
 
 def command(answer: Answer) -> str:
     """The command that gave an answer."""
-    return "bench compare --trend" if kind_of(answer) == "trend" else f"bench {kind_of(answer)}"
+    kind = kind_of(answer)
+    return "bench compare --trend" if kind == "trend" else f"bench {kind.replace('_', ' ')}"
 
 
 def damaged(answer: Answer, path: str | Path, error: Exception) -> UsageError:

@@ -103,6 +103,18 @@ def fetched(done: Any, source: Any) -> Document:
     return _report("Fetched", rows, next=Command("look at it", f"bench trace info {quoted(done.path)}"))
 
 
+def rows(facts: object, name: str = "") -> Iterator[dict[str, object]]:
+    """A row per value with its path, such as `lengths.output_tokens.p90`; of a list of objects a row per object."""
+    if isinstance(facts, list) and facts and all(isinstance(one, Mapping) for one in facts):
+        yield from ({"name": name, **one} if name else dict(one) for one in facts)
+    elif isinstance(facts, Mapping | list):
+        inner = facts.items() if isinstance(facts, Mapping) else enumerate(facts)
+        for key, value in inner:
+            yield from rows(value, f"{name}.{key}".strip("."))
+    else:
+        yield {"name": name, "value": facts}
+
+
 def _report(title: str, key_facts: Iterable[tuple[str, str]], **more: Any) -> Document:
     rows = tuple((name, clean(text, None)) for name, text in key_facts)
     given = {"findings": (), "definitions": (), **more}

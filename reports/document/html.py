@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from harness.errors import no_such
+from harness.errors import UsageError, no_such
 from reports import _page
 from reports._page import Part
 from reports.document import Block, Cell, Document, Figure, Section, Table
@@ -22,10 +22,21 @@ def render(document: Document, *, bundle: str | None = None, plain: bool = False
     return _page.render("document.html.j2", parts, bundle=bundle, plain=plain, document=document, sections=shown)
 
 
-def figures(document: Document, sections: Sequence[str] = ()) -> list[Part]:
-    """The figures of those sections, drawn."""
-    blocks = [_drawn(block) for section in chosen(document, sections) for block in section.blocks]
-    return [block for block in blocks if isinstance(block, Part)]
+def figures(document: Document, sections: Sequence[str] = (), names: Sequence[str] = ()) -> list[Part]:
+    """The figures of those sections, drawn; only those `names`, where any are given.
+
+    Raises UsageError for an unknown name, and for a named figure without data.
+    """
+    blocks = [block for section in chosen(document, sections) for block in section.blocks]
+    known = {block.key: block for block in blocks if isinstance(block, Figure)}
+    parts: list[Part] = []
+    for name in names:
+        if name not in known:
+            raise no_such("figure", name, known) if known else UsageError("This report has no figures.")
+        parts.append(part := _page.part(name, known[name].title, known[name].draw()))
+        if part.table is None:
+            raise UsageError(f"Figure '{name}' has no data: {part.finding}")
+    return parts if names else [part for part in map(_drawn, blocks) if isinstance(part, Part)]
 
 
 def _drawn(block: Block) -> Block:

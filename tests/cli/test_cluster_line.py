@@ -8,14 +8,14 @@ SMALL = ["--workload", "fixed:prompt=300,output=100", "--requests", "60", "--rat
 
 
 @pytest.mark.parametrize(
-    ("cluster", "said"),
+    ("cluster", "message"),
     [
         (["--pp", "2"], "of busy stages"),
         (["--prefill", "2", "--decode", "1", "--handoff", "push", "--kv", "paged:blocks=80"], "hand-offs without room"),
     ],
     ids=["pipeline", "push"],
 )
-def test_the_losses_of_a_cluster_are_told(tmp_path, capsys, cluster, said):
+def test_the_losses_of_a_cluster_are_reported(tmp_path, capsys, cluster, message):
     """Bubbles and pushed KV that finds no room would be known to run.json alone."""
     assert 0 == main(["run", *SMALL, *cluster, "--out", str(tmp_path / "run"), "--no-html"])
-    assert said in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())

@@ -81,7 +81,7 @@ def test_part_given_twice_is_an_error() -> None:
         ("duration = '5 parsecs'", "duration in 'F' must be a duration such as"),
     ],
 )
-def test_wrong_file_is_told_in_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+def test_wrong_file_is_one_sentence(text: str, message: str, tmp_path: Path) -> None:
     """A typing error in a file would be ignored, or answered by a traceback."""
     path = tmp_path / "f.toml"
     path.write_text(text, encoding="utf-8")
@@ -101,7 +101,7 @@ def test_headers_and_fields_reach_the_backend() -> None:
 
 
 @pytest.mark.parametrize(("given", "expected"), [("off", 0.0), ("0", 0.0), ("3s", 3.0)])
-def test_the_client_is_measured_as_long_as_said(given: str, expected: float) -> None:
+def test_the_time_of_calibration_is_an_option(given: str, expected: float) -> None:
     """'off' would be refused, or would measure for ever."""
     assert expected == spec(calibrate=given).calibrate
 
@@ -118,8 +118,8 @@ def test_a_hidden_secret_must_be_given_again() -> None:
 def test_an_address_of_the_environment_is_kept_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run would be repeated against whatever server the environment names on that day."""
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1/")
-    asked = spec(backend="openai:model=m", lengths="fixed:prompt=5,output=5", requests="3")
-    kept = plan(asked).spec
+    requested = spec(backend="openai:model=m", lengths="fixed:prompt=5,output=5", requests="3")
+    kept = plan(requested).spec
 
     assert "openai:model=m,url=http://127.0.0.1:9/v1" == kept.backend
     assert 600.0 == kept.drain
@@ -144,12 +144,12 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
     blocks = {block.partition(":\n")[0].strip(): block for block in shown.split("\n\n")}
     taken = {param.opts[0].removeprefix("--") for param in run.command.params}
 
-    assert taken - {*OPTIONS} == {"config", "out", "force", "json", "quiet", "no-html"}
+    assert taken - {*OPTIONS} == {"config", "out", "force", "format", "json", "quiet", "no-html"}
     assert {*OPTIONS} <= taken
     assert list(GROUPS) == [heading for heading in blocks if heading in GROUPS]
     for name, option in OPTIONS.items():
         assert f"--{name} {option.metavar} " in blocks[option.group]
-    assert all(f"--{name}" in blocks["Output"] for name in ("out", "force", "json", "quiet", "no-html"))
+    assert all(f"--{name}" in blocks["Output"] for name in ("out", "force", "format", "json", "quiet", "no-html"))
 
 
 def test_a_wrong_value_gets_one_sentence_wherever_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,7 +88,7 @@ def _no_engine(patch: pytest.MonkeyPatch) -> None:
         (_late_timer, doctor.timer, "warn", "not shared"),
         (_few_files, doctor.descriptors, "warn", "ulimit -n 4096"),
         (_full_disk, doctor.disk, "warn", "--out"),
-        (_read_only, doctor.disk, "warn", "cannot be written"),
+        (_read_only, doctor.disk, "warn", "not writable"),
         (_no_blas, doctor.blas, "warn", "slow"),
         (_no_package, doctor.packages, "FAIL", "missing: rich"),
         (_not_installed, doctor.packages, "FAIL", "missing: bench"),
@@ -96,7 +96,7 @@ def _no_engine(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_is_wrong_is_told_with_a_remedy(
+def test_what_is_wrong_has_a_remedy(
     spoil: Any, check: Any, state: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user would measure on a machine that cannot, and not know what to do about it."""
@@ -128,4 +128,4 @@ def test_exit_code_says_whether_a_run_can_begin(
 
     _no_package(monkeypatch)
     assert 3 == main(["doctor", "--no-engine"])
-    assert "pip install . once more" in capsys.readouterr().out
+    assert "pip install ." in capsys.readouterr().out

@@ -52,7 +52,7 @@ def innermost(name: str) -> click.Command:
 
 @pytest.fixture
 def body(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Has the body of a command do something else, and temporary files go where the test looks."""
+    """Has the body of a command do something else, and temporary files go into a folder of the test."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def replace(name: str, act: Any) -> None:
@@ -413,7 +413,7 @@ def test_a_worker_that_is_killed_is_70(
     assert "a worker process was killed, most likely for want of memory; take fewer --workers; the traceback" in err
 
 
-def test_processes_of_ours_leave_signals_to_the_command() -> None:
+def test_worker_processes_leave_signals_to_the_command() -> None:
     """`timeout` and a terminal signal the whole group: a dead engine or worker would pass for a failed backend."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

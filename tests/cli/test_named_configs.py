@@ -33,7 +33,7 @@ def test_a_wrong_name_tells_the_nearest_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "told"),
+    ("option", "text", "message"),
     [
         ("policy", "vllm-v0,orca", "bench sweep --over 'policy=vllm-v0|orca'"),
         ("policy", "vllm-v0,fastgen:budget=768", r"bench sweep --over 'policy=FIRST|SECOND'"),
@@ -41,10 +41,10 @@ def test_a_wrong_name_tells_the_nearest_one() -> None:
         ("kv", "paged,virtual", "bench sweep --over 'kv=paged|virtual'"),
     ],
 )
-def test_several_of_a_kind_name_the_command_that_compares_them(option: str, text: str, told: str) -> None:
-    """A comparison asked for as one run would be refused as an unknown name."""
+def test_several_of_a_kind_name_the_command_that_compares_them(option: str, text: str, message: str) -> None:
+    """A comparison given as one run would be refused as an unknown name."""
     with pytest.raises(UsageError) as error:
         run_spec(Given({option: text}))
 
     assert f"--{option} takes one name, got '{text}'" in str(error.value)
-    assert told in str(error.value)
+    assert message in str(error.value)

@@ -10,7 +10,7 @@ from harness.cli import _names, main
 
 @pytest.mark.parametrize("kind", _names.kinds())
 def test_everything_that_is_listed_is_explained(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A user would read a name in the list and then be told that it does not exist."""
+    """`bench list` would show a name that no command knows."""
     assert main(["list", kind]) == 0
     listed = capsys.readouterr().out
 
@@ -101,13 +101,17 @@ def test_names_are_drawn(name: str, shown: list[str], tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("a100-80g", "of the kind hardware, which draws no traffic"), ("idc", "is a term"), ("chatbot", "no folder")],
 )
-def test_what_cannot_be_drawn_is_told(name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_drawn_is_an_error(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`bench explain a100-80g --html` would end in a traceback, or write an empty page."""
-    assert main(["explain", name, "--html", str(tmp_path / ("none/x.html" if said == "no folder" else "x.html"))]) == 2
-    assert said in capsys.readouterr().err
+    assert (
+        main(["explain", name, "--html", str(tmp_path / ("none/x.html" if message == "no folder" else "x.html"))]) == 2
+    )
+    assert message in capsys.readouterr().err
 
 
 def test_the_text_of_a_page_keeps_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

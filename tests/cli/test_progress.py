@@ -27,15 +27,15 @@ def live() -> Live:
 
 
 def test_line_tells_where_the_run_stands() -> None:
-    """In a log of CI nobody could tell a slow run from a dead one."""
+    """A log of CI would not show whether a run is slow or dead."""
     counts = "0 s, sending for 100 s more, sent 5/8, in flight 1, finished 4, failed 1, within the SLO 50.0% (goal 90%)"
     recent = "last 10 s TTFT p50 0.150, p99 0.297 s; TPOT p50 0.100, p99 0.100 s"
 
     assert f"{counts}; rate - of 0.08 req/s; {recent}; lateness p99 4.0 ms" == line(live())
 
 
-def test_a_goal_of_nearly_all_is_not_told_as_all() -> None:
-    """Who asks for 99.9% would read that he asked for all."""
+def test_a_goal_of_nearly_all_is_not_rounded_to_all() -> None:
+    """A goal of 99.9% would be shown as 100%."""
     found = live()
     found.slo = Slo(found.slo.bounds, 0.999)
 
@@ -64,7 +64,7 @@ def test_notes_are_printed_even_at_the_very_end() -> None:
 
 
 def test_quiet_prints_nothing() -> None:
-    """A script that asked for silence would get notes."""
+    """A script with --quiet would get notes."""
     found, out = live(), io.StringIO()
 
     with shown(found, quiet=True, stream=out):
@@ -120,7 +120,7 @@ def test_without_an_slo_nothing_is_within_it() -> None:
     assert "within SLO" not in dict(cells(found))
 
 
-def test_a_total_that_answers_decide_is_told_as_such() -> None:
+def test_a_total_that_answers_decide_is_marked() -> None:
     """A closed loop that is on time would look as if it lagged behind."""
     found = Live(total=44, at_most=True, span_s=12.0, sent=27)
 

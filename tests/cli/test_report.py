@@ -57,7 +57,7 @@ def report(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
 Report = Callable[..., tuple[int, str, str]]
 
 
-def test_the_page_of_a_sweep_stands_in_its_folder_and_its_answer_is_told(report: Report, place: Path) -> None:
+def test_the_page_of_a_sweep_stands_in_its_folder_and_its_answer_is_printed(report: Report, place: Path) -> None:
     """Who reads in a terminal would have to open a browser for one number, or find no page."""
     code, out, err = report("curve")
 
@@ -114,8 +114,8 @@ def test_every_form_is_the_file_of_its_ending(report: Report, place: Path) -> No
         assert report("runs/a", "--format", form)[1] == (place / f"made/report.{forms[form]}").read_text("utf-8"), form
 
 
-def test_reports_of_a_run_stand_in_its_folder_and_give_way_to_the_next_one(report: Report, place: Path) -> None:
-    """A run could not be repeated into its folder once somebody had looked at it."""
+def test_reports_of_a_run_stand_in_its_folder_and_are_removed_by_the_next_run(report: Report, place: Path) -> None:
+    """A run could not be repeated into its folder once it had been reported."""
     code, out, _ = report("runs/a", "--format", "csv,perfetto")
     (place / "runs" / "a" / "report-slo_scale.png").write_bytes(b"a picture")
 
@@ -130,11 +130,11 @@ def test_a_pipe_or_a_device_is_written_to_and_stays(report: Report, place: Path)
     os.mkfifo(place / "pipe")
     reader = os.open(place / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     code, _, err = report("runs/a", "--format", "md", "--out", "pipe")
-    told = os.read(reader, 100)
+    text = os.read(reader, 100)
     os.close(reader)
 
     assert (0, "") == (code, err)
-    assert told.startswith(report("runs/a", "--format", "md")[1][:50].encode())
+    assert text.startswith(report("runs/a", "--format", "md")[1][:50].encode())
     assert (place / "pipe").is_fifo()
 
 
@@ -146,18 +146,18 @@ def test_what_has_no_common_file_is_made_of_each_run(report: Report) -> None:
     assert "leave --out away" in report("runs", "--format", "perfetto", "--out", "one.json")[2]
 
 
-def test_a_folder_of_nights_is_told_as_their_trend(report: Report, place: Path) -> None:
+def test_a_folder_of_nightly_runs_is_reported_as_their_trend(report: Report, place: Path) -> None:
     """The nightly job's folder would show curves of unrelated days, and no step."""
     for day in (1, 2):
-        shutil.copytree(place / "runs" / "a", place / "nights" / "chatbot" / "sim" / f"2026010{day}T021700Z-c{day}")
-    code, out, err = report("nights")
-    shutil.copytree(place / "runs" / "b", place / "nights" / "chatbot-sim-20260103T021700Z")
+        shutil.copytree(place / "runs" / "a", place / "nightly" / "chatbot" / "sim" / f"2026010{day}T021700Z-c{day}")
+    code, out, err = report("nightly")
+    shutil.copytree(place / "runs" / "b", place / "nightly" / "chatbot-sim-20260103T021700Z")
 
     assert (0, "") == (code, err)
-    assert out.startswith("Trend of nights\n") and out.endswith("\nnights/report.html\n")
-    assert "<title>Trend of nights</title>" in (place / "nights" / "report.html").read_text(encoding="utf-8")
-    assert (0, "nights/report.html\n", "") == report("nights")
-    assert "<title>3 runs of" in (place / "nights" / "report.html").read_text(encoding="utf-8")
+    assert out.startswith("Trend of nightly\n") and out.endswith("\nnightly/report.html\n")
+    assert "<title>Trend of nightly</title>" in (place / "nightly" / "report.html").read_text(encoding="utf-8")
+    assert (0, "nightly/report.html\n", "") == report("nightly")
+    assert "<title>3 runs of" in (place / "nightly" / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
@@ -171,7 +171,7 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "messages"),
     [
         ("curve --format html,htlm", "No format named 'htlm'. Did you mean 'html'?"),
         ("curve --format perfetto", "has no form 'perfetto'; take text, markdown, csv, json"),
@@ -180,6 +180,11 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("curve --sections figurs", "No section named 'figurs'."),
         ("runs/a --sections figurs", "No section named 'figurs'."),
         ("runs/a --sections figurs --format png", "No section named 'figurs'."),
+        ("curve --figure attainment", "No figure named 'attainment'. Did you mean 'attainment_rate'? Known: "),
+        ("runs/a --figure client_floor", "No figure named 'client_floor'. Known: arrivals, burstiness, gantt, "),
+        ("slo.json --figure slo_scale", "This report has no figures."),
+        ("runs/a --figure slo_scale --format text", "--figure draws one figure as svg, pdf, png; there is no text of"),
+        ("runs/a --format svg", "--format svg is of one figure; add --figure NAME"),
         ("curve --plotly-bundle no.js", "The plotly bundle 'no.js' cannot be read"),
         ("curve --out nowhere/x.html", "'nowhere/x.html' cannot be written"),
         ("curve --format html,md --out slo.json", "--out 'slo.json' is to be a folder"),
@@ -190,17 +195,17 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("curve compare.json", "'compare.json' is an answer of bench compare, a page of its own; report it alone."),
     ],
 )
-def test_what_cannot_be_made_is_told_in_a_sentence(line: str, said: str, report: Report, place: Path) -> None:
-    """The user would get a traceback, or something else than was asked for."""
+def test_what_cannot_be_made_is_one_sentence(line: str, messages: str, report: Report, place: Path) -> None:
+    """The user would get a traceback, or something else than the option names."""
     before = sorted(place.rglob("*"))
     code, _, err = report(*line.split())
 
     assert (2, 1) == (code, err.count("\n")), err
-    assert said in err
+    assert messages in err
     assert before == sorted(place.rglob("*"))
 
 
-def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_cannot_be_drawn_is_an_error(report: Report, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in a page would end in a traceback, and take what was printed along."""
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -218,7 +223,7 @@ def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkey
 
 
 @pytest.mark.parametrize("form", ["text", "html", "markdown", "csv,json"])
-def test_an_answer_that_was_changed_by_hand_is_told(form: str, report: Report, place: Path) -> None:
+def test_an_answer_that_was_changed_by_hand_is_refused(form: str, report: Report, place: Path) -> None:
     """The user would get a traceback, and no word on what to do."""
     (place / "bad.json").write_text('{"kind": "sweep", "schema": 1, "state": "finished", "points": [{}]}')
     code, out, err = report("bad.json", "--format", form)
@@ -227,7 +232,7 @@ def test_an_answer_that_was_changed_by_hand_is_told(form: str, report: Report, p
     assert "'bad.json'" in err and "damaged" in err
 
 
-def test_a_running_sweep_that_was_changed_by_hand_is_told(report: Report, place: Path) -> None:
+def test_a_running_sweep_that_was_changed_by_hand_is_refused(report: Report, place: Path) -> None:
     """Its answer is made when it is read, and the user would get a traceback of that."""
     (place / "going").mkdir()
     (place / "going" / "sweep.json").write_text('{"kind": "sweep", "schema": 1, "state": "running"}')
@@ -245,8 +250,30 @@ def test_without_a_browser_pictures_are_refused(
     code, out, err = report("runs/a", "--format", "png")
 
     assert (3, "") == (code, out)
-    assert err.startswith("bench: No Chromium and no Chrome is on this machine's PATH")
+    assert err.startswith("bench: Chromium or Chrome draws the figures, and neither is on the PATH")
     assert "--format html" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "paths"),
+    [
+        ("runs/a --figure slo_scale", ["slo_scale.svg"]),
+        ("curve --figure attainment_rate --format pdf,png", ["attainment_rate.pdf", "attainment_rate.png"]),
+        ("curve runs/a --figure attainment_rate --out one.pdf", ["one.pdf"]),
+        ("runs --figure attainment_rate --format png --out made/", ["made/attainment_rate.png"]),
+    ],
+)
+def test_one_figure_is_a_file(
+    line: str, paths: list[str], report: Report, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paper would need a screenshot."""
+    found = {"svg": b"<svg/>", "pdf": b"%PDF", "png": b"a picture"}
+    monkeypatch.setattr(compose, "find_browser", lambda: "chromium")
+    monkeypatch.setattr("reports._pictures.drawn", lambda parts, *, form, **_: {p.key: found[form] for p in parts})
+    code, out, err = report(*line.split())
+
+    assert (0, paths, "") == (code, out.splitlines(), err)
+    assert [found[path[-3:]] for path in paths] == [(place / path).read_bytes() for path in paths]
 
 
 def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,23 +282,23 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
     def fail(*_: Any, **__: Any) -> str:
         raise RuntimeError("no such colour")
 
-    said: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr("reports.answers.page", fail)
     path = compose.write_answer_page(
-        json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", said.append
+        json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", messages.append
     )
 
     assert path is None
-    assert [f"report.html could not be written (RuntimeError: no such colour); see '{place / 'curve'}'."] == said
+    assert [f"report.html could not be written (RuntimeError: no such colour); see '{place / 'curve'}'."] == messages
 
 
 def test_options_of_a_form_stay_with_it() -> None:
     """`perfetto:requests=5,start=1s` would be cut at the comma."""
-    given = _report.asked(
+    given = _report.report_options(
         ("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a", bundle=None, plain=False
     )
 
     assert ("html", "perfetto:requests=5,start_s=1", "markdown") == given.forms
     assert ("a", "b") == given.look.sections
     with pytest.raises(UsageError, match="--open"):
-        _report.asked(("md",), None, show=True, sections=None, bundle=None, plain=False)
+        _report.report_options(("md",), None, show=True, sections=None, bundle=None, plain=False)

@@ -27,8 +27,8 @@ def bench(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytes
 
     def run(*words: str) -> tuple[int, str, str]:
         code = main(["trace", *words])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
 
     return run
 
@@ -61,13 +61,13 @@ def mooncake(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> str:
+def chat(tmp_path: Path) -> str:
     """BurstGPT rows of release 3: whole seconds, conversations of three turns, a failure."""
     lines = ["Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"]
     lines += [f"{7 * i}.0,s{i // 3},2.0,ChatGPT,{10 + i},{5 + i},{15 + 2 * i},Conversation log" for i in range(60)]
     lines.append("500.0,,2.0,GPT-4,10,0,10,API log")
-    (tmp_path / "talk.csv").write_text("\n".join(lines))
-    return "talk.csv"
+    (tmp_path / "chat.csv").write_text("\n".join(lines))
+    return "chat.csv"
 
 
 class TestInfo:
@@ -133,10 +133,10 @@ class TestInfo:
         assert small["hit_ratio"] < facts["endless_hit_ratio"]
         assert small["share_of_endless"] == pytest.approx(small["hit_ratio"] / facts["endless_hit_ratio"])
 
-    def test_conversations_by_hand(self, bench: Bench, talk: str) -> None:
+    def test_conversations_by_hand(self, bench: Bench, chat: str) -> None:
         """Turns would be counted over all rows, or think times across conversations."""
-        _, out, _ = bench("info", talk)
-        facts = json.loads(bench("info", talk, "--json")[1])
+        _, out, _ = bench("info", chat)
+        facts = json.loads(bench("info", chat, "--json")[1])
         found = facts["conversations"]
 
         assert (20, 60, 3.0) == (found["conversations"], found["requests"], found["turns"]["mean"])
@@ -145,7 +145,7 @@ class TestInfo:
         assert "left out: 1 failed" in out
         assert "20 with 60 requests" in out
 
-    def test_classes_are_told_apart(self, bench: Bench, tmp_path: Path) -> None:
+    def test_classes_are_separate(self, bench: Bench, tmp_path: Path) -> None:
         """Traffic of two kinds would be described by a mean of both, which is neither."""
         rows = [f"{i},{10 if i % 4 else 1000},{i % 4 + 1},{'chat' if i % 4 else 'api'}" for i in range(4000)]
         (tmp_path / "two.csv").write_text("\n".join(["at_s,prompt_tokens,output_tokens,tag", *rows, "4000,1,1,"]))
@@ -166,13 +166,13 @@ class TestInfo:
         assert 60 >= facts["span_s"]
         assert "not tag=api" in facts["file"]["left_out"]
 
-    def test_pictures_are_offline(self, bench: Bench, talk: str) -> None:
+    def test_pictures_are_offline(self, bench: Bench, chat: str) -> None:
         """A page would need the network, or leave out what the terminal says."""
-        code, _, err = bench("info", talk, "--html", "talk.html")
-        page = Path("talk.html").read_text()
+        code, _, err = bench("info", chat, "--html", "chat.html")
+        page = Path("chat.html").read_text()
 
         assert 0 == code
-        assert "talk.html" in err
+        assert "chat.html" in err
         assert "20 with 60 requests" in page
         assert not re.search(r'(src|href)="https?://', page)
 
@@ -232,9 +232,9 @@ class TestCheck:
         assert 0 == code
         assert out.endswith("\n\nclean\n")
 
-    def test_failures_are_odd(self, bench: Bench, talk: str) -> None:
+    def test_failures_are_odd(self, bench: Bench, chat: str) -> None:
         """Rows that are no requests would pass unseen."""
-        code, out, _ = bench("check", talk)
+        code, out, _ = bench("check", chat)
 
         assert 1 == code
         assert "Response tokens is 0" in out
@@ -270,7 +270,7 @@ class TestCheck:
         assert 0 == bench("check", "coarse.csv")[0]
 
     def test_falling_stamps_are_odd(self, bench: Bench, tmp_path: Path) -> None:
-        """Rows out of order would be checked as if nothing were wrong, or nothing else be told about them."""
+        """Rows out of order would be checked as if nothing were wrong, or nothing else be reported about them."""
         (tmp_path / "fall.csv").write_text("at_s,prompt_tokens,output_tokens\n5,1,1\n3,1,1\n6,0,1\n")
         code, out, _ = bench("check", "fall.csv", "--json")
         facts = json.loads(out)
@@ -293,9 +293,9 @@ class TestWriting:
     """`convert`, `slice` and `scale`."""
 
     @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-    def test_round_trips_are_exact(self, bench: Bench, plain: str, talk: str, ending: str) -> None:
+    def test_round_trips_are_exact(self, bench: Bench, plain: str, chat: str, ending: str) -> None:
         """A converted trace would be another trace."""
-        for source in (plain, talk):
+        for source in (plain, chat):
             assert 0 == bench("convert", source, "-o", f"out.{ending}", "--force")[0]
             before, after = traces.read(source).table, traces.read(f"out.{ending}").table
 
@@ -313,7 +313,7 @@ class TestWriting:
         assert before.block_tokens == after.block_tokens
 
     def test_parquet_explains_itself(self, bench: Bench, mooncake: str) -> None:
-        """Nobody could tell where the rows of a file come from, nor in which units."""
+        """The origin of the rows of a file and their units would be unknown."""
         bench("convert", mooncake, "-o", "out.parquet")
         with pq.ParquetFile("out.parquet") as file:
             schema, stored = file.schema_arrow, file.metadata.metadata
@@ -385,12 +385,12 @@ class TestWriting:
         """Load would be changed in one way and reported in another."""
         code, out, _ = bench("scale", plain, "superpose:2", "compress:4", "-o", "out.parquet", "--seed", "5")
         again = bench("scale", plain, "superpose:2", "compress:4", "-o", "again.parquet", "--seed", "5")[0]
-        _, told, _ = bench("info", "out.parquet")
+        _, text, _ = bench("info", "out.parquet")
 
         assert (0, 0) == (code, again)
         assert "superpose:2: rate x copies" in out
         assert "compress:4: rate x factor" in out
-        assert "superpose:2; compress:4; seed 5" in told
+        assert "superpose:2; compress:4; seed 5" in text
         assert 2 * ROWS == len(traces.read("out.parquet"))
         assert traces.read("out.parquet").table == traces.read("again.parquet").table
         assert 8 * traces.read(plain).mean_rate_rps == pytest.approx(traces.read("out.parquet").mean_rate_rps, rel=0.02)
@@ -442,8 +442,8 @@ class TestFitAndGenerate:
         assert "gamma" in out
         assert 5 == pytest.approx(len(trace) / 60, rel=0.4)
 
-    def test_waiting_turns_are_told(self, bench: Bench) -> None:
-        """Turns without the time of their answers would be replayed as the burst that nobody sends."""
+    def test_waiting_turns_are_reported(self, bench: Bench) -> None:
+        """Turns without the time of their answers would be replayed as a burst that was never sent."""
         line = "generate chatbot --sessions fixed:turns=2,think=0 --requests 6 -o"
         _, text, _ = bench(*line.split(), "two words.parquet")
 
@@ -580,7 +580,7 @@ def test_wrong_lines(bench: Bench, plain: str, mooncake: str, line: str, code: i
     assert "mine" == Path("taken.csv").read_text()
 
 
-def test_a_download_into_a_file_is_told(bench: Bench, plain: str) -> None:
+def test_a_download_into_a_file_is_refused(bench: Bench, plain: str) -> None:
     """The operating system's 'File exists' would be called a failure of the backend (exit code 3)."""
     code, _, err = bench("download", "azure-2023-code", "-o", plain)
 
@@ -649,12 +649,12 @@ class TestWhatAFitDrops:
     def model(self, bench: Bench) -> str:
         """A model of conversations of four turns."""
         bench(
-            "generate", "chatbot", "--sessions", "fixed:turns=4,think=5s", "--requests", "1200", "-o", "talks.parquet"
+            "generate", "chatbot", "--sessions", "fixed:turns=4,think=5s", "--requests", "1200", "-o", "chats.parquet"
         )
-        code, out, _ = bench("fit", "talks.parquet", "-o", "talks.json")
+        code, out, _ = bench("fit", "chats.parquet", "-o", "chats.json")
 
         assert (0, True, True) == (code, "shared prefixes are dropped" in out, "sessions are dropped" in out)
-        return "talks.json"
+        return "chats.json"
 
     def test_generate_says_what_is_dropped_and_draws_sessions_on_request(self, bench: Bench, model: str) -> None:
         """'--sessions belongs to a workload; the model brings its own' was the answer, and single requests came."""
@@ -673,7 +673,7 @@ class TestWhatAFitDrops:
         assert "dropped" not in out
         assert 400 == len(drawn)
         assert 4 == max(drawn["session"].value_counts().field("counts").to_pylist())
-        span_s = traces.read("talks.parquet").table["at_s"].to_numpy()[-1]
+        span_s = traces.read("chats.parquet").table["at_s"].to_numpy()[-1]
         assert 1200 / span_s == pytest.approx(400 / drawn["at_s"].to_numpy()[-1], rel=0.5)  # the rate of the trace
 
     def test_sessions_that_are_not_there_are_refused_with_the_reason(self, bench: Bench, plain: str) -> None:

@@ -1,4 +1,4 @@
-"""A trace is fetched whole and unchanged, or the user is told why not; against a real server on 127.0.0.1."""
+"""A trace is fetched whole and unchanged, or an error says why not; against a real server on 127.0.0.1."""
 
 import hashlib
 import json
@@ -66,9 +66,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _data(self, site: Site) -> None:
         start = 0
-        asked, condition = self.headers.get("Range"), self.headers.get("If-Range")
-        if asked and site.ranges and condition in (None, site.etag):
-            start = max(0, int(asked.removeprefix("bytes=").rstrip("-")) - site.off_by)
+        wanted, condition = self.headers.get("Range"), self.headers.get("If-Range")
+        if wanted and site.ranges and condition in (None, site.etag):
+            start = max(0, int(wanted.removeprefix("bytes=").rstrip("-")) - site.off_by)
             if start >= len(site.data):
                 self.send_error(416)
                 return
@@ -103,7 +103,7 @@ def site() -> Iterator[Site]:
 
 
 @dataclass
-class Heard:
+class Watched:
     """Who watches: what was noted, and how long was waited without waiting."""
 
     notes: list[str] = field(default_factory=list)
@@ -116,9 +116,9 @@ class Heard:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    """Somebody who watches."""
-    return Heard()
+def watched() -> Watched:
+    """Notes, progress and waits of a download."""
+    return Watched()
 
 
 @pytest.fixture
@@ -136,28 +136,28 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_whole_file(site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
+def test_a_whole_file(site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
     """The file on disk would not be the one of the server."""
-    done = download("mine", tmp_path / "new" / "folder", watch=heard.watch)
+    done = download("mine", tmp_path / "new" / "folder", watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
     assert (DIGEST, "my trace", True) == (done.sha256, done.known, done.new)
     assert ["trace.csv"] == names(tmp_path / "new" / "folder")
-    assert (len(DATA), len(DATA)) == heard.steps[-1]
-    assert [] == heard.notes
+    assert (len(DATA), len(DATA)) == watched.steps[-1]
+    assert [] == watched.notes
 
 
 def test_a_cut_in_the_middle_goes_on_there(
-    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
+    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """Every break of a slow line would cost the whole download."""
     site.cuts = [100_000, 50_000]
-    done = download("mine", tmp_path, watch=heard.watch)
+    done = download("mine", tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
     assert [None, "bytes=100000-", "bytes=150000-"] == site.seen
-    assert [1.0, 1.0] == heard.waits_s  # there was progress in between, so the waits do not grow
-    assert any("going on after 100,000 bytes" in note for note in heard.notes)
+    assert [1.0, 1.0] == watched.waits_s  # there was progress in between, so the waits do not grow
+    assert any("going on after 100,000 bytes" in note for note in watched.notes)
 
 
 def test_an_interrupted_command_resumes(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
@@ -180,57 +180,57 @@ def test_an_interrupted_command_resumes(site: Site, official: trace_tools_downlo
 
 
 def test_a_server_that_cannot_go_on_starts_again(
-    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
+    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """The whole file would be appended to its first half."""
     site.ranges, site.cuts = False, [100_000]
-    done = download("mine", tmp_path, watch=heard.watch)
+    done = download("mine", tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
-    assert any("starting again" in note for note in heard.notes)
+    assert any("starting again" in note for note in watched.notes)
 
 
-def test_a_file_that_changed_starts_again(site: Site, heard: Heard, tmp_path: Path) -> None:
+def test_a_file_that_changed_starts_again(site: Site, watched: Watched, tmp_path: Path) -> None:
     """The first half of one version and the second half of another would make a file that never was."""
     site.cuts = [100_000]
     with pytest.raises(SystemExit):
         download(site.url, tmp_path, watch=Watch(sleep=_interrupted))
     site.etag, site.data = '"two"', DATA[::-1]
-    done = download(site.url, tmp_path, watch=heard.watch)
+    done = download(site.url, tmp_path, watch=watched.watch)
 
     assert DATA[::-1] == done.path.read_bytes()
-    assert any("starting again" in note for note in heard.notes)
+    assert any("starting again" in note for note in watched.notes)
 
 
 def _interrupted(_: float) -> None:
     raise SystemExit
 
 
-def test_a_file_of_another_size_starts_again(site: Site, heard: Heard, tmp_path: Path) -> None:
+def test_a_file_of_another_size_starts_again(site: Site, watched: Watched, tmp_path: Path) -> None:
     """Without an ETag a longer new version would be joined to the start of the old one."""
     site.etag, site.cuts = None, [100_000]
     with pytest.raises(SystemExit):
         download(site.url, tmp_path, watch=Watch(sleep=_interrupted))
     site.data = DATA + b"more"
-    done = download(site.url, tmp_path, watch=heard.watch)
+    done = download(site.url, tmp_path, watch=watched.watch)
 
     assert DATA + b"more" == done.path.read_bytes()
-    assert any("changed on the server" in note for note in heard.notes)
+    assert any("changed on the server" in note for note in watched.notes)
 
 
-def test_another_range_than_asked_for_is_not_appended(site: Site, heard: Heard, tmp_path: Path) -> None:
+def test_another_range_than_requested_is_not_appended(site: Site, watched: Watched, tmp_path: Path) -> None:
     """Some bytes would stand twice in the middle of the file."""
     site.off_by, site.cuts = 1000, [100_000]
-    done = download(site.url, tmp_path, watch=heard.watch)
+    done = download(site.url, tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
     assert [None, "bytes=100000-", None] == site.seen
 
 
-def test_a_part_of_unknown_origin_is_not_continued(site: Site, heard: Heard, tmp_path: Path) -> None:
-    """Somebody else's bytes would stand at the head of the file."""
+def test_a_part_of_unknown_origin_is_not_continued(site: Site, watched: Watched, tmp_path: Path) -> None:
+    """Bytes of another file would stand at the head of this one."""
     (tmp_path / "trace.csv.part").write_bytes(b"not ours")
-    done = download(site.url, tmp_path, watch=heard.watch)
+    done = download(site.url, tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
     assert [None] == site.seen
@@ -248,11 +248,11 @@ def test_a_complete_part_only_needs_its_name(
     assert [] == site.seen
 
 
-def test_a_part_longer_than_the_file_is_given_up(site: Site, heard: Heard, tmp_path: Path) -> None:
+def test_a_part_longer_than_the_file_is_given_up(site: Site, watched: Watched, tmp_path: Path) -> None:
     """A file that got shorter could never be fetched again."""
     (tmp_path / "trace.csv.part").write_bytes(DATA + b"x" * 1000)
     (tmp_path / "trace.csv.part.json").write_text(json.dumps({"url": site.url, "etag": '"one"', "size": 400_000}))
-    done = download(site.url, tmp_path, watch=heard.watch)
+    done = download(site.url, tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
     assert ["bytes=301000-", None] == site.seen
@@ -276,10 +276,10 @@ def test_a_pointer_is_not_taken_for_the_file(site: Site, tmp_path: Path) -> None
     assert ["trace.csv.bad"] == names(tmp_path)
 
 
-def test_an_unknown_hash_is_said_to_be_unverified(
+def test_an_unknown_hash_is_reported_as_unverified(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A user would trust a file that nobody has vouched for."""
+    """A user would trust a file without a known hash."""
     code = main(["trace", "download", site.url, "-o", str(tmp_path)])
     out = capsys.readouterr().out
 
@@ -289,48 +289,48 @@ def test_an_unknown_hash_is_said_to_be_unverified(
 
 
 @pytest.mark.parametrize(("status", "what"), [(404, "may have moved"), (403, "login"), (410, "may have moved")])
-def test_what_will_not_get_better_is_told_at_once(
-    site: Site, heard: Heard, tmp_path: Path, status: int, what: str
+def test_a_permanent_error_is_reported_at_once(
+    site: Site, watched: Watched, tmp_path: Path, status: int, what: str
 ) -> None:
-    """A wrong address would be asked again and again."""
+    """A wrong address would be requested again and again."""
     site.statuses = [status]
     with pytest.raises(BenchError, match=f"answered {status} .*{what}") as caught:
-        download(site.url, tmp_path, watch=heard.watch)
+        download(site.url, tmp_path, watch=watched.watch)
 
     assert 3 == caught.value.exit_code
     assert 1 == len(site.seen)
     assert [] == names(tmp_path)
 
 
-def test_a_busy_server_is_asked_again(
-    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
+def test_a_busy_server_gets_the_request_again(
+    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """A passing overload of the server would end the command."""
     site.statuses = [503, 429, 500]
-    done = download("mine", tmp_path, watch=heard.watch)
+    done = download("mine", tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
-    assert [1.0, 2.0, 4.0] == heard.waits_s
+    assert [1.0, 2.0, 4.0] == watched.waits_s
 
 
-def test_it_gives_up_when_nothing_moves(site: Site, heard: Heard, tmp_path: Path) -> None:
+def test_it_gives_up_when_nothing_moves(site: Site, watched: Watched, tmp_path: Path) -> None:
     """The command would try for ever."""
     site.statuses = [503] * 20
     with pytest.raises(BenchError, match=f"{RETRIES + 1} times in a row"):
-        download(site.url, tmp_path, watch=heard.watch)
+        download(site.url, tmp_path, watch=watched.watch)
 
     assert RETRIES + 1 == len(site.seen)
 
 
 def test_a_server_that_says_nothing_is_given_up(
-    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
+    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """The command would hang on a dead connection."""
     site.stalls = [True]
-    done = download("mine", tmp_path, watch=heard.watch, timeout_s=0.2)
+    done = download("mine", tmp_path, watch=watched.watch, timeout_s=0.2)
 
     assert DATA == done.path.read_bytes()
-    assert any("no answer in time" in note for note in heard.notes)
+    assert any("no answer in time" in note for note in watched.notes)
 
 
 def test_redirects_are_followed(site: Site, tmp_path: Path) -> None:
@@ -353,14 +353,14 @@ def test_a_redirect_cannot_read_local_files(site: Site, tmp_path: Path) -> None:
 
 
 def test_an_answer_of_unknown_length(
-    site: Site, heard: Heard, official: trace_tools_download.KnownTrace, tmp_path: Path
+    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
 ) -> None:
     """Servers that do not tell the length in advance could not be used."""
     site.length = False
-    done = download("mine", tmp_path, watch=heard.watch)
+    done = download("mine", tmp_path, watch=watched.watch)
 
     assert DATA == done.path.read_bytes()
-    assert (len(DATA), None) == heard.steps[-1]
+    assert (len(DATA), None) == watched.steps[-1]
 
 
 def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
@@ -376,10 +376,10 @@ def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download
     assert 1 == len(site.seen)
 
 
-def test_nobody_answers(tmp_path: Path, heard: Heard) -> None:
+def test_no_server_answers(tmp_path: Path, watched: Watched) -> None:
     """An unreachable server would be a traceback."""
     with pytest.raises(BenchError, match="connection refused"):
-        download("http://127.0.0.1:9/trace.csv", tmp_path, watch=heard.watch)
+        download("http://127.0.0.1:9/trace.csv", tmp_path, watch=watched.watch)
 
 
 @pytest.mark.parametrize(
@@ -392,8 +392,8 @@ def test_nobody_answers(tmp_path: Path, heard: Heard) -> None:
         ("https://example.org/", "names no file"),
     ],
 )
-def test_wrong_names_are_told(given: str, what: str, tmp_path: Path) -> None:
-    """A wrong name would be asked of some server."""
+def test_wrong_names_are_refused(given: str, what: str, tmp_path: Path) -> None:
+    """A wrong name would be requested from some server."""
     with pytest.raises(UsageError, match=what.replace("?", r"\?")):
         download(given, tmp_path)
 
@@ -412,7 +412,7 @@ def test_file_names_stay_in_their_folder(url: str, name: str) -> None:
     assert name == trace_tools_download.find(url).file
 
 
-def test_every_known_trace_can_be_asked_for() -> None:
+def test_every_known_trace_can_be_named() -> None:
     """The list would name traces with no address, or two with one file."""
     known = trace_tools_download.sources()
     hashes = [source.sha256 for source in known.values() if source.sha256]
@@ -441,7 +441,7 @@ def test_both_tables_of_hashes_agree() -> None:
 
 
 def test_the_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody would know which names there are."""
+    """The known names would not be listed."""
     code = main(["trace", "download"])
     out = capsys.readouterr().out
 

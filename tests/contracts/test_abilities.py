@@ -1,4 +1,4 @@
-"""What only some plug-ins can do: which of ours can, that the required members are enough, and how it is asked."""
+"""Optional abilities of plug-ins: which built-in ones have them, how they are tested, and that none is required."""
 # ruff: noqa: ARG002  # a plain plug-in needs nothing of what it is given
 
 import ast
@@ -51,7 +51,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("kind", "ability", "able"), TABLE, ids=[f"{k}-{a.__name__}" for k, a, _ in TABLE])
 def test_an_ability_is_that_of_these_plugins(kind, ability, able):
-    """A member that is renamed would be asked for in vain: nothing fails, memory or a law is just no longer known."""
+    """A member that is renamed would never be found: nothing fails, memory or a law is just no longer known."""
     assert able.split() == [name for name in registry.names(kind) if isinstance(registry.find(kind, name), ability)]
 
 
@@ -143,7 +143,7 @@ def others(monkeypatch):
 
 @pytest.mark.parametrize("layout", [{"replicas": 2}, {"prefill": "2", "decode": "1:policy=plain"}, {"pp": 2}])
 def test_the_required_members_are_enough_to_simulate(layout, others, draw):
-    """Whoever wrote a policy before an ability was thought of would get an AttributeError."""
+    """A policy older than an ability would fail with an AttributeError."""
     sim = Sim(latency="plain", policy="plain", kv="plain", router="plain", **layout)
     records = list(sim.simulate(draw(30)))
 
@@ -171,19 +171,19 @@ NO_PLUGINS = {
     "reports/traffic/__init__.py": "columns of pandas or pyarrow",
     "workloads/readers/_lines.py": "files that are open",
 }
-"""Files in which an object is asked for a member that it may lack, and what is asked there instead of a plug-in."""
+"""Files that test an object for a member that it may lack, and the objects, none of which is a plug-in."""
 SYSTEM = {"os", "select", "error", "inner"}
-"""What is asked everywhere: what a platform offers, and what an exception holds."""
+"""Members that are tested everywhere: those of a platform and of an exception."""
 
 
-def test_plugins_are_asked_by_protocols():
+def test_abilities_are_tested_by_protocols():
     """What a plug-in can do beside its required members would stand in no contract."""
     files = [
         file for package in ("harness", "workloads", "backends", "reports") for file in (TOP / package).rglob("*.py")
     ]
     asking = {str(file.relative_to(TOP)) for file in files if _asks(ast.parse(file.read_text(encoding="utf-8")))}
 
-    assert set(NO_PLUGINS) == asking, "a plug-in is asked by a runtime_checkable Protocol, as in harness/api.py"
+    assert set(NO_PLUGINS) == asking, "an ability is tested by a runtime_checkable Protocol, as in harness/api.py"
 
 
 def _asks(tree: ast.Module) -> bool:

@@ -18,7 +18,7 @@ NEEDS_INPUT = {("latency", "recorded"), ("latency", "file"), ("latency", "operat
 
 @pytest.mark.parametrize(("kind", "name"), MEMBERS)
 def test_it_has_a_docstring_and_builds_from_defaults(kind, name):
-    """`bench list` and `bench explain` show this text; a default that does not build helps nobody."""
+    """`bench list` and `bench explain` show this text; a default that does not build is no help."""
     cls = find(kind, name)
 
     assert summary(kind, name).endswith(".") or ":" in summary(kind, name)
@@ -65,7 +65,7 @@ def test_a_latency_model_is_one_function_in_three_forms(name):
 
 
 @pytest.mark.parametrize("name", names("routers"))
-def test_a_router_answers_an_index_and_starves_nobody(name):
+def test_a_router_answers_an_index_and_starves_no_replica(name):
     """A router that forgets a replica wastes a machine."""
     router = make("routers", name)
     replicas = [Replica(make("policies", "vllm-v0"), make("kv", "paged"), 50, i) for i in range(3)]

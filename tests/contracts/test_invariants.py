@@ -60,7 +60,7 @@ class Watched(Replica):
     def schedule(self, now_s):
         was_free = self.in_flight is None
         batch = Replica.schedule(self, now_s)
-        self.check()  # I2: every block is free or somebody's
+        self.check()  # I2: every block is free or has an owner
         if batch is None:
             assert not was_free or not (self.waiting or self.running), "idle although something could run (I5)"
             return None

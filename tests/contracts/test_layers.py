@@ -1,4 +1,4 @@
-"""The structure of the product: who names whom, and that no import comes back to where it began."""
+"""The structure of the product: which modules name which packages, and that there is no import cycle."""
 
 import sys
 from pathlib import Path

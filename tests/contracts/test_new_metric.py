@@ -1,4 +1,4 @@
-"""A metric that somebody adds, as a class or as a row, is shown wherever ours are, and nothing else is touched."""
+"""A metric that is added, as a class or as a row, is shown wherever built-in ones are, and nothing else is touched."""
 
 import base64
 import gzip
@@ -63,7 +63,7 @@ def run(request, monkeypatch, tmp_path, capsys):
 
 
 def test_a_new_metric_is_shown_everywhere(run):
-    """Whoever adds one would have to find fifteen tuples of names, and look for what is missing in each report."""
+    """A contributor would have to find fifteen tuples of names, and look for what is missing in each report."""
     common = "run --backend sim --workload code --slo first_gap=0.05 --requests 120 --rate 2 --no-html"
     printed = run(f"{common} --out a")
     run(f"{common} --seed 1 --policy vllm-v0 --out b")

@@ -100,7 +100,7 @@ def test_builds_and_its_spec_round_trips(kind: str, name: str, spec: str) -> Non
 
 @pytest.mark.parametrize(("kind", "name"), MEMBERS)
 def test_has_a_docstring_with_units_and_source(kind: str, name: str) -> None:
-    """If this failed, `bench explain` would list something nobody can judge."""
+    """If this failed, `bench explain` would list something without an explanation."""
     found = find(kind, name)
     doc = f"{inspect.getdoc(inspect.getmodule(found))} {inspect.getdoc(found)}"
 
@@ -128,7 +128,7 @@ def test_sample_mean_agrees_with_the_stated_mean(kind: str, name: str, spec: str
         stated = means(kind, member) if kind == "lengths" else 1 / means(kind, member) if clock is None else 1.0
 
         assert np.all(np.abs(drawn.mean(axis=0) - stated) <= 4 * error_of_mean(drawn) + 1e-9 * stated)
-        if clock is not None:  # one draw may be less than a day of a daily curve, so its mean is told by the curve
+        if clock is not None:  # one draw may be less than a day of a daily curve, so its mean follows from the curve
             assert member.mean_rate_rps == pytest.approx(clock(np.array([1e10]))[0] / 1e10, rel=1e-4)
 
 
@@ -181,12 +181,12 @@ def test_content_is_exact_repeatable_and_shared(kind: str, name: str, spec: str)
 def test_busted_content_begins_differently_in_every_prompt(kind: str, name: str, spec: str) -> None:
     """If this failed, 'bust' would leave something for a prefix cache to find."""
     plain, busted = (make(kind, f"{spec}{text}", seed=3) for text in ("", f"{',' if ':' in spec else ':'}bust=true"))
-    asked = [Request(i, 0.0, 700, 1, prefix_ids=(5, 6), prefix_block_tokens=64) for i in range(200)]
-    first = [tuple(busted.token_ids(request, 999)[:16].tolist()) for request in asked]
+    requests = [Request(i, 0.0, 700, 1, prefix_ids=(5, 6), prefix_block_tokens=64) for i in range(200)]
+    first = [tuple(busted.token_ids(request, 999)[:16].tolist()) for request in requests]
 
     assert 200 == len(set(first))
-    assert 700 == len(busted.token_ids(asked[0], 999))
-    np.testing.assert_array_equal(plain.token_ids(asked[0], 999)[32:], busted.token_ids(asked[0], 999)[32:])
+    assert 700 == len(busted.token_ids(requests[0], 999))
+    np.testing.assert_array_equal(plain.token_ids(requests[0], 999)[32:], busted.token_ids(requests[0], 999)[32:])
     assert "bust" in busted.facts
     assert "bust" not in plain.facts
 

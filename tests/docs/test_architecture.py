@@ -10,7 +10,7 @@ PAGE = (TOP / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
 def test_files_of_the_page_are_there() -> None:
-    """Whoever looks for a part by this page would not find it."""
+    """A reader would not find a part by this page."""
     named = re.findall(r"`((?:harness|workloads|backends|reports|tests|tools)/[\w/.]+)`", PAGE)
     assert len(named) > 50
     assert [] == [name for name in named if not (TOP / name).exists()]

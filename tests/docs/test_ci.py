@@ -18,7 +18,7 @@ FOLDER = TOP / "docs" / "ci"
 FILES = sorted(FOLDER.glob("*.yml"))
 PINNED = re.compile(r"^\s*- uses: [\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
 SMALL = {"WORKLOAD": "chatbot", "SLO": "ttft=0.25,tpot=0.1", "RATE": "2", "REQUESTS": "40", "SERIES": "sim"}
-NEUTRAL = {"GIT_CONFIG_GLOBAL": os.devnull}  # a signing key or a hook of whoever runs the tests is not meant
+NEUTRAL = {"GIT_CONFIG_GLOBAL": os.devnull}  # not the signing key or hooks of the user who runs the tests
 SYSTEM = "sim:latency=abc:distserve,policy=vllm-v0"
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -89,7 +89,7 @@ def scripts(file: Path, name: str) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_actions_are_pinned_to_a_commit(file: Path) -> None:
-    """A tag can be moved to other code, which would then see the secrets of whoever copied the workflow."""
+    """A tag can be moved to other code, which would then see the secrets of every user of the workflow."""
     used = [line for line in file.read_text(encoding="utf-8").splitlines() if "uses:" in line]
 
     assert used
@@ -115,7 +115,7 @@ def test_nothing_that_others_write_is_pasted_into_a_script(file: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_pull_request_that_changes_nothing_passes(job: Run, repository: Path) -> None:
-    """If this failed, every pull request would be red, or the answer would reach nobody."""
+    """If this failed, every pull request would be red, or the result would not be seen."""
     done = job("pull-request.yml", "simulator")
     suite = next(ET.parse(repository / "bench.xml").iter("testsuite"))  # noqa: S314  our own file
 

@@ -15,7 +15,7 @@ _spec = importlib.util.spec_from_file_location("claims", TOP / "tools" / "claims
 assert _spec is not None
 assert _spec.loader is not None
 claims = importlib.util.module_from_spec(_spec)
-sys.modules["claims"] = claims  # its dataclass looks itself up there
+sys.modules["claims"] = claims  # its dataclass is found there
 _spec.loader.exec_module(claims)
 
 
@@ -38,7 +38,7 @@ def problems_of(page: str, *listed: dict[str, Any], **exceptions: list[str]) -> 
 
 
 def test_every_figure_of_the_pages_has_a_claim() -> None:
-    """A reader would plan with a figure that nobody has measured since."""
+    """A reader would plan with an outdated figure."""
     assert [] == claims.problems(claims.load(), claims.read_pages())
 
 
@@ -103,7 +103,7 @@ def test_rounding_hides_half_a_digit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"command": "python tests/perf/no_such_script.py"}, "tests/perf/no_such_script.py does not exist"),
         ({"worst": ""}, "worst, unit, pages, text and values must not be empty"),
@@ -113,11 +113,11 @@ def test_rounding_hides_half_a_digit() -> None:
         ({"text": ["9,500 requests per CPU second"], "values": [9500]}, "does not say '9,500 requests per CPU second'"),
     ],
 )
-def test_claim_that_cannot_be_renewed(changed: dict[str, Any], told: str) -> None:
+def test_claim_that_cannot_be_renewed(changed: dict[str, Any], message: str) -> None:
     """A claim would stand without what is needed to check it."""
     sentences = problems_of("It simulates 9,000 requests per CPU second.", claim(**changed))
 
-    assert told in sentences[0]
+    assert message in sentences[0]
 
 
 def test_exception_whose_text_is_gone_is_named() -> None:

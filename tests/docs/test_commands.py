@@ -61,7 +61,7 @@ def serving(line: str, folder: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_have_known_options(page: Path) -> None:
-    """A guide would show an option that was renamed, until somebody runs the slow tests."""
+    """A guide would show an option that was renamed, until the slow tests run."""
     for line in commands(page):
         name, *arguments = shlex.split(line.removesuffix("&"))[1:]
         command = bench.get_command(click.Context(bench), name)

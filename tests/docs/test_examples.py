@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 
 
 def test_the_guide_shows_the_files_of_its_example() -> None:
-    """Somebody who copies the file from the guide would be refused."""
+    """A copy of the file from the guide would be refused."""
     guide = (EXAMPLES.parent / "guide" / "validate.md").read_text(encoding="utf-8")
 
     assert f"```toml\n{(EXAMPLES / 'measured' / 'server.toml').read_text(encoding='utf-8')}```" in guide

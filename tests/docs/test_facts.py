@@ -21,10 +21,10 @@ def facts(monkeypatch: pytest.MonkeyPatch):
     del sys.modules["facts"]
 
 
-def _answers(folder: Path, *, share: float = 0.9, wall_s: float = 1.0, said: str = "met by 90.0% in 12.5 ms") -> Path:
+def _answers(folder: Path, *, share: float = 0.9, wall_s: float = 1.0, text: str = "met by 90.0% in 12.5 ms") -> Path:
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"share": share, "wall_s": wall_s}), encoding="utf-8")
-    (folder / "text.txt").write_text(said, encoding="utf-8")
+    (folder / "text.txt").write_text(text, encoding="utf-8")
     parquet.write_table(pa.table({"at_s": [0.5, share]}), folder / "requests.parquet")
     return folder
 
@@ -32,10 +32,10 @@ def _answers(folder: Path, *, share: float = 0.9, wall_s: float = 1.0, said: str
 @pytest.mark.parametrize(
     ("changes", "gone"),
     [
-        ({"wall_s": 3.0, "said": "12.5 ms were enough for 90.0%"}, []),
+        ({"wall_s": 3.0, "text": "12.5 ms were enough for 90.0%"}, []),
         ({"share": 0.8}, [".share = 0.9", "at_s: double"]),
-        ({"said": "met by 90% in 12.5 ms"}, ["90.0%"]),
-        ({"said": "met by 90.0% in 12.5 s"}, ["12.5 ms"]),
+        ({"text": "met by 90% in 12.5 ms"}, ["90.0%"]),
+        ({"text": "met by 90.0% in 12.5 s"}, ["12.5 ms"]),
     ],
 )
 def test_a_lost_fact_is_named(facts, tmp_path: Path, changes: dict[str, object], gone: list[str]) -> None:

@@ -15,7 +15,7 @@ NAME = "shortest-prompt"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody who has installed a package with the example in it."""
+    """The environment of a user who has installed a package with the example in it."""
     site = tmp_path / "site"
     facts = site / "shortest_prompt-1.0.dist-info"
     facts.mkdir(parents=True)
@@ -65,8 +65,8 @@ def test_the_example_is_short():
     assert len(lines) <= 45
 
 
-def test_a_wrong_policy_is_told_before_anything_runs(tmp_path):
-    """Nobody should wait for a calibration to learn of a typo."""
+def test_a_wrong_policy_is_reported_before_anything_runs(tmp_path):
+    """A user would wait for a calibration to learn of a typo."""
     done = call(dict(os.environ), tmp_path, "harness", "policy", "sarathy")
 
     assert (2, "") == (done.returncode, done.stdout)

@@ -56,10 +56,10 @@ def _carried_out(given: argparse.Namespace) -> int:
     found = [sources.compare(name, data) for name in given.names or sources.SOURCES]
     info = answer.answer(found, " ".join(["python tests/published/run.py", *given.names]))
     if given.out is None:
-        _terminal.tell(given.format, info)
+        _terminal.show(given.format, info)
     else:
         _terminal.put(info, given.out)
-        _terminal.tell_verdict(info)
+        _terminal.show_findings(info)
     return info.exit_code
 
 

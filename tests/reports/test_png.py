@@ -1,5 +1,6 @@
-"""Figures as PNG files, where a Chromium can draw them."""
+"""Figures as PNG, SVG and PDF files, where a Chromium can draw them."""
 
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.data.folder import Run
-from harness.errors import BenchError
+from harness.errors import BenchError, UsageError
 from reports import _pictures
 from reports.answers.run import document
 from reports.document import html
@@ -36,7 +37,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slide or a pull request would lack a figure, or have a blurred one."""
     some = [part for part in html.figures(document(make_run(300, tags=(HOSTILE, "plain")))) if part.height][:3]
-    monkeypatch.setattr(html, "parts", lambda *_: some)
+    monkeypatch.setattr(html, "figures", lambda *_: some)
     found = Png(width=700, scale=1).render(make_run(1))
     widths = {struct.unpack(">I", picture[16:20])[0] for picture in found.values()}
 
@@ -44,6 +45,17 @@ def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPa
     assert {b"\x89PNG\r\n\x1a\n"} == {picture[:8] for picture in found.values()}
     assert {700} == widths
     assert all(len(picture) > 5_000 for picture in found.values())
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(not any(map(shutil.which, _pictures.NAMES)), reason="no Chromium: apt-get install chromium")
+def test_a_pdf_is_one_page_of_the_size_of_its_figure(make_run: MakeRun) -> None:
+    """A paper would show the upper left quarter of the figure."""
+    parts = html.figures(document(make_run(60, steps=False)), names=["slo_scale"])
+    svg, pdf = (_pictures.drawn(parts, form=form)["slo_scale"] for form in ("svg", "pdf"))
+
+    assert f'width="{_pictures.WIDTH}" height="{parts[0].height}"'.encode() in svg[:500]
+    assert 1 == len(re.findall(rb"/Type\s*/Page\b", pdf))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +87,9 @@ def test_a_browser_that_hangs_is_left(program: Callable[[str], None], monkeypatc
         _pictures.finished("<html></html>")
 
 
-def test_nothing_to_draw_is_reported() -> None:
-    """An empty folder would look like a success."""
+def test_nothing_to_draw_is_reported(make_run: MakeRun) -> None:
+    """An empty folder or an empty figure would look like a success."""
+    with pytest.raises(UsageError, match="Figure 'timeline' has no data: This backend does not show its steps"):
+        html.figures(document(make_run(20, steps=False)), names=["timeline"])
     with pytest.raises(BenchError, match="Nothing here has a figure"):
         _pictures.drawn([])

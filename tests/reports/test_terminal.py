@@ -44,7 +44,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         monkeypatch.setenv("COLUMNS", str(columns))
         monkeypatch.setenv("TERM", kind)
         monkeypatch.setenv("NO_COLOR", "1" if no_color else "")
-        _terminal.tell("text", SEARCH)
+        _terminal.show("text", SEARCH)
         return capsys.readouterr().out
 
     return tell

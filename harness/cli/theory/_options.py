@@ -10,7 +10,7 @@ import click
 from harness import registry
 from harness.api import LatencyModel
 from harness.cli import _terminal
-from harness.cli._options import COUNT, TEXT_FORMS, Value
+from harness.cli._options import COUNT, Value, formats
 from harness.errors import UsageError
 from harness.experiments import answers
 from harness.experiments.answers import Answer
@@ -63,9 +63,9 @@ tp = option("--tp", type=COUNT, default=1, metavar="N", help="GPUs per pipeline 
 
 def form_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--format and --out."""
-    out = click.option("--out", type=Value(_answer_file), metavar="FILE",
-                       help="Write to this file instead: .html (most with a chart), .md, .json or .txt.")  # fmt: skip
-    return TEXT_FORMS(out(function))
+    written = "Write to this file instead: .html (most with a chart), .md, .json, .csv or .txt."
+    out = click.option("--out", type=Value(_answer_file), metavar="FILE", help=written)
+    return formats(out(function))
 
 
 def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,10 +73,10 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return model(hardware(latency(tp(function))))
 
 
-def tell(info: Answer, form: str, out: str | None) -> int:
+def show(info: Answer, form: str, out: str | None) -> int:
     """Print an answer, or write it in the form that the ending of `out` names; returns the exit code."""
     if out is None:
-        _terminal.tell(form, info)
+        _terminal.show(form, info)
     else:
         _terminal.put(info, out)
     return int(answers.encode(info)["exit_code"])

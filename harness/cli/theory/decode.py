@@ -8,7 +8,7 @@ import click
 
 from harness import catalog, registry
 from harness.cli import _terminal
-from harness.cli._options import COUNT, TEXT_FORMS, Value
+from harness.cli._options import COUNT, Value, formats
 from harness.cli.theory._options import (
     NUMBERS,
     WHOLE_NUMBERS,
@@ -18,8 +18,8 @@ from harness.cli.theory._options import (
     model,
     option,
     priced,
+    show,
     system_options,
-    tell,
 )  # fmt: skip
 from harness.data.host import versions
 from harness.errors import UsageError, no_such
@@ -49,14 +49,14 @@ def _shares(value: object, name: str) -> list[float]:
 @option("--pp", type=COUNT, default=1, metavar="N", help="Pipeline stages.")
 @option("--batch", type=COUNT, default=32, metavar="N", help="Sequences in the decode step.")
 @option("--context", type=Value(_context), default="4k", metavar="TOKENS", help="Context tokens per sequence.")
-@TEXT_FORMS
+@formats
 def slo(names: str, form: str, context: int, **system: Any) -> int:
     """Derive ITL objectives as multiples of a decode step of this system, as Sarathi-Serve defines its SLOs: p99 of
     ITL within 5 steps (strict) or 25 (relaxed) of 32 sequences with 4k tokens of context each.
 
     The published SLOs of table 3 are listed below.
     """
-    _terminal.tell(form, _derived(names, context, **system))
+    _terminal.show(form, _derived(names, context, **system))
     return 0
 
 
@@ -85,7 +85,7 @@ def _derived(
         "decode_step_s": step_s,
         "derived": [dataclasses.asdict(one) | {"slo": one.slo} for one in derive(step_s, names)],
         "published": {name: dataclasses.asdict(row) for name, row in published().items()},
-        "warnings": [{"code": "extrapolated", "message": said} for said in beyond],
+        "warnings": [{"code": "extrapolated", "message": message} for message in beyond],
     }
 
 
@@ -144,7 +144,7 @@ def knee(
         heads: list[tuple[str, tables.Unit]] = [("tp", "count"), ("pp", "count"), (length_head, "count"),
             ("batch", "count"), ("step", "s"), ("throughput", "tokens_per_s"), ("of its best", "share")]  # fmt: skip
         shown.append(tables.table(name.capitalize(), heads, rows))
-    return tell(tables.answer(
+    return show(tables.answer(
         "knee", {"model": model, "hardware": hardware, "latency": latency, "phases": phases, "batches": batches,
                  "lengths": lengths, "tp_pp": [list(one) for one in degrees]},
         [f"{model} on {hardware} by {latency}."], shown,
@@ -198,7 +198,7 @@ def speculative(
         simulated = [
             (drafted_speed_up(size, tokens, f"k={k},alpha={a!r},cost={cost!r}", **system),) for k, a, size in cases
         ]
-    return tell(tables.answer(
+    return show(tables.answer(
         "speculative", {"k": ks, "alpha": shares, "cost": cost, "batches": batches, "context_tokens": tokens,
                         "model": model, "hardware": hardware, "latency": latency, "tp": tp, "simulate": simulate},
         [f"Drafts cost {cost:g} of a decode step each; alpha is the chance that the next one is accepted."],

@@ -14,8 +14,8 @@ from harness.cli.theory._options import (
     model,
     option,
     priced,
+    show,
     system_options,
-    tell,
 )  # fmt: skip
 from harness.errors import UsageError
 from harness.experiments.theory import tables
@@ -65,7 +65,7 @@ def kv(
     sentences = [f"{model}: {per_token:,} bytes of KV a token; {rate:g} prompts are handed off per second."]
     if slots is not None:
         sentences.append(f"{memory} hold {slots:,} tokens.")
-    return tell(tables.answer(
+    return show(tables.answer(
         "kv", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "lengths": lengths, "rate_rps": rate,
                "links": links, "memory": memory, "kv": modes, "requests": requests, "seed": seed,
                "kv_bytes_per_token": per_token, "slots": slots},
@@ -161,7 +161,7 @@ def handoff(
             pieces = segments(tokens, size, shape.layers)
             cut_s = segmented_s(kv_bytes, pieces, control_s, rate)
             rows.append((tokens, size, kv_bytes, pieces, cut_s, whole_s, 1 - whole_s / cut_s))
-    return tell(tables.answer(
+    return show(tables.answer(
         "handoff", {"model": model, "link": link, "control_s": control_s},
         [f"{model} over {link}; every piece costs {control_s * 1e6:g} us besides its bytes."],
         [tables.table("Pieces per block and layer, and per layer",
@@ -200,7 +200,7 @@ def kv_reuse(
             for name, rate in rates.items():
                 load_s, compute_s = model.times_s(n, f * gpus, rate)
                 times.append((name, n, f * gpus / 1e12, load_s, compute_s, load_s < compute_s))
-    return tell(tables.answer(
+    return show(tables.answer(
         "kv-reuse", {"prefix_tokens": lengths, "gpus": gpus, "flops": peaks, "links": [*rates], "hidden": hidden,
                      "layers": layers, "group": group},
         [f"A model of {layers} layers of width {hidden:,}, {group:g} query heads to a KV head, on {gpus} GPUs."],

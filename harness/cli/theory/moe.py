@@ -9,7 +9,7 @@ import click
 
 from harness import catalog
 from harness.cli._options import COUNT, DURATION, Value
-from harness.cli.theory._options import form_options, option, tell
+from harness.cli.theory._options import form_options, option, show
 from harness.errors import UsageError
 from harness.experiments.theory import tables
 from harness.experiments.theory.kv import link_bytes_per_s
@@ -37,8 +37,8 @@ def moe(
 ) -> int:  # fmt: skip
     """Tokens that make an expert compute-bound, and the number of GPUs to spread experts over.
 
-    Two modes: 'slide' counts 2M FLOP per byte and rounds up to tens, as the lecture does; 'exact' uses the full
-    formula. The cost of all-to-all exchanges without overlap is listed below.
+    Mode 'slide' is an approximation (2M FLOP per byte, rounded up to tens), 'exact' the full formula. A second table
+    has the cost of all-to-all exchanges without overlap.
     """
     if top_k > experts:
         raise UsageError(f"--top-k {top_k} is more than the {experts} --experts.")
@@ -46,7 +46,7 @@ def moe(
     traffic = Traffic(tokens=tokens, targets=top_k + 1, link_bytes_per_s=link_bytes_per_s(link))
     names = [name.strip() for name in gpus.split(",")]
     ridges = {name: _ridge(name, element_bytes) for name in names}
-    return tell(tables.answer(
+    return show(tables.answer(
         "moe", {"preset": preset, "gpus": names, "local": local, "inner": inner, "columns": columns,
                 "experts": experts, "top_k": top_k, "element_bytes": element_bytes, "link": link, "tokens": tokens},
         [f"{experts} routed experts of {inner} x {columns}, {top_k} a token, {local} sequences on each GPU."],
@@ -124,7 +124,7 @@ def ping_pong(
              shares[m] / shares[m - 1] if m > 1 else None)
             for m in ms
         ]  # fmt: skip
-    return tell(tables.answer(
+    return show(tables.answer(
         "ping-pong", {"attention_s": ta, "experts_s": te, "transfers_s": several, "layers": layers, "m": ms},
         [f"{layers} layers, {ta * 1e3:g} ms of attention and {te * 1e3:g} ms of experts a micro-batch and layer."],
         [tables.table("A decode step",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli._options import COUNT, DURATION, SEED
-from harness.cli.theory._options import NUMBERS, WHOLE_NUMBERS, form_options, option, priced, system_options, tell
+from harness.cli.theory._options import NUMBERS, WHOLE_NUMBERS, form_options, option, priced, show, system_options
 from harness.experiments.theory import tables
 from harness.experiments.theory.queueing import Prefill, crossover
 from harness.experiments.theory.simulated import chunked_prompt_s, prefill_times_s
@@ -56,7 +56,7 @@ def prefill(
         [("speed-up", "ratio"), ("rate x execution time", "number"), ("rate", "rps")],
         [(k, c, None if c is None else c / execution_s * replicas) for k, c in crossings],
     )
-    return tell(tables.answer(
+    return show(tables.answer(
         "prefill", {"execution_s": execution_s, "rates_rps": at, "tp": tp, "pp": pp, "speedups": speedups,
                     "replicas": replicas, "requests": requests if simulate else None, "seed": seed},
         [f"Prompts of {execution_s:g} s on one GPU, on {replicas} replica{'s' * (replicas > 1)}."],
@@ -80,9 +80,9 @@ def _rows(
     for name, one in _forms(execution_s, tp, pp, speedup, replicas).items():
         busy = one.utilisation(rate)
         busy = 1.0 if isclose(busy, 1.0) else busy  # 20 req/s of 50 ms come to 1 less a rounding error
-        told = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
+        times_s = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
         more = _simulated(one, rate, *simulated) if simulated and busy < 1 else (None,) * 3 if simulated else ()
-        yield (name, rate, min(busy, 1.0), *told, *more)
+        yield (name, rate, min(busy, 1.0), *times_s, *more)
 
 
 def _forms(execution_s: float, tp: int, pp: int, speedup: float, replicas: int) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def chunking(
         heads.append(("simulated", "s"))
         system = {"model": model, "hardware": hardware, "latency": latency, "tp": tp}
         simulated = [(chunked_prompt_s(one.prompt, one.chunk, **system),) for one in found]
-    return tell(tables.answer(
+    return show(tables.answer(
         "chunking", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "chunks": chunks,
                      "prompts": prompts, "simulate": simulate},
         [f"One prompt alone, by {latency}."],

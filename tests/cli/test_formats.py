@@ -1,0 +1,162 @@
+"""Every command with a result prints it as text, markdown, json and csv, by the same option."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from harness.cli import _terminal, main
+from harness.cli._commands import bench
+from harness.cli._options import FORMATS
+from harness.experiments import answers
+
+SIM = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --quiet --no-html"
+LINES = [
+    f"run {SIM} --requests 40 --out made",
+    f"sweep {SIM} --rate 1,2 --seeds 1 --requests 20 --workers 1 --out made",
+    f"capacity {SIM} --requests 100 --max-seeds 5 --tolerance 50% --workers 1",
+    "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 1 --workers 1 --quiet",
+    "slo run --scale 0.5:2:x2",
+    "compare run run",
+    "compare --trend series",
+    "report run",
+    "report curve.json",
+    "trace info trace.csv",
+    "trace check trace.csv",
+    "trace convert trace.csv -o made.parquet",
+    "trace slice trace.csv --limit 10 -o made.csv",
+    "trace scale trace.csv thin:0.5 -o made.csv",
+    "trace fit trace.csv -o made.json",
+    "trace generate chatbot --requests 10 -o made.csv",
+    "trace download",
+    "theory slo",
+    "theory prefill",
+    "theory kv",
+    "theory handoff",
+    "theory knee",
+    "theory chunking",
+    "theory moe",
+    "theory ping-pong",
+    "theory kv-reuse",
+    "theory speculative",
+    "fit --steps run",
+    "validate --backend sim --against run",
+    "policy vllm-v0 --requests 4",
+    "list policies",
+    "explain tpot",
+    "doctor --no-engine",
+]
+SILENT = {"serve", "init"}
+"""Commands without a result: a server, and one that writes a file."""
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, the answer of a sweep, a series of two nightly runs and a trace."""
+    top = tmp_path_factory.mktemp("stored")
+    assert 0 == main(["run", *SIM.split(), "--requests", "100", "--out", str(top / "run")])
+    for day in (1, 2):
+        shutil.copytree(top / "run", top / "series" / "chatbot" / "sim" / f"2026010{day}T021700Z-c{day}")
+    sweep = ["sweep", *SIM.split(), "--rate", "1", "--requests", "20", "--workers", "1", "--out", str(top / "curve")]
+    assert 0 == main(sweep)
+    shutil.copy(top / "curve" / "sweep.json", top / "curve.json")
+    assert 0 == main(["trace", "generate", "chatbot", "--requests", "600", "-o", str(top / "trace.csv")])
+    return top
+
+
+@pytest.fixture
+def here(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what is stored, which is the working directory."""
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def commands(group: click.Group, path: str = "") -> Iterator[str]:
+    """The names of all commands that are not groups: 'run', 'trace info', ..."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from commands(found, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+
+
+def test_every_command_with_a_result_is_tried() -> None:
+    """A new command would print text alone."""
+    assert set(commands(bench)) - SILENT == {
+        name for name in commands(bench) for line in LINES if f"{line} ".startswith(f"{name} ")
+    }
+
+
+def constant(name: str) -> None:
+    """JSON has no NaN and no Infinity."""
+    raise AssertionError(f"{name} in JSON")
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line.split()[:2]))
+def test_a_result_is_printed_in_all_formats(
+    line: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script would have to parse text, and a spreadsheet would get rows of different length."""
+    show, results = _terminal.show, list[tuple[str, Any]]()
+    monkeypatch.setattr(_terminal, "show", lambda form, result: results.append((form, result)))
+    main([*line.split(), "--format", "csv"])
+    ((form, result),) = results
+    printed = {}
+    for name in FORMATS:
+        capsys.readouterr()
+        show(name, result)
+        printed[name] = capsys.readouterr().out
+
+    assert "csv" == form
+    assert printed["text"].strip() and printed["text"] != printed["markdown"]
+    assert "**" in printed["markdown"] or "| --- |" in printed["markdown"]
+    assert json.loads(printed["json"], parse_constant=constant)
+    heads, *rows = csv.reader(io.StringIO(printed["csv"]))
+    assert rows and all(heads) and len(heads) == len(set(heads))
+    assert {len(heads)} == {len(row) for row in rows}
+
+
+def test_json_is_short_for_its_format(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script would have to know which commands take which of the two."""
+    printed = []
+    for words in (["--json"], ["--format", "json"], ["--json", "--format", "json"]):
+        assert 0 == main(["trace", "info", "trace.csv", *words])
+        printed.append(capsys.readouterr().out)
+    code = main(["list", "--json", "--format", "csv"])
+
+    assert 1 == len(set(printed))
+    assert 2 == code
+    assert "--json is short for --format json and contradicts --format csv" in capsys.readouterr().err
+
+
+def test_the_json_of_a_comparison_goes_to_a_file_or_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json` would write a file named like the next option, or print beside the file."""
+    assert 0 == main(["compare", "run", "run", "--json"])
+    printed = capsys.readouterr().out
+    assert 0 == main(["compare", "run", "run", "--json", "made.json", "--format", "csv"])
+
+    assert json.loads(printed) == json.loads((here / "made.json").read_text(encoding="utf-8"))
+    assert capsys.readouterr().out.startswith("metric,unit,base,head")
+
+
+@pytest.mark.parametrize("line", ["theory slo", "fit --steps run", "policy vllm-v0 --requests 4", "theory moe"])
+def test_a_printed_answer_is_reported(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer that was kept as JSON could not be read any more."""
+    main([*line.split(), "--json"])
+    (here / "kept.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    code = main(["report", "kept.json"])
+    found = answers.of(here / "kept.json")
+
+    assert 0 == code
+    assert found is not None
+    assert capsys.readouterr().out.endswith("kept.json.report.html\n")
+    assert "<h1>" in (here / "kept.json.report.html").read_text(encoding="utf-8")
