@@ -24,6 +24,7 @@ Faults (every=N: each Nth request; token=K: at token K, 0 before the response st
   stall:seconds=30,token=5    stall at token K, then send all at once; without seconds, forever
   reset:token=5               reset the connection; close:token=5 closes it properly
   malformed:token=5           truncate the JSON of token K
+  slow=5%                     send every token 5 % later after its request; slow=5%:from=60s from 60 s on
   429:retry_after=1           refuse at once; 503 likewise
 
 Ctrl-C lets running responses finish within --grace; a second Ctrl-C exits now. The last line reports the lateness of
