@@ -218,13 +218,17 @@ class StreamedAnswer:
 class FaultyAnswer:
     """Lets things go wrong with an answer at a token, and passes the rest on, later perhaps."""
 
-    __slots__ = ("_answer", "_cut", "_faults", "_later", "_loop", "_made", "_over_s", "_shift_s", "_timer")
+    __slots__ = (
+        "_answer", "_came_s", "_cut", "_faults", "_later", "_loop", "_made", "_over_s", "_shift_s", "_slow", "_timer"
+    )  # fmt: skip
 
     def __init__(self, answer: Listener, faults: Sequence[Fault], cut: Callable[[Fault], None]) -> None:
         self._answer = answer
-        self._faults = sorted(faults, key=lambda fault: fault.token)
+        self._slow = sum(fault.slow for fault in faults)
+        self._faults = sorted((fault for fault in faults if fault.kind != "slow"), key=lambda fault: fault.token)
         self._cut = cut
         self._loop = asyncio.get_running_loop()
+        self._came_s = self._loop.time()
         self._later: deque[tuple[float, Sequence[int], float, float, EndReason | None, str]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._made = 0
@@ -244,7 +248,7 @@ class FaultyAnswer:
                 self._shift_s += fault.seconds
             else:
                 self._over_s = max(self._over_s, now_s + fault.seconds)
-        free_s = max(now_s + self._shift_s, self._over_s)
+        free_s = max(now_s + self._shift_s + self._slow * (now_s - self._came_s), self._over_s)
         if free_s <= now_s and not self._later:
             self._answer.step(token_ids, at_s, due_s, end, error)
             return

@@ -103,7 +103,9 @@ def test_a_job_may_read_and_only_the_series_may_be_written(file: Path) -> None:
     writing = [name for name, job in jobs(file).items() if "write" in job.get("permissions", {}).values()]
 
     assert {"contents": "read"} == workflow["permissions"]
-    assert (["trend"] if file.name == "nightly.yml" else []) == writing
+    assert {"nightly.yml": ["trend"], "servers.yml": ["comment"]}.get(file.name, []) == writing
+    for name in writing:  # the job that may write never runs what was built from a pull request
+        assert "trend" == name or not [step for step in jobs(file)[name]["steps"] if "checkout" in step.get("uses", "")]
     assert "pull_request_target" not in file.read_text(encoding="utf-8")
 
 
@@ -161,6 +163,22 @@ def test_a_night_is_added_to_the_series_of_a_branch(job: Run, repository: Path) 
         page = (repository / "trend.html").read_text(encoding="utf-8")
         assert night == len(set(re.findall(r'href="(results/chatbot/sim/[^"]+/report\.html)"', page)))
         git(repository, "clean", "-ffdx", "--quiet")  # what the next checkout on this machine does
+
+
+@pytest.mark.nightly
+def test_a_slower_revision_of_a_server_is_found_after_the_gate_has_found_a_loss_of_its_own(
+    job: Run, repository: Path
+) -> None:
+    """A gate that cannot find anything would be green for every pull request."""
+    (repository / "serve.sh").write_text(
+        '[ "$SIDE" = head ] && fault="--fault slow=20%"\n'
+        "exec bench serve --backend null:ttft=50ms,itl=10ms --port $PORT $fault\n"
+    )
+    done = job("servers.yml", "measure", BUILD="mkdir $SIDE", START="sh serve.sh", PAIRS="3", RATE="10")
+
+    assert 1 == done.returncode, done.stdout + done.stderr
+    assert (repository / "self-test").is_dir()
+    assert "tpot" in (repository / "summary.md").read_text(encoding="utf-8")
 
 
 def test_a_server_that_is_slower_turns_the_night_red(job: Run) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -32,6 +34,9 @@ def tokens(data: bytes) -> int:
         ("reset:token=-1", "not negative"),
         ("delay:seconds=soon", "must be a duration"),
         ("429:token=3", "has no argument 'token'"),
+        ("slow", "slow=5%"),
+        ("slow=many", "must be a share"),
+        ("slow=5%:from=soon", "must be a duration"),
     ],
 )
 def test_a_wrong_fault_is_one_sentence(text: str, words: str) -> None:
@@ -57,6 +62,22 @@ def test_every_nth_request_is_hit() -> None:
     assert [[], ["reset"], ["429"], ["reset"], [], ["reset", "429"]] == [
         [fault.kind for fault in faults.of_next()] for _ in range(6)
     ]
+
+
+def test_a_slow_server_is_slower_by_a_share(play: Play) -> None:
+    """The self-test of a gate would not know the size of the loss that it should find."""
+
+    async def lasting_s(stage: Stage) -> float:
+        began_s = time.monotonic()
+        await stage.raw(TEXT, FIVE)
+        return time.monotonic() - began_s
+
+    async def scenario(stage: Stage) -> None:
+        assert 0.45 < await lasting_s(stage) < 0.55  # before 600 ms: first token and four gaps of 100 ms
+        await asyncio.sleep(0.3)
+        assert 0.7 < await lasting_s(stage) < 0.85
+
+    play(scenario, faults=("slow=50%:from=600ms",), backend="null:ttft=100ms,itl=100ms")
 
 
 def test_a_reset_comes_instead_of_its_token(play: Play) -> None:
