@@ -34,7 +34,7 @@ def shared_data() -> Path:
     pytest.skip("real traces and measurements (shared/data above the project) are not on this machine")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draw():
     """A factory of requests: `draw(n, rate_rps, seed, prompt=(low, high), output=(low, high))`, Poisson arrivals."""
     import numpy as np
