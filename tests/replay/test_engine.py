@@ -199,7 +199,7 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
 @pytest.mark.parametrize("policy", REAL)
 def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, blocks, draw):
     """One bit of difference would mean that the simulator is not the engine under another clock."""
-    requests = draw(40, rate_rps=400.0, prompt=(1, 120), output=(1, 60))
+    requests = draw(24, rate_rps=400.0, prompt=(1, 120), output=(1, 60))
     engine = Engine(policy=policy, kv_blocks=blocks)
     records = asyncio.run(serve(engine, requests))
     sim = Sim(policy=policy, kv_blocks=blocks)
