@@ -16,6 +16,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -234,7 +235,8 @@ def _folded(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _entry_points(kind: str) -> dict[str, Any]:
+@cache
+def _entry_points(kind: str) -> Mapping[str, Any]:
     from importlib.metadata import entry_points  # heavy: only where names are listed or one is unknown
 
     return {p.name: p for p in entry_points(group=f"bench.{kind}")}

@@ -1,5 +1,6 @@
 """Fixtures that all tests share."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -18,6 +19,12 @@ settings.load_profile("quick")  # that of the command line comes later
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, which wraps sentences that tests look for
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay to the end: collecting garbage among them takes half a second each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The folder of real traces and measured latencies above the project; skips where it is absent."""
@@ -27,7 +34,7 @@ def shared_data() -> Path:
     pytest.skip("real traces and measurements (shared/data above the project) are not on this machine")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def draw():
     """A factory of requests: `draw(n, rate_rps, seed, prompt=(low, high), output=(low, high))`, Poisson arrivals."""
     import numpy as np

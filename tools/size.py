@@ -109,7 +109,7 @@ def long_functions(files: list[Source]) -> list[str]:
 def siblings(files: list[Source]) -> list[str]:
     """Places in harness, outside compose.py and the registry's table, that name another package of the product."""
     others = "|".join(p for p in PACKAGES if p != "harness")
-    named = re.compile(rf"^\s*(?:from|import) (?:{others})\b|[\"'](?:{others})\.[a-z_.]+[\"'{{]", re.MULTILINE)
+    named = re.compile(rf"^[ \t]*(?:from|import) (?:{others})\b|[\"'](?:{others})\.[a-z_.]+[\"'{{]", re.MULTILINE)
     return [
         f"{file.path}:{file.text.count(chr(10), 0, m.start()) + 1} {m.group().strip()}"
         for file in files

@@ -7,6 +7,7 @@ for null.
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -109,6 +110,7 @@ def _object(part: Struct, read: Facts | None) -> Facts:
     return {name: known.get(name, value) for name, value in before.items()} | known
 
 
+@cache
 def _fields(of: type[Struct]) -> list[tuple[str, str, object]]:
     """The name of every field, its key in JSON, and its default: NODEFAULT where it has to be given."""
     return [(f.name, f.encode_name, {} if f.default_factory is dict else [] if f.default_factory is list else f.default)

@@ -36,7 +36,7 @@ from harness.runner.progress import shown
 from harness.runner.recorder import Recorder
 from harness.runner.remote.run import RemoteRun
 from harness.runner.transport import Streamed
-from harness.runner.virtual import Interruptible, Stop, drive_virtual, quiet_process
+from harness.runner.virtual import Interruptible, Stop, drive_virtual, no_collection, quiet_process
 from harness.runner.wall import WallDriver
 from harness.spec import parse
 from harness.validity import warmup
@@ -348,7 +348,7 @@ def _simulate(start: _Start, live: Live) -> Outcome:
     dropped: list[RequestRecord] = []
     follow_ups = planned.follow_ups(dropped.append)
     stop = Stop()
-    with quiet_process(), _stopped_by_signal(stop):
+    with no_collection(), _stopped_by_signal(stop):
         return drive_virtual(simulator, planned.schedule.planned(), follow_ups, start.folder(), live, stop, dropped)
 
 

@@ -35,14 +35,23 @@ def quiet_process() -> Iterator[None]:
     turn_s = sys.getswitchinterval()
     gc.collect()
     gc.freeze()
-    gc.disable()
     sys.setswitchinterval(SWITCH_S)
+    try:
+        with no_collection():
+            yield
+    finally:
+        sys.setswitchinterval(turn_s)
+        gc.unfreeze()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage collection. A simulated run needs no more: first collecting all would take longer than a short run."""
+    gc.disable()
     try:
         yield
     finally:
-        sys.setswitchinterval(turn_s)
         gc.enable()
-        gc.unfreeze()
 
 
 def drive_virtual(

@@ -188,9 +188,9 @@ def test_abilities_are_tested_by_protocols():
 
 def _asks(tree: ast.Module) -> bool:
     """Whether the file holds a hasattr, or a getattr with a default."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
     return any(
-        ast.unparse(call.func) == "hasattr" or (ast.unparse(call.func) == "getattr" and len(call.args) == 3)
+        (call.func.id == "hasattr" or (call.func.id == "getattr" and len(call.args) == 3))
+        and ast.unparse(call.args[0]) not in SYSTEM
         for call in calls
-        if call.args and ast.unparse(call.args[0]) not in SYSTEM
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness import registry
 from harness.cli import main
 from harness.data.folder import load
 from harness.metrics import measure
@@ -52,13 +53,19 @@ def run(request, monkeypatch, tmp_path, capsys):
     (package / "entry_points.txt").write_text(f"[bench.metrics]\nfirst-gap = first_gap:{request.param}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    measure.metrics.cache_clear()
+    forget()
 
     def run(command):
         assert main(command.split()) in (0, 1), command
         return capsys.readouterr().out
 
     yield run
+    forget()
+
+
+def forget():
+    """What is known of installed packages is read once in a process."""
+    registry._entry_points.cache_clear()
     measure.metrics.cache_clear()
 
 

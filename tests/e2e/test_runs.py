@@ -15,6 +15,7 @@ from harness.cli import main
 from harness.data.folder import load
 
 Bench = Callable[..., "subprocess.Popen[str]"]
+Call = Callable[..., tuple[int, str, str]]
 WaitFor = Callable[[Callable[[], bool]], None]
 QUICK = ("run", "--backend", "null", "--rate", "200", "--requests", "20", "--no-html")
 ENDLESS = ("run", "--backend", "null:tpot=1ms", "--rate", "50", "--duration", "10min", "--out", "out")
@@ -26,6 +27,18 @@ def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
     assert process.returncode == code, err
     assert "Traceback" not in err, err
     return out, err
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls `bench` in this process, in an empty folder: its exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        return (main(arguments), *capsys.readouterr())
+
+    return call
 
 
 def rows(path: Path) -> int:
@@ -54,10 +67,10 @@ def test_run_leaves_a_folder_that_explains_itself(bench: Bench, tmp_path: Path) 
     assert "20 requests" in err
 
 
-def test_default_folder_is_new_each_time(bench: Bench, tmp_path: Path) -> None:
+def test_default_folder_is_new_each_time(call: Call, tmp_path: Path) -> None:
     """A second run would overwrite the first."""
-    finished(bench(*QUICK))
-    finished(bench(*QUICK))
+    assert call(*QUICK)[0] == 0
+    assert call(*QUICK)[0] == 0
 
     folders = sorted((tmp_path / "bench-runs").iterdir())
     assert len(folders) == 2
@@ -65,16 +78,18 @@ def test_default_folder_is_new_each_time(bench: Bench, tmp_path: Path) -> None:
     assert not (folders[0] / "report.html").exists()
 
 
-def test_a_finished_run_is_not_overwritten_by_out(bench: Bench, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_overwritten_by_out(call: Call, tmp_path: Path) -> None:
     """An hour of measuring would be gone after a second look at the history of the shell."""
-    finished(bench(*QUICK, "--seed", "1", "--out", "my-run"))
+    assert call(*QUICK, "--seed", "1", "--out", "my-run")[0] == 0
     before = info(tmp_path / "my-run")
-    _, err = finished(bench(*QUICK, "--seed", "2", "--out", "my-run"), code=2)
+    code, _, err = call(*QUICK, "--seed", "2", "--out", "my-run")
+
+    assert code == 2
 
     assert err == "bench: 'my-run' holds a run; give another --out, or --force to replace it.\n"
     assert before == info(tmp_path / "my-run")
 
-    finished(bench(*QUICK, "--seed", "2", "--out", "my-run", "--force"))
+    assert call(*QUICK, "--seed", "2", "--out", "my-run", "--force")[0] == 0
     assert info(tmp_path / "my-run")["spec"]["seed"] == 2
 
 
@@ -90,19 +105,20 @@ def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_pa
     assert set(range(6)) == {run.info.spec["seed"] for run in runs}
 
 
-def test_json_is_the_whole_result_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
+def test_json_is_the_whole_result_and_nothing_else(call: Call, tmp_path: Path) -> None:
     """A script that reads the output would stumble over a note for people."""
-    out, err = finished(bench(*QUICK, "--json", "--quiet", "--out", "out"))
+    code, out, err = call(*QUICK, "--json", "--quiet", "--out", "out")
 
+    assert code == 0
     assert json.loads(out) == {**info(tmp_path / "out"), "complete": True}
     assert err == ""
 
 
-def test_run_json_repeats_the_run(bench: Bench, tmp_path: Path) -> None:
+def test_run_json_repeats_the_run(call: Call, tmp_path: Path) -> None:
     """A result of last month could not be checked."""
-    finished(bench(*QUICK, "--seed", "5", "--arrivals", "gamma:cv=3", "--out", "a"))
-    finished(bench("run", "--config", "a/run.json", "--out", "b", "--no-html"))
-    finished(bench("run", "--config", "b", "--seed", "6", "--out", "c", "--no-html"))
+    assert call(*QUICK, "--seed", "5", "--arrivals", "gamma:cv=3", "--out", "a")[0] == 0
+    assert call("run", "--config", "a/run.json", "--out", "b", "--no-html")[0] == 0
+    assert call("run", "--config", "b", "--seed", "6", "--out", "c", "--no-html")[0] == 0
 
     a, b, c = (info(tmp_path / name) for name in "abc")
     assert a["schedule"]["sha256"] == b["schedule"]["sha256"] != c["schedule"]["sha256"]
@@ -110,53 +126,59 @@ def test_run_json_repeats_the_run(bench: Bench, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "a/schedule.parquet") == pq.read_table(tmp_path / "b/schedule.parquet")
 
 
-def test_repeating_with_another_schedule_is_refused(bench: Bench, tmp_path: Path) -> None:
+def test_repeating_with_another_schedule_is_refused(call: Call, tmp_path: Path) -> None:
     """Two runs would be compared as equal although something changed what is sent."""
-    finished(bench(*QUICK, "--out", "a"))
+    assert call(*QUICK, "--out", "a")[0] == 0
     path = tmp_path / "a" / "run.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"sha256": "', '"sha256": "0000'), encoding="utf-8")
 
-    _, err = finished(bench("run", "--config", "a", "--out", "b"), code=4)
+    code, _, err = call("run", "--config", "a", "--out", "b")
+
+    assert code == 4
 
     assert err.startswith("bench: The schedule drawn now")
     assert not (tmp_path / "b").exists()
 
 
-def test_init_writes_what_config_takes(bench: Bench, tmp_path: Path) -> None:
+def test_init_writes_what_config_takes(call: Call, tmp_path: Path) -> None:
     """The first configuration of a newcomer would be refused."""
-    finished(bench("init"))
-    finished(bench("run", "--config", "bench.toml", "--backend", "null", "--rate", "200", "--out", "out", "--no-html"))
+    assert call("init")[0] == 0
+    assert (
+        call("run", "--config", "bench.toml", "--backend", "null", "--rate", "200", "--out", "out", "--no-html")[0] == 0
+    )
 
     assert info(tmp_path / "out")["spec"]["requests"] == 60
 
 
-def test_init_names_the_file_that_it_writes(bench: Bench, tmp_path: Path) -> None:
+def test_init_names_the_file_that_it_writes(call: Call, tmp_path: Path) -> None:
     """The header of my.toml would tell to start a run with bench.toml."""
-    finished(bench("init", "my.toml"))
+    assert call("init", "my.toml")[0] == 0
 
     head = (tmp_path / "my.toml").read_text(encoding="utf-8").splitlines()[0]
     assert head.endswith("bench run --config my.toml")
 
 
-def test_folder_of_a_trace_has_no_extension(bench: Bench, tmp_path: Path) -> None:
+def test_folder_of_a_trace_has_no_extension(call: Call, tmp_path: Path) -> None:
     """Folders called azure.csv-sim-... look like files."""
     head = "TIMESTAMP,ContextTokens,GeneratedTokens"
     (tmp_path / "azure.csv").write_text(f"{head}\n2023-11-16 18:15:46.68,374,44\n", encoding="utf-8")
-    finished(bench("run", "--trace", "azure.csv", "--backend", "sim", "--no-html"))
+    assert call("run", "--trace", "azure.csv", "--backend", "sim", "--no-html")[0] == 0
 
     assert next((tmp_path / "bench-runs").iterdir()).name.startswith("azure-sim-")
 
 
 @pytest.mark.parametrize(("limit", "code"), [("1%", 0), ("100%", 1)])
-def test_fail_under_decides_the_exit_code(limit: str, code: int, bench: Bench) -> None:
+def test_fail_under_decides_the_exit_code(limit: str, code: int, call: Call) -> None:
     """A nightly job would stay green while half of all requests fail."""
     backend = ("--backend", "null:fail_share=0.5")
-    finished(bench(*QUICK, *backend, "--max-failed", "100%", "--fail-under", limit, "--out", "out"), code)
+    assert code == call(*QUICK, *backend, "--max-failed", "100%", "--fail-under", limit, "--out", "out")[0]
 
 
-def test_a_server_that_fails_has_an_exit_code_of_its_own(bench: Bench, tmp_path: Path) -> None:
+def test_a_server_that_fails_has_an_exit_code_of_its_own(call: Call, tmp_path: Path) -> None:
     """A night in which the server broke would be green, or read as a regression of its speed."""
-    _, err = finished(bench(*QUICK, "--backend", "null:fail_share=0.5", "--fail-under", "90%", "--out", "out"), code=3)
+    code, _, err = call(*QUICK, "--backend", "null:fail_share=0.5", "--fail-under", "90%", "--out", "out")
+
+    assert code == 3
 
     assert "exit code 3: " in err
     assert "failed for another reason than load" in err

@@ -95,4 +95,8 @@ def test_steps_come_back_as_they_went_in():
 
 def test_arrays_are_valid_arrow(record):
     """A wrong offset would crash readers in other languages, far from here."""
-    to_table([record(i, tokens=[float(k) for k in range(i)]) for i in range(5)]).validate(full=True)
+    stamps = [[float(k) for k in range(i)] for i in range(5)]
+    table = to_table([record(i, tokens=tokens) for i, tokens in enumerate(stamps)])
+    table.validate(full=True)
+
+    assert stamps == table["token_s"].to_pylist()

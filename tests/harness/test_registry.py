@@ -28,11 +28,14 @@ class Point:
 
 
 @pytest.fixture
-def other_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def other_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another package registers arrivals."""
     monkeypatch.setattr(
         importlib.metadata, "entry_points", lambda *, group: [Point()] if group == "bench.arrivals" else []
     )
+    registry._entry_points.cache_clear()
+    yield
+    registry._entry_points.cache_clear()
 
 
 @pytest.mark.usefixtures("other_package")

@@ -149,6 +149,34 @@ class Drawn:
         return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
 
 
+def tokens(requests, policy, preempt, blocks):
+    """What the model says of each request, with the number of preemptions and of blocks that were swapped."""
+    model = Llama(dtype="float64", vocab=512)
+    model.allocate(blocks, 8)
+    core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
+    engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
+    tokens_of, turn = {r.id: [] for r in requests}, engine.turn(requests)
+    moved = preempted = 0
+    while turn.step is not None:
+        for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
+            tokens_of[request_id].append(token)
+        engine.replica.check()
+        preempted += len(turn.preempted)
+        moved += len(engine._host)
+        turn = engine.turn()
+    return tokens_of, preempted, moved
+
+
+@pytest.fixture(scope="module")
+def alone(draw):
+    """Requests, and what the model says of each when it runs by itself."""
+    requests = draw(10, rate_rps=1e6, prompt=(1, 70), output=(12, 40), seed=3)
+    tokens_of, preempted, _ = tokens(requests, "vllm-v0:max_seqs=1", "recompute", 400)
+
+    assert preempted == 0
+    return requests, tokens_of
+
+
 @pytest.mark.parametrize("preempt", ["recompute", "swap:blocks=40"])
 @pytest.mark.parametrize(
     "policy",
@@ -156,31 +184,12 @@ class Drawn:
      "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=60", "chunk-only:budget=20,max_seqs=16",
      "fastgen:budget=32,max_seqs=16", "vllm-v1:budget=24,max_seqs=16,long_prefill=10"],
 )  # fmt: skip
-def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, draw):
+def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, alone):
     """A policy, a chunk or a swap that changed what the model says would corrupt answers in silence."""
-    requests = draw(10, rate_rps=1e6, prompt=(1, 70), output=(12, 40), seed=3)
+    requests, expected = alone
+    tokens_of, preempted, moved = tokens(requests, policy, preempt, 16)
 
-    def tokens(policy, preempt, blocks):
-        model = Llama(dtype="float64", vocab=512)
-        model.allocate(blocks, 8)
-        core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
-        engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
-        tokens_of, turn = {r.id: [] for r in requests}, engine.turn(requests)
-        moved = preempted = 0
-        while turn.step is not None:
-            for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-                tokens_of[request_id].append(token)
-            engine.replica.check()
-            preempted += len(turn.preempted)
-            moved += len(engine._host)
-            turn = engine.turn()
-        return tokens_of, preempted, moved
-
-    alone, none, _ = tokens("vllm-v0:max_seqs=1", "recompute", 400)
-    tokens_of, preempted, moved = tokens(policy, preempt, 16)
-
-    assert alone == tokens_of
-    assert none == 0
+    assert expected == tokens_of
     if policy.startswith(("vllm", "sarathi")):
         assert preempted > 0, "this case is here for its preemptions"
         assert (moved > 0) == (preempt != "recompute")
@@ -190,7 +199,7 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
 @pytest.mark.parametrize("policy", REAL)
 def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, blocks, draw):
     """One bit of difference would mean that the simulator is not the engine under another clock."""
-    requests = draw(40, rate_rps=400.0, prompt=(1, 120), output=(1, 60))
+    requests = draw(24, rate_rps=400.0, prompt=(1, 120), output=(1, 60))
     engine = Engine(policy=policy, kv_blocks=blocks)
     records = asyncio.run(serve(engine, requests))
     sim = Sim(policy=policy, kv_blocks=blocks)

@@ -28,7 +28,7 @@ def tables(requests, **fields):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_leaping_equals_stepping(policy, blocks, latency, draw):
     """The speed of the simulator must not cost a single bit of its answer."""
-    requests = draw(150, rate_rps=3.0, prompt=(1, 400), output=(1, 300))
+    requests = draw(70, rate_rps=3.0, prompt=(1, 400), output=(1, 300))
     leaps = tables(requests, policy=policy, kv_blocks=blocks, latency=latency)
     steps = tables(requests, policy=policy, kv_blocks=blocks, latency=latency, leap=False)
 

@@ -134,8 +134,8 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+@pytest.fixture(scope="session")
+def make_run() -> MakeRun:
     """Makes a Run of `n` requests; `info` replaces top-level keys of run.json."""
 
     def make(
@@ -270,13 +270,13 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Opens HTML text (or a file) and waits until every figure is drawn, unless `wait` is False.
 
-    The window is so high that every figure is in it; `dark`, `js` and `width` are the reader's.
+    `dark`, `js`, `width` and `height` are the reader's; figures out of view are drawn when there is nothing else to do.
     """
     contexts = []
 
     def look(
         html: str | Path, *, dark: bool = False, js: bool = True, wait: bool = True, width: int = 1200,
-        height: int = 24_000,
+        height: int = 700,
     ) -> Opened:  # fmt: skip
         path = html if isinstance(html, Path) else tmp_path / f"page-{len(contexts)}.html"
         if not isinstance(html, Path):

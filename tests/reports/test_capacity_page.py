@@ -185,6 +185,7 @@ def test_no_html_writes_none(tmp_path: Path) -> None:
     assert ["capacity.json", "trials.parquet"] == sorted(path.name for path in (tmp_path / "cap").iterdir())
 
 
+@pytest.mark.nightly
 def test_the_page_draws_in_a_browser(opened: Any, searched: Path) -> None:
     """The page would be empty, or complain, or ask the network for something."""
     page = opened(searched / "report.html", dark=True, width=500)

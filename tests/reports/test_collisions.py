@@ -45,11 +45,11 @@ def collisions(seen: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.nightly), 390])
 @pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", pytest.param("ttft=0.07,e2e=0.3", marks=pytest.mark.nightly)])
 def test_texts_of_a_run_stand_apart(slo: str, width: int, make_run: MakeRun, opened: Open) -> None:
     """A bound could not be read beside its line, nor an axis on a phone."""
-    seen = opened(Html().render(make_run(200, slo=slo, failed=9)), width=width, height=14_000)
+    seen = opened(Html().render(make_run(200, slo=slo, failed=9)), width=width)
 
     assert [] == collisions(seen)
     assert width == seen.page.evaluate("document.documentElement.scrollWidth")
@@ -57,7 +57,7 @@ def test_texts_of_a_run_stand_apart(slo: str, width: int, make_run: MakeRun, ope
 
 def test_a_text_on_another_is_found(make_run: MakeRun, opened: Open) -> None:
     """The tests of this file could not fail."""
-    seen = opened(Html(sections=("fidelity",)).render(make_run(60)), width=390, height=6000)
+    seen = opened(Html(sections=("fidelity",)).render(make_run(60)), width=390)
     clean = collisions(seen)
     seen.page.evaluate(
         """() => Plotly.relayout(document.querySelector("[data-figure]"), {annotations: [

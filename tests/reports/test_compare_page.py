@@ -325,7 +325,7 @@ def hostile(home: Path) -> Info:
 def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path, opened: Callable[..., Any]) -> None:
     """A label of a run could run its script in the reader's browser; a dark, narrow page could stay empty."""
     html = pages.page(hostile, home / "sweeps.json")
-    seen = opened(html, dark=True, width=500, height=30_000)
+    seen = opened(html, dark=True, width=500)
 
     assert list(figures.of("compare")) == seen.drawn()
     assert seen.page.title().startswith("</script><script>document.title='owned'")

@@ -59,15 +59,20 @@ class Page(HTMLParser):
         return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
 
 
+@pytest.fixture(scope="module")
+def usual(make_run: MakeRun) -> str:
+    """The page of a run in which everything is as it should be."""
+    return Html().render(make_run())
+
+
 def without_library(html: str) -> str:
     return re.sub(r'(<script type="text/plain" id="plotly">)[^<]*', r"\1", html)
 
 
-def test_page_answers_first(make_run: MakeRun) -> None:
+def test_page_answers_first(usual: str) -> None:
     """A reader would have to search the page for the attainment, the SLO, the workload or the validity."""
-    page = Page(Html().render(make_run()))
+    words = " ".join(Page(usual).words().split())
 
-    words = " ".join(page.words().split())
     assert re.search(r"\d+\.\d% of 240 requests met the SLO at 12 requests per second", words)
     for wanted in ("VALID", "TTFT <= 250 ms, TPOT <= 100 ms", "DistServe, table 1", "OPT", "engine",
                    "requested 12 req/s",
@@ -77,26 +82,24 @@ def test_page_answers_first(make_run: MakeRun) -> None:
         assert wanted in words
 
 
-def test_page_order_is_fixed(make_run: MakeRun) -> None:
+def test_page_order_is_fixed(usual: str) -> None:
     """The verdict would no longer come before the tables, the tables before the figures."""
-    html = Html().render(make_run())
-
     marks = ('class="verdict', 'id="warnings"', 'id="percentiles"', 'id="figures"', 'id="more"', 'id="fidelity"',
              'id="ran"', 'id="definitions"', 'id="repeat"')  # fmt: skip
-    places = [html.index(mark) for mark in marks]
+    places = [usual.index(mark) for mark in marks]
     assert sorted(places) == places
 
 
 def box_of(run: Run) -> str:
     """The HTML of the verdict."""
-    return Html().render(run).partition('<section class="verdict')[2].partition("</section>")[0]
+    html = Html(sections=("percentiles",)).render(run)
+    return html.partition('<section class="verdict')[2].partition("</section>")[0]
 
 
-def test_verdict_is_for_those_who_decide(make_run: MakeRun) -> None:
+def test_verdict_is_for_those_who_decide(usual: str, make_run: MakeRun) -> None:
     """Who decides would have to read about tokenizers and block counts before the rate and the SLO."""
-    run = make_run()
-    names = re.findall(r"<dt>([^<]*)</dt>", box_of(run))
-    words = " ".join(Page(Html().render(run)).words().split())
+    names = re.findall(r"<dt>([^<]*)</dt>", box_of(make_run()))
+    words = " ".join(Page(usual).words().split())
 
     assert ["SLO", "System", "Rate", "Throughput", "Requests", "Sending"] == names
     assert "Tokenizer OPT Backend engine, policy sarathi, kv paged, kv blocks 512" in words.partition("What was run")[2]
@@ -123,12 +126,13 @@ def test_goal_and_validity_are_two_things(given: dict[str, Any], mark: str, colo
     assert not re.search(r'class="word [^"]*(good|bad)', box)
 
 
-def test_figures_of_an_overloaded_run_say_so(make_run: MakeRun) -> None:
+def test_figures_of_an_overloaded_run_say_so(usual: str, make_run: MakeRun) -> None:
     """The table would keep its latencies back, and the figures below it tell them as if they meant something."""
     grown = {"code": "overload", "message": "overloaded: the queue grew"}
-    pages = [Html().render(make_run(warnings=warnings)) for warnings in ([], [grown])]
+    overloaded = Html(sections=("figures",)).render(make_run(warnings=[grown]))
 
-    assert [False, True] == ["latencies and goodput in these figures depend on the length" in page for page in pages]
+    assert "latencies and goodput in these figures depend on the length" not in usual
+    assert "latencies and goodput in these figures depend on the length" in overloaded
 
 
 def test_aggregates_are_not_advised_to_run_longer(make_run: MakeRun) -> None:
@@ -148,30 +152,28 @@ def test_verdict_of_the_harness_is_shown_as_it_comes(make_run: MakeRun) -> None:
     assert "All checks of the run passed" not in words
 
 
-def test_page_fetches_nothing(make_run: MakeRun) -> None:
+def test_page_fetches_nothing(usual: str) -> None:
     """Opening a report would tell another host about it, or would need the network."""
-    html = Html().render(make_run())
-    page = Page(html)
+    page = Page(usual)
 
-    assert "default-src 'none'" in html
-    assert re.findall(r"https?:|//\w", without_library(html).split("<body>")[0]) == []
+    assert "default-src 'none'" in usual
+    assert re.findall(r"https?:|//\w", without_library(usual).split("<body>")[0]) == []
     for tag, attributes in page.tags:
         assert tag not in ("img", "iframe", "object", "embed", "form", "base", "video", "audio")
         assert "src" not in attributes
         assert all(not (v or "").startswith(("http", "//")) for v in attributes.values())
         assert tag != "link" or attributes["href"] == "data:,"
         assert not any(name.startswith("on") for name in attributes)
-    assert "@import" not in html.split("</style>")[0]
-    assert "url(" not in html.split("</style>")[0]
+    assert "@import" not in usual.split("</style>")[0]
+    assert "url(" not in usual.split("</style>")[0]
 
 
-def test_only_scripts_with_the_nonce_may_run(make_run: MakeRun) -> None:
+def test_only_scripts_with_the_nonce_may_run(usual: str) -> None:
     """The policy would allow a script that came in with foreign text."""
-    html = Html().render(make_run())
+    [nonce] = set(re.findall(r"script-src 'nonce-([\w=-]+)'", usual))
+    running = [a for tag, a in Page(usual).tags if tag == "script" and a.get("type") is None]
 
-    [nonce] = set(re.findall(r"script-src 'nonce-([\w=-]+)'", html))
-    running = [a for tag, a in Page(html).tags if tag == "script" and a.get("type") is None]
-    assert "unsafe-eval" not in html.split("<style>")[0]
+    assert "unsafe-eval" not in usual.split("<style>")[0]
     assert [nonce] == [a.get("nonce") for a in running]
 
 
@@ -208,8 +210,9 @@ def test_text_of_a_server_stays_text(text: str, hostile_run: Callable[..., Run],
 @pytest.mark.parametrize("text", TEXTS)
 def test_figures_get_no_markup_of_others(text: str, hostile_run: Callable[[str], Run]) -> None:
     """Plotly would draw a class of traffic called '<a href=...>' as a link."""
+    run = hostile_run(text)
     for row in figures.of("run").values():
-        figure = row.draw(hostile_run(text))
+        figure = row.draw(run)
         if isinstance(figure, str):
             continue
         drawn = {"data": [t.to_plotly_json() for t in figure.data], "layout": figure.layout.to_plotly_json()}
@@ -220,15 +223,16 @@ def test_figures_get_no_markup_of_others(text: str, hostile_run: Callable[[str],
         assert "\\u202e" not in found
 
 
-def test_equal_runs_give_equal_bytes(make_run: MakeRun) -> None:
+def test_equal_runs_give_equal_bytes(usual: str, make_run: MakeRun) -> None:
     """A report could not be compared with the one of yesterday, nor kept as a golden file."""
-    assert Html().render(make_run()) == Html().render(make_run())
+    assert usual == Html().render(make_run())
 
 
 def test_data_tables_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
     """A reader of the table would read other numbers than a viewer of the figure."""
+    run = make_run(30, 10)
     for row in figures.of("run").values():
-        figure = row.draw(make_run(30, 10))
+        figure = row.draw(run)
         assert not isinstance(figure, str)
         if figure.layout.meta.get("table") or any(t.type in ("heatmap", "contour") for t in figure.data):
             continue  # bring a table of their own, or consist of chosen cells: tested by themselves
@@ -247,21 +251,19 @@ def test_data_tables_are_short(make_run: MakeRun) -> None:
     tables = [data_table(f) for m in figures.of("run").values() if not isinstance(f := m.draw(run), str)]
 
     assert all(len(t.rows) <= MOST_ROWS for t in tables)
-    assert "every value is in the Parquet files" in Html().render(run)
+    assert "every value is in the Parquet files" in Html(sections=("figures",)).render(run)
 
 
-def test_every_figure_states_its_finding(make_run: MakeRun) -> None:
+def test_every_figure_states_its_finding(usual: str) -> None:
     """A screen reader would say 'image' where others see a result."""
-    page = Page(Html().render(make_run()))
-
-    images = [a for tag, a in page.tags if a.get("role") == "img"]
+    images = [a for tag, a in Page(usual).tags if a.get("role") == "img"]
     assert len(figures.of("run")) == len(images)
     assert all(len(a["aria-label"] or "") > 30 and (a["aria-label"] or "").endswith(".") for a in images)
 
 
-def test_headings_are_in_order(make_run: MakeRun) -> None:
+def test_headings_are_in_order(usual: str) -> None:
     """A screen reader's list of headings would have holes."""
-    levels = [int(tag[1]) for tag in Page(Html().render(make_run())).names() if re.fullmatch(r"h[1-6]", tag)]
+    levels = [int(tag[1]) for tag in Page(usual).names() if re.fullmatch(r"h[1-6]", tag)]
 
     assert levels.count(1) == 1
     assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
@@ -273,14 +275,15 @@ def test_killed_run_says_so(make_run: MakeRun, put) -> None:
     for key in ("summary", "verdict", "fidelity", "warnings"):
         put(run, **{key: None})
 
-    words = " ".join(Page(Html().render(run)).words().split())
+    words = " ".join(Page(Html(sections=("percentiles",)).render(run)).words().split())
     assert "NOT FINISHED: It was killed, or is still running: 240 of 240 planned requests were recorded" in words
     assert "of 240 requests recorded so far met the SLO" in words
 
 
 def test_interrupted_run_says_so(make_run: MakeRun) -> None:
     """A run that Ctrl-C cut short would look like a good one."""
-    words = Page(Html().render(make_run(complete=False, state="interrupted"))).words()
+    html = Html(sections=("percentiles",)).render(make_run(complete=False, state="interrupted"))
+    words = Page(html).words()
 
     assert "INTERRUPTED" in words
     assert "VALID" not in words
@@ -311,7 +314,7 @@ def test_plain_page_holds_the_library_unpacked(make_run: MakeRun, tmp_path: Any)
     bundle = tmp_path / "small.js"
     bundle.write_text("window.Plotly = {react() {}};")
 
-    html = Html(plotly_bundle=str(bundle), plain=True).render(make_run())
+    html = Html(plotly_bundle=str(bundle), plain=True, sections=("figures",)).render(make_run())
     assert "window.Plotly = {react() {}};</script>" in html
     assert 'id="plotly"' not in html
 
@@ -319,7 +322,7 @@ def test_plain_page_holds_the_library_unpacked(make_run: MakeRun, tmp_path: Any)
 def test_missing_bundle_is_one_sentence(make_run: MakeRun) -> None:
     """A wrong path would end in a traceback."""
     with pytest.raises(UsageError, match=r"The plotly bundle 'nowhere\.js' cannot be read: No such file"):
-        Html(plotly_bundle="nowhere.js").render(make_run())
+        Html(plotly_bundle="nowhere.js", sections=("figures",)).render(make_run())
 
 
 @pytest.mark.nightly
