@@ -152,10 +152,11 @@ def _set(options: Mapping[str, Any], *names: str) -> list[str]:
 
 def _trend(
     runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files
-) -> dict[str, Any]:
-    """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
+) -> Mapping[str, Any]:
+    """The answer on a series of nightly runs, which are judged as they are stored, by a rule of their own."""
     from pathlib import Path
 
+    from harness.experiments import answers
     from harness.experiments.compare.trend import trend
 
     folder = options["trend"]
@@ -167,7 +168,7 @@ def _trend(
     other = next((form for form, _ in files.forms if form not in ("html", "markdown", "json")), None)
     if other is not None:
         raise UsageError(f"A trend is written as text, html, markdown or json; there is no {other} of it.")
-    return trend(Path(folder))
+    return answers.encode(trend(Path(folder)))
 
 
 def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> dict[str, Any]:

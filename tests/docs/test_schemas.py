@@ -30,11 +30,12 @@ COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
     "capacity": f"capacity {TRAFFIC} --max-seeds 5",
     "theory": "theory chunking",
+    "trend": "compare --trend series",
     "validate": "validate --against run --backend sim",
     "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
-PRINTED = ("theory", "validate")
+PRINTED = ("trend", "theory", "validate")
 
 
 @pytest.mark.parametrize("kind", answers.TYPES)
@@ -43,8 +44,9 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
 ) -> None:
     """A report that is printed as JSON would differ from the file that it was read from."""
     monkeypatch.chdir(tmp_path)
-    if "--against run" in COMMANDS[kind]:
-        main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", "run"])
+    if kind in ("trend", "validate"):
+        folder = "run" if kind == "validate" else "series/20260105-abc"
+        main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", folder])
         capsys.readouterr()
     stores = [] if kind in PRINTED else ["--quiet", "--no-html", "--out", "made"]
     main([*COMMANDS[kind].split(), "--format", "json", *stores])

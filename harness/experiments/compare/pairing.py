@@ -41,11 +41,17 @@ class Numbers:
     @property
     def info(self) -> RunInfo:
         """The search as a run.json."""
-        return RunInfo.of({} if self.search is None else {key: encode(self.search).get(key) for key in _ALIKE})
+        return RunInfo.of({}) if self.search is None else as_run(self.search)
 
 
 _ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
 """Keys of a search that mean the same in run.json."""
+
+
+def as_run(search: CapacityAnswer) -> RunInfo:
+    """A search as a run.json that holds what is alike in both."""
+    return RunInfo.of({key: encode(search).get(key) for key in _ALIKE})
+
 
 Source: TypeAlias = Run | Numbers
 Point: TypeAlias = tuple[tuple[str, str], ...]
