@@ -9,6 +9,7 @@ from harness.data import codec
 from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.compare.compare_json import CompareAnswer
 from harness.experiments.compare.trend_json import TrendAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
@@ -16,12 +17,20 @@ from harness.experiments.theory.tables import TheoryAnswer
 from harness.experiments.validate.answer import ValidateAnswer
 
 Answer: TypeAlias = (
-    SweepAnswer | CapacityAnswer | PlaceAnswer | TrendAnswer | ValidateAnswer | TheoryAnswer | Mapping[str, Any]
+    SweepAnswer
+    | CapacityAnswer
+    | PlaceAnswer
+    | CompareAnswer
+    | TrendAnswer
+    | ValidateAnswer
+    | TheoryAnswer
+    | Mapping[str, Any]
 )
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
     "capacity": CapacityAnswer,
     "place": PlaceAnswer,
+    "compare": CompareAnswer,
     "trend": TrendAnswer,
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,

@@ -100,7 +100,9 @@ def _key_facts(study: Study, found: Named) -> Iterator[tuple[str, str]]:
 
 def _warnings(study: Study, found: Named) -> Iterator[Notice]:
     yield from _slos(study)
-    names = {str(info.spec.get("workload") or getattr(info, "workload", None)) for info, _ in found.values()}
+    infos = [info for info, _ in found.values()]
+    searched = (info.workload if isinstance(info, CapacityAnswer) else None for info in infos)
+    names = {str(info.spec.get("workload") or name) for info, name in zip(infos, searched, strict=True)}
     if len(names) > 1:
         yield Notice(f"The traffic differs ({clean(', '.join(sorted(names)), 200)}), so the curves do too.")
     yield from _traffic(study)

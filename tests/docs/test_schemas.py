@@ -30,6 +30,7 @@ COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
     "capacity": f"capacity {TRAFFIC} --max-seeds 5",
     "theory": "theory chunking",
+    "compare": "compare --base sim --head sim:policy=vllm-v0 --workload chatbot --requests 40 --pairs 2",
     "trend": "compare --trend series",
     "validate": "validate --against run --backend sim",
     "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
@@ -53,7 +54,7 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
     (tmp_path / "printed.json").write_text(capsys.readouterr().out, encoding="utf-8")
     known = schemas.schema(answers.TYPES[kind])["$defs"][answers.TYPES[kind].__name__]["properties"]
 
-    for file in (tmp_path / "printed.json", *tmp_path.glob("made/*.json")):
+    for file in (tmp_path / "printed.json", *tmp_path.glob(f"made/{kind}.json")):
         read = answers.of(file)
         assert isinstance(read, answers.TYPES[kind])
         assert file.read_text(encoding="utf-8") == json.dumps(answers.encode(read), indent=2) + "\n"
