@@ -34,7 +34,7 @@ def folder_of(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) 
 
 
 def source(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) -> Source | None:
-    """The requests of a side of a pair, all that were sent; None where they cannot be found, or not be told apart."""
+    """The requests of a side of a pair, all that were sent; None where they cannot be found, or are ambiguous."""
     path = folder_of(info, pair, side, beside)
     if path is None or (path / SEARCH).is_file():
         return None

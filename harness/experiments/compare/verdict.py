@@ -269,7 +269,7 @@ INTERIM = (3, 5, 7, 10)
 """Numbers of pairs after which `--pairs auto` makes an interim analysis, and stops where the answer is clear."""
 
 ALPHA_INTERIM = 0.003
-"""Alpha at each of up to four analyses with 1 % in all: 0.99 % in 200,000 draws (tests/perf/pair_looks.py)."""
+"""Alpha at each of up to four analyses with 1 % in all: 0.99 % in 200,000 draws (tests/perf)."""
 
 
 def alpha(analyses: Sequence[int], total: float = ALPHA) -> float:
