@@ -11,6 +11,7 @@ from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare.compare_json import CompareAnswer
 from harness.experiments.compare.trend_json import TrendAnswer
+from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.experiments.theory.tables import TheoryAnswer
@@ -22,6 +23,7 @@ Answer: TypeAlias = (
     | PlaceAnswer
     | CompareAnswer
     | TrendAnswer
+    | FitAnswer
     | ValidateAnswer
     | TheoryAnswer
     | Mapping[str, Any]
@@ -32,6 +34,7 @@ TYPES: dict[str, type[Document]] = {
     "place": PlaceAnswer,
     "compare": CompareAnswer,
     "trend": TrendAnswer,
+    "fit": FitAnswer,
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
 }
