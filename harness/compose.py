@@ -361,9 +361,7 @@ def export_comparison(info: Answer, form: str) -> str:
     """The answer of `bench compare` as junit, or in one of the forms that other tools read (`EXPORTS`)."""
     from reports.answers import exports
 
-    if form == "junit":
-        return exports.junit(answers.encode(info))
-    return str(getattr(exports, form.replace("-", "_"))(answers.encode(info)))
+    return str(getattr(exports, form.replace("-", "_"))(info))
 
 
 def outcome_line(info: Answer) -> str:

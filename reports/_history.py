@@ -1,47 +1,45 @@
 """How a nightly series is written: values, dates, steps, and the letters of its vertical lines."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
+from harness.experiments.compare.trend_json import FactChange, Step, TrendMetric, TrendSeries
 from reports._format import in_unit, number, unit_of, with_unit
-
-Info = Mapping[str, Any]
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_DRAWN = 1000
 """Runs of a series that are drawn, the latest."""
 
 
-def format_value(metric: Info, value: float | None) -> str:
+def format_value(metric: TrendMetric, value: float | None) -> str:
     """A value of the metric with its unit."""
-    return with_unit(value, "req/s" if metric["unit"] == "1/s" else metric["unit"])
+    return with_unit(value, "req/s" if metric.unit == "1/s" else metric.unit)
 
 
 def format_night(at: str, commit: str | None) -> str:
-    """A night with its commit."""
+    """A date with its commit."""
     return f"{at} (commit {commit})" if commit else at
 
 
-def format_step(metric: Info, step: Info) -> tuple[str, str]:
+def format_step(metric: TrendMetric, step: Step) -> tuple[str, str]:
     """What a step did to a metric: ('10% worse', '100 -> 110 ms')."""
-    loss, levels = step["loss_pct"], [step["before"], step["after"]]
-    by = "overloaded" if step["side"] == "worse" else "no longer overloaded"
+    loss, levels = step.loss_pct, [step.before, step.after]
+    by = "overloaded" if step.side == "worse" else "no longer overloaded"
     if loss is not None:
-        by = f"{number(abs(loss), 2)}{' points' if metric['unit'] == 'share' else '%'} {step['side']}"
+        by = f"{number(abs(loss), 2)}{' points' if metric.unit == 'share' else '%'} {step.side}"
     text = " -> ".join("overloaded" if value is None else format_value(metric, value) for value in levels)
-    if metric["unit"] == "s" and None not in levels:
+    if metric.unit == "s" and None not in levels:
         unit = unit_of(levels)
         text = f"{in_unit(levels[0], unit)} -> {in_unit(levels[1], unit)} {unit}"
-    return by, text + ("" if step["ended"] is None else f", back on {step['ended']}")
+    return by, text + ("" if step.ended is None else f", back on {step.ended}")
 
 
-def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str, str, list[Info]]]:
-    """(label, night, changes) of each vertical line in the order of time, of the dates `shown` where they are given.
+def marked(series: TrendSeries, shown: Collection[str] | None = None) -> list[tuple[str, str, list[FactChange]]]:
+    """(label, date, changes) of each vertical line in the order of time, of the dates `shown` where they are given.
 
     The label is a capital where nothing is connected across the line, a small letter where only versions changed.
     """
-    found = [(str(one["night"]), True, one["changed"]) for one in series["breaks"]]
-    found += [(str(one["night"]), False, one["changed"]) for one in series.get("versions") or []]
+    found = [(one.night, True, one.changed) for one in series.breaks]
+    found += [(one.night, False, one.changed) for one in series.versions]
     drawn = [one for one in found if shown is None or one[0] in shown]
     ordered = sorted(drawn, key=lambda one: (one[0], not one[1]))[-len(LETTERS) :]
     return [

@@ -17,8 +17,10 @@ from harness.data.folder import new_folder
 from harness.errors import NotValid, UsageError, no_such
 from harness.experiments.compare import gates, pair_log, refusals
 from harness.experiments.compare.answer import Settings
+from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from harness.experiments.compare.pair_log import WARMUP, Command
 from harness.experiments.compare.runner import Judge, Made, check_enough, run_pairs
+from harness.experiments.compare.trend_json import TrendAnswer
 from harness.metrics import slo
 from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import make_backend, plan
@@ -71,7 +73,7 @@ def checked(options: Mapping[str, Any]) -> Files:
     return Files(options["form"] or "text", tuple(forms))
 
 
-def write(info: Mapping[str, Any], files: Files) -> None:
+def write(info: CompareAnswer | TrendAnswer, files: Files) -> None:
     """Print the answer, and write it in every other form."""
     if not any(path == "-" for _, path in files.forms):
         _terminal.show(files.printed, info)
@@ -83,7 +85,7 @@ def write(info: Mapping[str, Any], files: Files) -> None:
             compose.put(Path(path), rendered)
 
 
-def _render(form: str, info: Mapping[str, Any], path: str = "-") -> str:
+def _render(form: str, info: CompareAnswer | TrendAnswer, path: str = "-") -> str:
     """The answer in a form; the links of a page are relative to where it will stand."""
     if form == "html":
         return compose.answer_page(info, Path() if path == "-" else Path(path))
@@ -160,10 +162,11 @@ def _virtual(base: RunSpec, head: RunSpec) -> bool:
     return one
 
 
-def same_sides(made: Made, gates: Sequence[Mapping[str, Any]]) -> list[str]:
+def same_sides(made: Made, gates: Sequence[GateRow]) -> list[str]:
     """The noise from run to run, by metric, where a set-up is compared with itself."""
-    ratios = [gate for gate in gates if gate.get("scale") == "ratio" and len(gate.get("losses") or ()) > 1]
-    if not made.same or not ratios:
+    losses = {gate.label: [loss for loss in gate.losses if loss is not None] for gate in gates if gate.scale == "ratio"}
+    several = {label: known for label, known in losses.items() if len(known) > 1}
+    if not made.same or not several:
         return []
-    noises = [f"{100 * statistics.stdev(gate['losses']) / 2**0.5:.2g}% ({gate['label']})" for gate in ratios]
+    noises = [f"{100 * statistics.stdev(known) / 2**0.5:.2g}% ({label})" for label, known in several.items()]
     return [f"base is compared with itself: the noise of a run is {', '.join(noises)}, from {len(made.folders)} pairs."]

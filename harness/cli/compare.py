@@ -28,6 +28,8 @@ from harness.values import share
 if TYPE_CHECKING:
     from harness.cli._compare import Files
     from harness.experiments.compare.answer import Settings
+    from harness.experiments.compare.compare_json import CompareAnswer
+    from harness.experiments.compare.trend_json import TrendAnswer
     from harness.options import Given
 
 DECIDING = ("gate", "alpha", "allow_different")
@@ -136,6 +138,7 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     files = _compare.checked(options)
     of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
     query = given({name: value for name, value in options.items() if name in of_a_run})
+    info: CompareAnswer | TrendAnswer
     if options["trend"] is not None:
         info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, files)
     elif options["base"] or options["head"] or options["run"]:
@@ -143,7 +146,7 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     else:
         info = _stored(runs, options, query, config)
     _compare.write(info, files)
-    return int(info["exit_code"])
+    return info.exit_code
 
 
 def _set(options: Mapping[str, Any], *names: str) -> list[str]:
@@ -152,9 +155,7 @@ def _set(options: Mapping[str, Any], *names: str) -> list[str]:
     return [name for name, value in values.items() if value is not None and value is not False and value != ()]
 
 
-def _trend(
-    runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files
-) -> dict[str, Any]:
+def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files) -> TrendAnswer:
     """The answer on a series of nightly runs, scored as they are stored, by a rule of its own."""
     from pathlib import Path
 
@@ -172,7 +173,7 @@ def _trend(
     return trend(Path(folder))
 
 
-def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> dict[str, Any]:
+def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> CompareAnswer:
     """The answer on runs that are there."""
     from harness.cli import _compare
     from harness.errors import NotValid
@@ -195,10 +196,11 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, confi
     return answer.compare(matched, settings, base=runs[0], head=runs[1])
 
 
-def _made(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> dict[str, Any]:
+def _made(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> CompareAnswer:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import compose, configs
     from harness.cli import _compare, _terminal
+    from harness.data.codec import encode
     from harness.data.storage import write_json
     from harness.errors import first_of
     from harness.experiments.compare.pair_log import shown
@@ -212,10 +214,12 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], query: Given, config:
     made = _compare.made(options, query, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=made.alpha))
-    info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
-    info["notes"] += _compare.same_sides(made, info["gates"])
-    info["exit_code"] = first_of(made.exit_code or 0, info["exit_code"])
-    write_json(made.out / "compare.json", info)
+    info = compared(base=base, head=head, attempts=made.attempts, interim=made.interim, notes=made.notes)
+    info = info.change(
+        notes=[*info.notes, *_compare.same_sides(made, info.gates)],
+        exit_code=first_of(made.exit_code or 0, info.exit_code),
+    )
+    write_json(made.out / "compare.json", encode(info))
     if not options["no_html"]:
         compose.write_answer_page(info, made.out, say)
     return info
@@ -233,12 +237,12 @@ def _judge(settings: Settings) -> Callable[[Sequence[tuple[Path, Path]], float],
     """A function that returns the verdict on the pairs so far."""
 
     def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> str:
-        return str(_answered(folders, replace(settings, alpha=alpha))()["verdict"])
+        return _answered(folders, replace(settings, alpha=alpha))().verdict
 
     return judge
 
 
-def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Callable[..., dict[str, Any]]:
+def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Callable[..., CompareAnswer]:
     """What compares the two sides that each pair of folders holds."""
     from functools import partial
 

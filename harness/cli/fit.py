@@ -7,6 +7,7 @@ from click.core import ParameterSource
 
 from harness.cli._options import COUNT, SEED, Value, formats
 from harness.errors import UsageError
+from harness.experiments.fit.fit_json import FitAnswer
 
 OWN = {
     "--steps": ("gaps",),
@@ -78,7 +79,7 @@ def _answer(
     *, steps: tuple[str, ...], requests: tuple[str, ...], url: str | None, users: tuple[int, ...], most_tokens: int,
     backend: str, latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...],
     holdout: float, gaps: bool, seed: int,
-) -> dict[str, Any]:  # fmt: skip
+) -> FitAnswer:  # fmt: skip
     from pathlib import Path
 
     from harness.cli import _terminal

@@ -9,16 +9,32 @@ from harness.data import codec
 from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.compare.compare_json import CompareAnswer
+from harness.experiments.compare.trend_json import TrendAnswer
+from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.experiments.theory.tables import TheoryAnswer
 from harness.experiments.validate.answer import ValidateAnswer
 
-Answer: TypeAlias = SweepAnswer | CapacityAnswer | PlaceAnswer | ValidateAnswer | TheoryAnswer | Mapping[str, Any]
+Answer: TypeAlias = (
+    SweepAnswer
+    | CapacityAnswer
+    | PlaceAnswer
+    | CompareAnswer
+    | TrendAnswer
+    | FitAnswer
+    | ValidateAnswer
+    | TheoryAnswer
+    | Mapping[str, Any]
+)
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
     "capacity": CapacityAnswer,
     "place": PlaceAnswer,
+    "compare": CompareAnswer,
+    "trend": TrendAnswer,
+    "fit": FitAnswer,
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
     "policy": TheoryAnswer,

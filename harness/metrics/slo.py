@@ -183,7 +183,7 @@ def restored(info: RunInfo | StoredSlo) -> Slo:
         return parse(kept.text or "", goal=goal)
     for bound in kept.bounds:
         if bound.metric not in metrics():
-            raise no_such("metric", bound.metric, metrics(), "The run was asked to keep a bound on it.")
+            raise no_such("metric", bound.metric, metrics(), "The SLO of the run has a bound on it.")
     return Slo(tuple(Bound(b.metric, float(b.limit), b.tag, b.percentile) for b in kept.bounds), goal)
 
 

@@ -1,7 +1,7 @@
-"""A rule for series of nights: a step, not one bad night.
+"""A rule for nightly series: a step, not one bad run.
 
 A value is suspect when it is worse than the median of the last 7 by more than 5 % and by more than 3 robust standard
-deviations of the last 14; so many suspect nights in a row are a step. While one is suspected the reference is frozen.
+deviations of the last 14; so many suspect values in a row are a step. While one is suspected the reference is frozen.
 """
 
 import math
@@ -19,14 +19,14 @@ State = Literal["few", "steady", "suspect", "worse", "better"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a value is a step: `least` as a share of the reference (or as it is), on so many `nights` in a row.
+    """When a value is a step: `least` as a share of the reference (or as it is), on so many values `in_a_row`.
 
     `reference` values give the reference, `spread` values the scatter, of which `sds` robust standard deviations
-    are allowed. After `settled` nights at a new level, that is the reference.
+    are allowed. After `settled` values at a new level, that is the reference.
     """
 
     least: float = 0.05
-    nights: int = 2
+    in_a_row: int = 2
     sds: float = 3.0
     reference: int = 7
     spread: int = 14
@@ -34,7 +34,7 @@ class Rule:
     relative: bool = True
 
 
-EXACT = Rule(least=1e-9, nights=1, reference=1, settled=1)
+EXACT = Rule(least=1e-9, in_a_row=1, reference=1, settled=1)
 """For a virtual clock: any other value is a step."""
 
 
@@ -119,7 +119,7 @@ class Watch:
             return "steady"
         self._side = side
         self._apart.append(value)
-        if len(self._apart) < self.rule.nights:
+        if len(self._apart) < self.rule.in_a_row:
             return "suspect"
         self.steps.append(Found(side, len(self.judged) + 1 - len(self._apart), len(self.judged), reference))
         self._settle()
@@ -135,7 +135,7 @@ class Watch:
             return step.side
         if side is None:
             self._back.append(value)
-        if side is None and len(self._back) < self.rule.nights:
+        if side is None and len(self._back) < self.rule.in_a_row:
             return step.side
         step.open, step.ended = False, len(self.judged) - len(self._back) + (side is None)
         self._level += self._back
@@ -143,7 +143,7 @@ class Watch:
         return "steady" if side is None else self._closed(value, side, step.reference)
 
     def _settle(self) -> None:
-        """After enough nights the new level is the reference."""
+        """After enough values the new level is the reference."""
         if len(self._apart) >= self.rule.settled:
             self.steps[-1].open = False
             self._level, self._apart = self._apart, []

@@ -7,24 +7,24 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+
+from msgspec import UnsetType, structs
 
 from harness.data.codec import from_facts
 from harness.data.run_json import Workload
 from harness.experiments.compare import gates, wording
+from harness.experiments.compare.compare_json import CachedShares, CompareAnswer, ComparedPair, Difference, GateRow, Row
 from harness.metrics.measure import placed
 from harness.stats.paired import ALPHA
 from reports import _format, figures
 from reports._format import clean, number, option, quoted, sentence, share, with_unit
-from reports._system import Facts, first, flat, in_use, part, source, system
+from reports._system import Facts, first, flat, in_use, source, system
 from reports.document import Cell, Document, Figure, Finding, Notice, Section, Table
 
 if TYPE_CHECKING:
     from reports.comparison import Comparison
-
-Info = Mapping[str, Any]
-Row = Mapping[str, Any]
 
 MARKS = {
     "regressed": ("REGRESSED", False),
@@ -61,25 +61,25 @@ DEFINITIONS = (
 FIGURE_SECTIONS = {"losses": "Losses", "curves": "SLO attainment", "pairs": "Pairs and their requests"}
 
 
-def document(info: Info, path: Path | None = None) -> Document:
-    """The report of a comparison whose compare.json is `info`; its runs are looked for from `path`, where it is."""
+def document(info: CompareAnswer, path: Path | None = None) -> Document:
+    """The report of a comparison; its runs are looked for from `path`, where it is stored."""
     found = None
     if path is not None:
         from reports import comparison  # reads the runs
 
         found = comparison.of(info, path)
-    mark, good = MARKS[info["verdict"]]
-    text = clean(info["text"], 4000)
-    rests = (_rests_on(info, found),) if info["gates"] else ()
+    mark, good = MARKS[info.verdict]
+    text = clean(info.text, 4000)
+    rests = (_rests_on(info, found),) if info.gates else ()
     return Document(
-        title=f"{clean(info['head']['label'], 80)} against {clean(info['base']['label'], 80)}",
+        title=f"{clean(info.head.label, 80)} against {clean(info.base.label, 80)}",
         subtitle=_subtitle(info),
         mark=mark,
         good=good,
         findings=(Finding(text[:1].upper() + text[1:], good, rests),),
         key_facts=tuple(_key_facts(info, found)),
-        warnings=tuple(Notice(sentence(each["message"], 600), sentence(each.get("remedy"), 600))
-                       for each in info["warnings"]),
+        warnings=tuple(Notice(sentence(each.message, 600), sentence(each.remedy, 600))
+                       for each in info.warnings),
         sections=tuple(section for section in _sections(info, found) if section.blocks),
         commands=() if found is None else (_repeat(info, found.folder),),
         used=_used(info),
@@ -87,55 +87,54 @@ def document(info: Info, path: Path | None = None) -> Document:
     )  # fmt: skip
 
 
-def _subtitle(info: Info) -> str:
+def _subtitle(info: CompareAnswer) -> str:
     """Of how many pairs in which order the verdict is."""
-    valid = [pair for pair in info["pairs"] if pair["valid"]]
-    every = {pair["pair"] for pair in info["pairs"]}
-    order = " ".join(" ".join(pair["order"]) for pair in valid[:2] if pair.get("order"))
+    valid = [pair for pair in info.pairs if pair.valid]
+    every = {pair.pair for pair in info.pairs}
+    order = " ".join(" ".join(pair.order) for pair in valid[:2] if pair.order)
     parts = [
         f"pairs: {len(every)}",
-        f"valid: {len({pair['pair'] for pair in valid})}",
+        f"valid: {len({pair.pair for pair in valid})}",
         f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
-        "exact" if info["mode"] == "exact" else f"alpha {100 * info['alpha']:g}%",
+        "exact" if info.mode == "exact" else f"alpha {100 * info.alpha:g}%",
     ]
     return ", ".join(filter(None, parts))
 
 
-def _rests_on(info: Info, found: Comparison | None) -> str:
-    if info["mode"] == "exact":
+def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
+    if info.mode == "exact":
         return RESTS_ON["exact"]
     if found is not None and found.searches:
         return RESTS_ON["searched"]
-    same = all(each["field"] != "schedule" for each in (*info["refused"], *info["allowed_differences"]))
-    known = same and all(pair.get("schedule_hash") for pair in info["pairs"] if pair["valid"])
+    known = info.same_requests and all(pair.schedule_hash for pair in info.pairs if pair.valid)
     return RESTS_ON["paired" if known else "unknown"]
 
 
-def _key_facts(info: Info, found: Comparison | None) -> Iterator[tuple[str, str]]:
+def _key_facts(info: CompareAnswer, found: Comparison | None) -> Iterator[tuple[str, str]]:
     for side in ("base", "head"):
-        yield side.capitalize(), clean(info[side]["label"], 300)
-    if info["slo"]:
-        yield "SLO", f"{clean(info['slo'], 300)}, goal {option(100 * info['goal'])}%"
-    workload = {key: value for key, value in part(info, "workload").items() if key != "rate_rps"}
+        yield side.capitalize(), clean(info.on(side).label, 300)
+    if info.slo:
+        yield "SLO", f"{clean(info.slo, 300)}, goal {option(100 * info.goal)}%"
+    workload = {key: value for key, value in (info.workload or {}).items() if key != "rate_rps"}
     if text := ", ".join(filter(None, (first(workload, "name"), *source(from_facts(Workload, workload), {})))):
         yield "Workload", text
-    backends = [info[side]["system"] for side in ("base", "head")]
+    backends = [info.base.system, info.head.system]
     systems = [system(backend, {}) or first(backend, "backend", "name") or "" for backend in backends]
     names = ("System",) if systems[0] == systems[1] else ("System of the base", "System of the head")
     yield from ((name, text) for name, text in zip(names, systems, strict=False) if text)
     yield from found.floors if found is not None else ()
 
 
-def _sections(info: Info, found: Comparison | None) -> Iterator[Section]:
+def _sections(info: CompareAnswer, found: Comparison | None) -> Iterator[Section]:
     most = MOST_PRINTED if found is None else MOST_ROWS
     drawn: dict[str, list[Figure]] = {key: [] for key in FIGURE_SECTIONS}
-    if found is not None and info["gates"]:
+    if found is not None and info.gates:
         for name, row in figures.of("compare").items():
             drawn[row.section].append(Figure(name, row.title, partial(row.draw, found)))
-    refused = [(clean(stop["field"], 40), clean(stop["message"], 600)) for stop in info["refused"]]
+    refused = [(clean(stop.field, 40), clean(stop.message, 600)) for stop in info.refused]
     yield Section("refusals", "Why the runs cannot be compared",
                   _table("refused because", ("field", "what was found"), refused, most, left=2))  # fmt: skip
-    yield Section("losses", FIGURE_SECTIONS["losses"], (*_measured(info, info["gates"], most), *drawn["losses"]))
+    yield Section("losses", FIGURE_SECTIONS["losses"], (*_measured(info, info.gates, most), *drawn["losses"]))
     yield Section("limits", "Limits of the gates", _limits(info, most), detail=True)
     yield Section("curves", FIGURE_SECTIONS["curves"], tuple(drawn["curves"]), detail=True)
     if found is not None:
@@ -143,7 +142,7 @@ def _sections(info: Info, found: Comparison | None) -> Iterator[Section]:
     yield Section("parting", "Where the simulations part", tuple(_parting(info)))
     yield Section("differences", "What differs", tuple(_differences(info, most)))
     yield Section("shown", "Not gated", tuple(_measured(info, shown(info), most, gated=False)))
-    yield Section("notes", "Notes", (*(clean(note, 600) for note in info["notes"]), *_invalid(info, most)))
+    yield Section("notes", "Notes", (*(clean(note, 600) for note in info.notes), *_invalid(info, most)))
     if found is not None:
         yield Section("runs", "Pairs", tuple(_pairs(info, found.folder)), detail=True)
 
@@ -156,58 +155,66 @@ def _table(
     return (Table(f"{caption}{cut}", tuple(heads), tuple(rows[:most]), left, words),) if rows else ()
 
 
-def _measured(info: Info, rows: Sequence[Row], most: int, *, gated: bool = True) -> tuple[Table, ...]:
+def _measured(info: CompareAnswer, rows: Sequence[Row], most: int, *, gated: bool = True) -> tuple[Table, ...]:
     """Rows of metrics; of simulators the range over the pairs, of all others bounds and what would have been found."""
-    exact, several = info["mode"] == "exact", any(len(row["losses"]) > 1 and any(row["losses"]) for row in rows)
+    exact, several = info.mode == "exact", any(len(row.losses) > 1 and any(row.losses) for row in rows)
     columns: dict[str, Callable[[Row], str | Cell]] = {
-        "base": lambda row: with_unit(row["base"], row["unit"]),
-        "head": lambda row: with_unit(row["head"], row["unit"]),
+        "base": lambda row: with_unit(row.base, row.unit),
+        "head": lambda row: with_unit(row.head, row.unit),
         "change": lambda row: _change(row, exact=exact),
     }
     if exact and several:
-        columns["over the pairs"] = lambda row: _spread(row) if any(row["losses"]) else "-"
+        columns["over the pairs"] = lambda row: _spread(row) if any(row.losses) else "-"
     if not exact:
-        if any(row["low_pct"] is not None for row in rows):
-            columns[f"{100 * (1 - info['alpha']):.4g}% bounds"] = _bounds
+        if any(row.bounds_pct for row in rows):
+            columns[f"{100 * (1 - info.alpha):.4g}% bounds"] = _bounds
         columns["MDE"] = _mde
     if gated:
-        columns["verdict"] = lambda row: Cell(str(row["verdict"]), good=MARKS.get(row["verdict"], ("", None))[1])
+        columns["verdict"] = _verdict
     return _by_metric("gates" if gated else "not gated", columns, rows, most)
 
 
-def _limits(info: Info, most: int) -> tuple[Table, ...]:
-    """What each gate asks, and what it would take to know more."""
-    columns: dict[str, Callable[[Row], str | Cell]] = {
-        "ignored up to": lambda row: f"{row['min_effect_pct']:g}{_unit(row)}",
-        "must be found from": lambda row: f"{row['must_detect_pct']:g}{_unit(row)}",
+def _verdict(row: Row) -> Cell:
+    assert isinstance(row, GateRow)
+    return Cell(row.verdict, good=MARKS[row.verdict][1])
+
+
+def _limits(info: CompareAnswer, most: int) -> tuple[Table, ...]:
+    """The limits of each gate, and what it would take to know more."""
+    columns: dict[str, Callable[[GateRow], str | Cell]] = {
+        "ignored up to": lambda row: f"{row.min_effect_pct:g}{_unit(row)}",
+        "must be found from": lambda row: f"{row.must_detect_pct:g}{_unit(row)}",
         "pairs needed": _needed,
-        "p (paired t)": lambda row: "-" if row["p"] is None else _format.probability(row["p"]),
-        "p (sign flips)": lambda row: "-" if row["p_signflip"] is None else _format.probability(row["p_signflip"]),
+        "p (paired t)": lambda row: "-" if row.p is None else _format.probability(row.p),
+        "p (sign flips)": lambda row: "-" if row.p_signflip is None else _format.probability(row.p_signflip),
     }
-    return _by_metric("limits of the gates", columns, info["gates"], most) if info["mode"] == "paired" else ()
+    return _by_metric("limits of the gates", columns, info.gates, most) if info.mode == "paired" else ()
+
+
+R = TypeVar("R", bound=Row)
 
 
 def _by_metric(
-    caption: str, columns: Mapping[str, Callable[[Row], str | Cell]], rows: Sequence[Row], most: int
+    caption: str, columns: Mapping[str, Callable[[R], str | Cell]], rows: Sequence[R], most: int
 ) -> tuple[Table, ...]:
     """A row per metric, and per point where there are several."""
-    names: dict[str, Callable[[Row], str]] = {}
-    if any(row["point"] for row in rows):
-        names["at"] = lambda row: clean(wording.where(row), 120)
-    names["metric"] = lambda row: clean(row["label"], 120)
+    names: dict[str, Callable[[R], str]] = {}
+    if any(row.point for row in rows):
+        names["at"] = lambda row: clean(wording.where(row.point), 120)
+    names["metric"] = lambda row: clean(row.label, 120)
     printed = [tuple(cell(row) for cell in (*names.values(), *columns.values())) for row in rows]
     return _table(caption, (*names, *columns), printed, most, len(names), words=int("verdict" in columns))
 
 
 def _change(row: Row, *, exact: bool) -> str:
     """The change in percent or points; '~' where it is not significant, which a simulator does not know."""
-    if row["change_pct"] is None or row.get("endless"):
+    if row.change_pct is None or row.endless:
         return "-"
-    if exact and not any(row["losses"]):
+    if exact and not any(row.losses):
         return "same"
-    if not exact and (row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]):
+    if not exact and not row.is_significant:
         return "~"
-    return f"{wording.percent(row['change_pct'], signed=True)}{_unit(row)}"
+    return f"{wording.percent(row.change_pct, signed=True)}{_unit(row)}"
 
 
 def _spread(row: Row) -> str:
@@ -216,79 +223,79 @@ def _spread(row: Row) -> str:
 
 def _bounds(row: Row) -> str:
     """The bounds of the change; none where nothing changed at all."""
-    if row["low_pct"] is None or not any(row["losses"]):
+    if row.bounds_pct is None or not any(row.losses):
         return "-"
-    low, high = (wording.percent(row[end], signed=True) for end in ("low_pct", "high_pct"))
+    low, high = (wording.percent(end, signed=True) for end in row.bounds_pct)
     return f"{low} .. {high}{_unit(row)}"
 
 
 def _unit(row: Row) -> str:
-    return " pts" if row["scale"] == "difference" else "%"
+    return " pts" if row.scale == "difference" else "%"
 
 
 def _mde(row: Row) -> str:
-    if row["mde_pct"] is None or not any(row["losses"]):
+    if row.mde_pct is None or not any(row.losses):
         return "-"
-    large = row["mde_pct"] > wording.MOST_PCT
-    return f"{f'>{wording.MOST_PCT:,}' if large else number(row['mde_pct'], 2)}{_unit(row)}"
+    large = row.mde_pct > wording.MOST_PCT
+    return f"{f'>{wording.MOST_PCT:,}' if large else number(row.mde_pct, 2)}{_unit(row)}"
 
 
-def _needed(row: Row) -> str:
-    if row["mde_pct"] is None:
+def _needed(row: GateRow) -> str:
+    if row.mde_pct is None:
         return "-"
-    return "more than 1,000" if row["pairs_needed"] is None else f"{row['pairs_needed']:,}"
+    return "more than 1,000" if row.pairs_needed is None else f"{row.pairs_needed:,}"
 
 
-def shown(info: Info) -> list[Row]:
+def shown(info: CompareAnswer) -> list[Row]:
     """The rows that decide nothing, where there is one point; those of a sweep are in the JSON.
 
     Of all that is in the JSON the rates, what each metric has `compared`, and every number that a command printed.
     """
-    rows = [row for row in info["shown"] if not row["point"]]
+    rows = [row for row in info.shown if not row.point]
     latencies = [
         metric.name if at == "mean" else f"{at}:{metric.name}" for metric in placed() for at in metric.compared or ()
     ]
     ours = ("output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", *latencies, "failed")
     beginnings = ("p50:", "p90:", "p99:", *gates.compared(), "token_goodput_tps", "attainment of ")  # of names we know
-    foreign = [row for row in rows if not row["metric"].startswith(beginnings) and row["metric"] not in ours]
-    return [*(row for name in ours for row in rows if row["metric"] == name), *foreign]
+    foreign = [row for row in rows if not row.metric.startswith(beginnings) and row.metric not in ours]
+    return [*(row for name in ours for row in rows if row.metric == name), *foreign]
 
 
-def _parting(info: Info) -> Iterator[Table]:
+def _parting(info: CompareAnswer) -> Iterator[Table]:
     """The first request and the first step that differ between two simulated runs."""
-    exact = info["exact"]
-    if not exact or exact["identical"]:
+    exact = info.exact
+    if not exact or exact.identical:
         return
     rows = []
-    for name, key, due in (("request", "request_id", "scheduled_s"), ("step", "step", "start_s")):
-        if differing := exact[f"first_{name}"]:
-            at = "-" if differing.get(due) is None else option(differing[due], 9)
-            item = f"[{differing['item']}]" if "item" in differing else ""
-            sides = (clean(differing[side], 60) for side in ("base", "head"))
-            rows.append((f"first {name}", clean(differing[key]), at, f"{clean(differing['column'])}{item}", *sides))
-    caption = f"{exact['requests_differ']:,} of {exact['requests']:,} requests differ; where pair {exact['pair']} parts"
+    for name, found in (("request", exact.first_request), ("step", exact.first_step)):
+        if found is not None:
+            place, due_s = (found.request_id, found.scheduled_s) if name == "request" else (found.step, found.start_s)
+            at = option(due_s, 9) if isinstance(due_s, int | float) else "-"
+            column = clean(found.column) + ("" if isinstance(found.item, UnsetType) else f"[{found.item}]")
+            rows.append((f"first {name}", clean(place), at, column, clean(found.base, 60), clean(found.head, 60)))
+    caption = f"{exact.requests_differ:,} of {exact.requests:,} requests differ; where pair {exact.pair} parts"
     yield Table(caption, ("what differs", "id", "due or begun at (s)", "column", "base", "head"), tuple(rows), left=6)
 
 
-def _differences(info: Info, most: int) -> Iterator[Table | str]:
+def _differences(info: CompareAnswer, most: int) -> Iterator[Table | str]:
     """Everything recorded in which the sides differ; what must be equal and was allowed to differ first."""
-    noted = {**{_difference(each): "-" for each in info["differences"]}}
-    allowed = {_difference(each): "allowed by --allow-different" for each in info["allowed_differences"]}
+    noted = {**{_difference(each): "-" for each in info.differences}}
+    allowed = {_difference(each): "allowed by --allow-different" for each in info.allowed_differences}
     rows = [(*fact, note) for fact, note in {**allowed, **noted, **allowed}.items()]
     heads = ("field", "base", "head", "note")
     yield from _table("facts that are not the same on both sides", heads, rows, most, left=4)
-    if not rows and info["pairs"]:
-        code = info["exact"] and not info["exact"]["identical"]
+    if not rows and info.pairs:
+        code = info.exact and not info.exact.identical
         yield f"{NOTHING_RECORDED}{'; the code or the data files of bench have changed' if code else ''}."
 
 
-def _difference(each: Info) -> tuple[str, str, str]:
-    return clean(each["field"], 80), clean(each["base"], 300), clean(each["head"], 300)
+def _difference(each: Difference) -> tuple[str, str, str]:
+    return clean(each.field, 80), clean(each.base, 300), clean(each.head, 300)
 
 
 def _changed(found: Comparison) -> tuple[Table, ...]:
     """How many requests met the SLO on both sides, on one, on none; a row for each pair."""
-    if not (found.contrasts and found.contrasts[0].sides[0].bounds and found.same_requests):
+    if not (found.contrasts and found.contrasts[0].sides[0].bounds and found.info.same_requests):
         return ()
     rows = [
         (f"pair {each.pair}", f"{each.requests:,}",
@@ -302,49 +309,49 @@ def _changed(found: Comparison) -> tuple[Table, ...]:
     )
 
 
-def _invalid(info: Info, most: int) -> tuple[Table, ...]:
+def _invalid(info: CompareAnswer, most: int) -> tuple[Table, ...]:
     """Attempts at a pair that do not count."""
-    again = {pair["pair"] for pair in info["pairs"] if pair["valid"]}
+    again = {pair.pair for pair in info.pairs if pair.valid}
     rows = [
-        (clean(pair["pair"], 40), "made again" if pair["pair"] in again else "not valid", _why(pair))
-        for pair in info["pairs"]
-        if not pair["valid"]
+        (clean(pair.pair, 40), "made again" if pair.pair in again else "not valid", _why(pair))
+        for pair in info.pairs
+        if not pair.valid
     ]
     return _table("pairs that do not count", ("pair", "state", "reason"), rows, most, left=3)
 
 
-def _why(pair: Info) -> str:
-    return clean("; ".join(pair.get("reasons") or [pair.get("why") or "a run is not valid"]), 400)
+def _why(pair: ComparedPair) -> str:
+    return clean("; ".join(pair.problems or ["a run is not valid"]), 400)
 
 
-def _pairs(info: Info, folder: Path) -> tuple[Table, ...]:
+def _pairs(info: CompareAnswer, folder: Path) -> tuple[Table, ...]:
     """Every pair, or attempt at one, with links to its runs where they are still there; columns without values go."""
-    columns: dict[str, Callable[[Info], str | Cell]] = {
-        "pair": lambda pair: clean(pair["pair"], 40),
-        "at": lambda pair: clean(wording.where({"point": pair.get("point") or {}}), 120) or "-",
-        "seed": lambda pair: "-" if pair.get("seed") is None else clean(pair["seed"], 40),
-        "order": lambda pair: clean(pair.get("order") or "-", 20),
+    columns: dict[str, Callable[[ComparedPair], str | Cell]] = {
+        "pair": lambda pair: clean(pair.pair, 40),
+        "at": lambda pair: clean(wording.where(pair.point or {}), 120) or "-",
+        "seed": lambda pair: "-" if pair.seed is None else clean(pair.seed, 40),
+        "order": lambda pair: clean(pair.order or "-", 20),
         "base run": lambda pair: _run(info, pair, "base", folder),
         "head run": lambda pair: _run(info, pair, "head", folder),
         "state": _state,
-        "schedule": lambda pair: clean(str(pair.get("schedule_hash") or "-")[:12], 20),
-        "measured from (s)": lambda pair: "-" if pair.get("cut_s") is None else number(pair["cut_s"]),
-        "cached prompt tokens, base": lambda pair: share((pair.get("cached") or {}).get("base")),
-        "cached prompt tokens, head": lambda pair: share((pair.get("cached") or {}).get("head")),
+        "schedule": lambda pair: clean(str(pair.schedule_hash or "-")[:12], 20),
+        "measured from (s)": lambda pair: number(pair.cut_s) if isinstance(pair.cut_s, int | float) else "-",
+        "cached prompt tokens, base": lambda pair: share((pair.cached or CachedShares()).base),
+        "cached prompt tokens, head": lambda pair: share((pair.cached or CachedShares()).head),
     }
-    cells = {head: [cell(pair) for pair in info["pairs"]] for head, cell in columns.items()}
+    cells = {head: [cell(pair) for pair in info.pairs] for head, cell in columns.items()}
     used = {head: column for head, column in cells.items() if set(column) - {"-"}}
     names = sum(head in used for head in [*columns][:8])
     return _table("pairs of runs", tuple(used), [*zip(*used.values(), strict=True)], MOST_ROWS, left=names)
 
 
-def _state(pair: Info) -> Cell:
-    if not pair["valid"]:
+def _state(pair: ComparedPair) -> Cell:
+    if not pair.valid:
         return Cell(f"not valid: {_why(pair)}", good=False)
-    return Cell(f"valid{', made again' if pair.get('repeated') else ''}")
+    return Cell(f"valid{', made again' if pair.repeated else ''}")
 
 
-def _run(info: Info, pair: Info, side: str, folder: Path) -> Cell:
+def _run(info: CompareAnswer, pair: ComparedPair, side: str, folder: Path) -> Cell:
     """The path of a run, with a relative link to its page where it has one, else to its folder, if it is there."""
     from reports.comparison import _runs
 
@@ -353,55 +360,56 @@ def _run(info: Info, pair: Info, side: str, folder: Path) -> Cell:
     if found is not None and found.is_dir():
         page = "report.html" if (found / "report.html").is_file() else ""
         link = f"./{quote(os.path.relpath(found, folder), safe='/=,+')}/{page}"
-    return Cell(clean(pair.get(f"{side}_run") or "-", 120), link=link)
+    return Cell(clean(pair.run(side) or "-", 120), link=link)
 
 
-def _repeat(info: Info, folder: Path) -> str:
+def _repeat(info: CompareAnswer, folder: Path) -> str:
     """What gives the same answer again from stored runs; of pairs that were made, their folder."""
-    if any(pair.get("order") for pair in info["pairs"]):
+    if any(pair.order for pair in info.pairs):
         return f"bench report {quoted(folder)}"
-    words = ["bench", "compare", *(clean(info[side]["label"], None) for side in ("base", "head"))]
-    if info.get("rescored") and info["slo"]:
-        words += ["--slo", clean(info["slo"], None), "--goal", f"{option(100 * info['goal'])}%"]
-    for name, text in (("--warmup", info.get("warmup")), ("--gate", _gates(info))):
+    words = ["bench", "compare", *(clean(side.label, None) for side in (info.base, info.head))]
+    if info.rescored and info.slo:
+        words += ["--slo", clean(info.slo, None), "--goal", f"{option(100 * info.goal)}%"]
+    for name, text in (("--warmup", info.warmup), ("--gate", _gates(info))):
         words += [name, clean(text, None)] if text else []
-    words += ["--alpha", f"{100 * info['alpha']:g}%"] if info["alpha"] != ALPHA else []
-    allowed = dict.fromkeys(each["field"] for each in info["allowed_differences"])
+    words += ["--alpha", f"{100 * info.alpha:g}%"] if info.alpha != ALPHA else []
+    allowed = dict.fromkeys(each.field for each in info.allowed_differences)
     words += ["--allow-different", ",".join(map(str, allowed))] if allowed else []
     return shlex.join(words)
 
 
-def _gates(info: Info) -> str:
+def _gates(info: CompareAnswer) -> str:
     """The gates as an option takes them, where they are not the default ones."""
-    once = {row["metric"]: row for row in info["gates"]}
-    names = [*once, *(row["metric"] for row in info["shown"])]
-    usual = gates.exact() if info["mode"] == "exact" else gates.defaults(names)
+    once = {row.metric: row for row in info.gates}
+    names = [*once, *(row.metric for row in info.shown)]
+    usual = gates.exact() if info.mode == "exact" else gates.defaults(names)
     limits = {gate.quantity.name: (100 * gate.min_effect, 100 * gate.must_detect) for gate in usual}
-    if all(limits.get(name) == (row["min_effect_pct"], row["must_detect_pct"]) for name, row in once.items()):
+    if all(limits.get(name) == (row.min_effect_pct, row.must_detect_pct) for name, row in once.items()):
         return ""
     return ",".join(
-        f"{name}={row['min_effect_pct']:g}%:{row['must_detect_pct']:g}%"
-        + ("" if gates.quantity(name).unit else f":{row['better']}")
+        f"{name}={row.min_effect_pct:g}%:{row.must_detect_pct:g}%"
+        + ("" if gates.quantity(name).unit else f":{row.better}")
         for name, row in once.items()
     )
 
 
-def _used(info: Info) -> Facts:
-    rows = [("alpha, one-sided", f"{100 * info['alpha']:g}%")]
-    if info["looks"]:
-        rows.append(("interim analyses after", f"{', '.join(map(str, info['looks']))} pairs"))
-    rows += [(f"version of {clean(name, 40)}", clean(text, 80)) for name, text in part(info, "versions").items()]
-    rows += [(f"workload: {name}", text) for name, text in flat(part(info, "workload"))]
+def _used(info: CompareAnswer) -> Facts:
+    rows = [("alpha, one-sided", f"{100 * info.alpha:g}%")]
+    if info.interim:
+        rows.append(("interim analyses after", f"{', '.join(map(str, info.interim))} pairs"))
+    rows += [(f"version of {clean(name, 40)}", clean(text, 80)) for name, text in info.versions.items()]
+    rows += [(f"workload: {name}", text) for name, text in flat(info.workload or {})]
     for side in ("base", "head"):
-        rows += [(f"{side}, system: {name}", text) for name, text in flat(info[side]["system"])]
+        rows += [(f"{side}, system: {name}", text) for name, text in flat(info.on(side).system)]
     return tuple(rows)
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
+def rows(info: CompareAnswer) -> Iterator[dict[str, Any]]:
     """A row per metric at each point, times in seconds, shares from 0 to 1, changes in percent: the form csv."""
     fields = (
         "base", "head", "change_pct", "low_pct", "high_pct", "mde_pct", "p", "p_signflip", "pairs", "pairs_needed",
         "min_effect_pct", "must_detect_pct", "verdict",
     )  # fmt: skip
-    for row in (*info["gates"], *info["shown"]):
-        yield {**row["point"], "metric": row["metric"], "unit": row["unit"], **{name: row.get(name) for name in fields}}
+    for row in info.rows:
+        values = structs.asdict(row)
+        yield {**row.point, **{name: values.get(name) for name in ("metric", "unit", *fields)}}

@@ -8,136 +8,136 @@ The answer of `bench compare` as JUnit XML: a test case for each gate.
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from harness.experiments.compare import wording
+from harness.experiments.compare.compare_json import CompareAnswer, GateRow, Row
 from reports._format import clean, count
 from reports.answers import compare
 from reports.document import text
 from reports.document.junit import Case, Suite, render
 
-Row = Mapping[str, Any]
 
-
-def github_smaller(info: Mapping[str, Any]) -> str:
+def github_smaller(info: CompareAnswer) -> str:
     """For github-action-benchmark with the tool `customSmallerIsBetter`."""
-    return _text([_github(row, info) for row in _rows(info) if row["better"] == "lower"])
+    return _text([_github(row, info) for row in _rows(info) if row.better == "lower"])
 
 
-def github_bigger(info: Mapping[str, Any]) -> str:
+def github_bigger(info: CompareAnswer) -> str:
     """For github-action-benchmark with the tool `customBiggerIsBetter`."""
-    return _text([_github(row, info) for row in _rows(info) if row["better"] == "higher"])
+    return _text([_github(row, info) for row in _rows(info) if row.better == "higher"])
 
 
-def bencher(info: Mapping[str, Any]) -> str:
+def bencher(info: CompareAnswer) -> str:
     """Bencher's metric format: benchmark -> measure -> value, with the ends of its interval where there is one."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
     for row in _rows(info):
-        value: dict[str, float] = {"value": row["head"]}
+        value: dict[str, float | None] = {"value": row.head}
         if (ends := _ends(row)) is not None:
             value |= {"lower_value": ends[0], "upper_value": ends[1]}
-        found.setdefault(_benchmark(row, info), {})[str(row["label"])] = value
+        found.setdefault(_benchmark(row, info), {})[str(row.label)] = value
     return _text(found)
 
 
-def pytorch(info: Mapping[str, Any]) -> str:
+def pytorch(info: CompareAnswer) -> str:
     """PyTorch benchmark records: one for each metric, with the values of the base beside it."""
     return _text([_record(row, info) for row in _rows(info)])
 
 
-def _rows(info: Mapping[str, Any]) -> Iterator[Row]:
-    return (row for row in (*info["gates"], *info["shown"]) if row["head"] is not None)
+def _rows(info: CompareAnswer) -> Iterator[Row]:
+    return (row for row in info.rows if row.head is not None)
 
 
-def _github(row: Row, info: Mapping[str, Any]) -> dict[str, Any]:
+def _github(row: Row, info: CompareAnswer) -> dict[str, Any]:
     ends = _ends(row)
     half = {} if ends is None else {"range": f"± {(ends[1] - ends[0]) / 2:.3g}"}
-    pairs = count(row["pairs"], "pair")
-    extra = f"base {row['base']}, verdict {row.get('verdict', 'not gated')}, {pairs}"
-    name = f"{_benchmark(row, info)}: {row['label']}"
-    return {"name": name, "unit": row["unit"] or "1", "value": row["head"], **half, "extra": extra}
+    pairs = count(row.pairs, "pair")
+    extra = f"base {row.base}, verdict {_verdict(row) or 'not gated'}, {pairs}"
+    name = f"{_benchmark(row, info)}: {row.label}"
+    return {"name": name, "unit": row.unit or "1", "value": row.head, **half, "extra": extra}
 
 
-def _record(row: Row, info: Mapping[str, Any]) -> dict[str, Any]:
+def _record(row: Row, info: CompareAnswer) -> dict[str, Any]:
     return {
         "benchmark": {
             "name": "bench compare",
             "extra_info": {
                 "workload": _workload(info),
-                "slo": info["slo"],
-                "verdict": row.get("verdict"),
-                **row["point"],
+                "slo": info.slo,
+                "verdict": _verdict(row),
+                **row.point,
             },
         },
-        "model": {"name": str(info["head"]["system"].get("model", "unknown"))},
+        "model": {"name": str(info.head.system.get("model", "unknown"))},
         "metric": {
-            "name": row["label"],
-            "benchmark_values": [row["head"]],
-            "extra_info": {"unit": row["unit"], "base": row["base"], "change_pct": row["change_pct"]},
+            "name": row.label,
+            "benchmark_values": [row.head],
+            "extra_info": {"unit": row.unit, "base": row.base, "change_pct": row.change_pct},
         },
     }
 
 
 def _ends(row: Row) -> tuple[float, float] | None:
     """What the bounds of the change make of the base's value: the interval of the head's, the base taken as known."""
-    if row["low_pct"] is None or row["base"] is None:
+    if row.bounds_pct is None or row.base is None:
         return None
-    ends = [
-        row["base"] + pct / 100 if row["scale"] == "difference" else row["base"] * (1 + pct / 100)
-        for pct in (row["low_pct"], row["high_pct"])
-    ]
+    ends = [row.base + pct / 100 if row.scale == "difference" else row.base * (1 + pct / 100) for pct in row.bounds_pct]
     return (ends[0], ends[1]) if all(map(math.isfinite, ends)) else None
 
 
-def _benchmark(row: Row, info: Mapping[str, Any]) -> str:
-    point = f", {wording.where(row)}" if row["point"] else ""
-    return f"{_workload(info)} on {info['head']['system'].get('backend', 'unknown')}{point}"
+def _verdict(row: Row) -> str | None:
+    return row.verdict if isinstance(row, GateRow) else None
 
 
-def _workload(info: Mapping[str, Any]) -> str:
-    return str((info.get("workload") or {}).get("name", "comparison"))
+def _benchmark(row: Row, info: CompareAnswer) -> str:
+    point = f", {wording.where(row.point)}" if row.point else ""
+    return f"{_workload(info)} on {info.head.system.get('backend', 'unknown')}{point}"
+
+
+def _workload(info: CompareAnswer) -> str:
+    return str((info.workload or {}).get("name", "comparison"))
 
 
 def _text(value: object) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def junit(info: Mapping[str, Any]) -> str:
+def junit(info: CompareAnswer) -> str:
     """The XML, ending with a newline: regressed is a failure, inconclusive is skipped, not comparable an error."""
-    workload = clean((info.get("workload") or {}).get("name", "comparison"))
-    backend = clean(info["head"]["system"].get("backend", "unknown"))
-    pairs = [pair for pair in info["pairs"] if pair.get("schedule_hash")]
+    workload = clean(_workload(info))
+    backend = clean(info.head.system.get("backend", "unknown"))
+    pairs = [pair for pair in info.pairs if pair.schedule_hash]
     properties = {
-        "verdict": info["verdict"],
-        "schedule": ",".join(str(pair["schedule_hash"]) for pair in pairs),
-        "seeds": ",".join(str(pair["seed"]) for pair in pairs if pair.get("seed") is not None),
-        **{f"version of {name}": version for name, version in info["versions"].items()},
+        "verdict": info.verdict,
+        "schedule": ",".join(str(pair.schedule_hash) for pair in pairs),
+        "seeds": ",".join(str(pair.seed) for pair in pairs if pair.seed is not None),
+        **{f"version of {name}": version for name, version in info.versions.items()},
     }
     return render(Suite("bench.compare", f"{workload}.{backend}", [*_cases(info)], 0.0, properties))
 
 
-def _cases(info: Mapping[str, Any]) -> Iterator[Case]:
-    if info["verdict"] in ("refused", "invalid"):
-        yield Case("comparable", "error", clean(info["text"], None), text.render(compare.document(info)))
-    for row in info["gates"]:
+def _cases(info: CompareAnswer) -> Iterator[Case]:
+    if info.verdict in ("refused", "invalid"):
+        yield Case("comparable", "error", clean(info.text, None), text.render(compare.document(info)))
+    for row in info.gates:
         yield _case(row, info)
 
 
-def _case(row: Mapping[str, Any], info: Mapping[str, Any]) -> Case:
-    name = clean(f"{row['metric']}, {wording.where(row)}" if row["point"] else row["metric"])
-    if row["verdict"] == "regressed":
-        bounds = wording.bounds(row, info["alpha"]) if info["mode"] == "paired" else wording.spread(row)
-        changed = f"{row['label']} {wording.change(row)}{f' ({bounds})' if bounds else ''}"
+def _case(row: GateRow, info: CompareAnswer) -> Case:
+    name = clean(f"{row.metric}, {wording.where(row.point)}" if row.point else row.metric)
+    if row.verdict == "regressed":
+        bounds = wording.bounds(row, info.alpha) if info.mode == "paired" else wording.spread(row)
+        changed = f"{row.label} {wording.change(row)}{f' ({bounds})' if bounds else ''}"
         return Case(name, "failure", clean(changed, None), text.render(compare.document(info)))
-    if row["verdict"] == "inconclusive":
+    if row.verdict == "inconclusive":
         return Case(name, "skipped", _open(row))
     return Case(name, "passed")
 
 
-def _open(row: Mapping[str, Any]) -> str:
-    if row["mde_pct"] is None:
+def _open(row: GateRow) -> str:
+    if row.mde_pct is None:
         return "inconclusive: too few pairs for an interval"
-    needed = "more than 1,000" if row["pairs_needed"] is None else f"{row['pairs_needed']:,}"
-    unit = " points" if row["scale"] == "difference" else "%"
-    return f"inconclusive: MDE {wording.percent(row['mde_pct'])}{unit}, {needed} pairs needed"
+    needed = "more than 1,000" if row.pairs_needed is None else f"{row.pairs_needed:,}"
+    unit = " points" if row.scale == "difference" else "%"
+    return f"inconclusive: MDE {wording.percent(row.mde_pct)}{unit}, {needed} pairs needed"

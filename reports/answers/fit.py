@@ -1,14 +1,14 @@
 """The report of `bench fit`: constants with intervals, and the error on rows that the fit did not see."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from harness.data.codec import encode
+from harness.experiments.fit.fit_json import FitAnswer
 from reports._format import clean, quoted
-from reports._system import flat, part
+from reports._system import flat
 from reports.document import Command, Document, Finding, Notice, Section, Table
-
-Info = Mapping[str, Any]
 
 _UNITS = {
     "base_s": "s", "floor_s": "s", "overhead_s": "s", "front_end_s": "s", "token_s": "s/token",
@@ -20,63 +20,65 @@ _UNITS_OF_ABC = {"_a_s": "s", "_b_s": "s/token", "_c_s": "s/sequence"}
 _POINTS = {"prefill": "tokens of a step with prompts", "decode": "decodes of a step"}
 
 
-def document(info: Info, path: Path | None = None) -> Document:  # noqa: ARG001  # a fit has no figures
+def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: ARG001  # a fit has no figures
     """The report of a fit."""
-    error = info["unseen"][0]
+    error = info.unseen[0]
     return Document(
-        title=f"Latency model '{info['latency']}' fitted to {clean(info['what'])}",
-        subtitle=clean(", ".join(map(str, info["from"])), 400),
+        title=f"Latency model '{info.latency}' fitted to {clean(info.what)}",
+        subtitle=clean(", ".join(info.sources), 400),
         mark="FITTED",
         good=None,
         findings=(
             Finding(
-                f"Mean error {error['mean']:.1%} on {info['unseen_rows']:,} {clean(info['what'])} held out of "
-                f"{info['unseen_rows'] + info['seen_rows']:,} (seed {info['seed']}).",
+                f"Mean error {error.mean:.1%} on {info.unseen_rows:,} {clean(info.what)} held out of "
+                f"{info.unseen_rows + info.seen_rows:,} (seed {info.seed}).",
                 None,
-                () if info["out"] else ("Nothing is written; --out FILE.toml stores the model.",),
+                () if info.out else ("Nothing is written; --out FILE.toml stores the model.",),
             ),
         ),
         key_facts=(
-            ("Fitted to", f"{info['seen_rows']:,} {clean(info['what'])}"),
-            ("Scored on", f"{info['unseen_rows']:,} {clean(info['what'])} that the fit did not see"),
-            *([("Left out", f"{info['left_out_rows']:,} rows without a step")] if info["left_out_rows"] else []),
-            *([("Written to", clean(info["out"], None))] if info["out"] else []),
+            ("Fitted to", f"{info.seen_rows:,} {clean(info.what)}"),
+            ("Scored on", f"{info.unseen_rows:,} {clean(info.what)} that the fit did not see"),
+            *([("Left out", f"{info.left_out_rows:,} rows without a step")] if info.left_out_rows else []),
+            *([("Written to", clean(info.out, None))] if info.out else []),
         ),
         warnings=tuple(_warnings(info)),
         sections=(
             Section("constants", "Constants", tuple(_constants(info))),
             Section("errors", "Errors", (_errors(info),)),
         ),
-        next=Command("run with it", f"bench run --backend sim --latency file:{quoted(info['out'] or 'FILE.toml')}"),
+        next=Command("run with it", f"bench run --backend sim --latency file:{quoted(info.out or 'FILE.toml')}"),
         used=tuple(
-            (f"{group}: {name}", value) for group in ("system", "versions") for name, value in flat(part(info, group))
+            (f"{group}: {name}", value)
+            for group, facts in (("system", info.system), ("versions", info.versions))
+            for name, value in flat(facts)
         ),
         definitions=(),
     )
 
 
-def _warnings(info: Info) -> Iterator[Notice]:
-    for name, reason in info["left_out"].items():
+def _warnings(info: FitAnswer) -> Iterator[Notice]:
+    for name, reason in info.left_out.items():
         yield Notice(f"{clean(name)} is left out: {clean(reason, None)}.")
-    spread = [row for row in info["constants"] if row["plus_minus"] is not None]
-    if wide := [clean(row["name"]) for row in spread if 0 < row["value"] < row["plus_minus"]]:
+    spread = [(row, row.plus_minus) for row in info.constants if row.plus_minus is not None]
+    if wide := [clean(row.name) for row, half in spread if 0 < row.value < half]:
         yield Notice(f"Intervals hold 0: {', '.join(wide)}.", "Measure other loads, or give the constant with --fix.")
 
 
-def _constants(info: Info) -> Iterator[Table]:
+def _constants(info: FitAnswer) -> Iterator[Table]:
     """The constants, and a few of the points of a table of step times."""
-    if info["constants"]:
+    if info.constants:
         rows = tuple(
             (
-                clean(row["name"]),
-                f"{row['value']:.5g}",
-                "given" if row["given"] else "" if row["plus_minus"] is None else f"{row['plus_minus']:.2g}",
-                _unit(row["name"]),
+                clean(row.name),
+                f"{row.value:.5g}",
+                "given" if row.given else "" if row.plus_minus is None else f"{row.plus_minus:.2g}",
+                _unit(row.name),
             )
-            for row in info["constants"]
+            for row in info.constants
         )
-        yield Table("constants", (f"constant of {info['latency']}", "value", "+- (95%)", "unit"), rows, words=1)
-    for name, points in info["points"].items():
+        yield Table("constants", (f"constant of {info.latency}", "value", "+- (95%)", "unit"), rows, words=1)
+    for name, points in info.points.items():
         last = len(points) - 1
         shown = [points[i] for i in sorted({0, len(points) // 4, len(points) // 2, 3 * len(points) // 4, last})]
         times = tuple((f"{point[0]:,.0f}", f"{point[-1] * 1000:.4g} ms") for point in shown)
@@ -89,19 +91,19 @@ def _unit(name: str) -> str:
     return _UNITS.get(name) or next(of_abc, "")
 
 
-def _errors(info: Info) -> Table:
+def _errors(info: FitAnswer) -> Table:
     heads = ("rows", "count", "mean error", "P90", "summed time")
     rows = tuple(
-        (f"{which}, {clean(row['kind'])}", f"{row['rows']:,}", f"{row['mean']:.1%}", f"{row['p90']:.1%}",
-         f"{row['bias']:+.1%}")
-        for which in ("unseen", "seen") for row in info[which]
+        (f"{which}, {clean(row.kind)}", f"{row.rows:,}", f"{row.mean:.1%}", f"{row.p90:.1%}",
+         f"{row.bias:+.1%}")
+        for which, found in (("unseen", info.unseen), ("seen", info.seen)) for row in found
     )  # fmt: skip
     return Table("errors of step times, relative", heads, rows)
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
+def rows(info: FitAnswer) -> Iterator[dict[str, Any]]:
     """A row per constant with its unit, then a row per score, errors as shares."""
-    for row in info["constants"]:
-        yield {**row, "unit": _unit(row["name"])}
-    for which in ("unseen", "seen"):
-        yield from ({"scored_on": which, **row} for row in info[which])
+    for row in info.constants:
+        yield {**encode(row), "unit": _unit(row.name)}
+    for which, found in (("unseen", info.unseen), ("seen", info.seen)):
+        yield from ({"scored_on": which, **encode(row)} for row in found)

@@ -1,4 +1,4 @@
-"""The report of `bench compare --trend`: an index of the series, then each with its metrics, steps, gaps and nights.
+"""The report of `bench compare --trend`: an index of the series, then each with its metrics, steps, gaps and runs.
 
 How much of each series there is room for is decided here: the size of a page stays the same for many series.
 """
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from harness.experiments.compare.history import METRICS
+from harness.experiments.compare.trend_json import RunValue, TrendAnswer, TrendMetric, TrendSeries
 from reports import figures
 from reports._format import clean, number, option
 from reports._history import MOST_DRAWN, format_night, format_step, format_value, marked
@@ -27,55 +28,53 @@ from reports.document import Block, Cell, Command, Document, Figure, Finding, No
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-Info = Mapping[str, Any]
-
 SHOWN = "*"
 """Mark of a metric that is never judged."""
 MARKS: Mapping[str, tuple[str, bool | None]] = {
     "regressed": ("REGRESSED", False),
     "improved": ("IMPROVED", True),
     "steady": ("STEADY", True),
-    "invalid": ("NO VALID NIGHT", False),
-    "few": ("TOO FEW NIGHTS", None),
+    "invalid": ("NO VALID RUN", False),
+    "few": ("TOO FEW RUNS", None),
     "longer": ("NOT COMPARABLE, ANSWERS ARE LONGER", False),
     "incomparable": ("NOTHING TO COMPARE", None),
-    "missing": ("NO VALUE ON THE LAST NIGHT", False),
+    "missing": ("NO VALUE IN THE LAST RUN", False),
 }
 STATES = {
     "regressed": "REGRESSED",
     "longer": "longer: not comparable",
     "improved": "improved",
     "changed": "changed",
-    "suspect": "suspect: the next night decides",
+    "suspect": "suspect: the next run decides",
     "steady": "steady",
-    "none": "no value on the last night",
+    "none": "no value in the last run",
 }
 NEWS = {"regressed": False, "none": False, "improved": True}
 """States of a metric that are bad or good news."""
 WORST = ("longer", "regressed", "none", "suspect", "changed", "improved", "few", "steady")
-REPORT_OF_NIGHT = ("see the report of the last night", "bench report NIGHT")
+REPORT_OF_LAST = ("see the report of the last run", "bench report RUN")
 NOTES: Mapping[str, tuple[str, tuple[str, str] | None]] = {
     "exact": (
         "A virtual clock has no noise, so the step is one of the system.",
-        ("find the cause of the step", "bench compare NIGHT NIGHT"),
+        ("find the cause of the step", "bench compare RUN RUN"),
     ),
     "regressed": (
-        "A step was called after two nights in a row; runs of different nights differ by more than the systems.",
+        "A step was called after two runs in a row; runs of different days differ by more than the systems.",
         ("compare both commits side by side", "bench compare --base SPEC --head SPEC --pairs auto"),
     ),
-    "longer": ("Answers became longer, which is more work: no speed is comparable with the nights before.", None),
-    "invalid": ("No night has a valid run, so no trend can be found.", REPORT_OF_NIGHT),
-    "missing": ("The last night has no valid run, or not every value.", REPORT_OF_NIGHT),
-    "incomparable": ("Something that must stay equal changed on every night, see what changed.", None),
-    "few": ("No trend yet: each value is compared with the median of the nights before it.", None),
+    "longer": ("Answers became longer, which is more work: no speed is comparable with earlier runs.", None),
+    "invalid": ("No run is valid, so no trend can be found.", REPORT_OF_LAST),
+    "missing": ("The last run is not valid, or lacks a value.", REPORT_OF_LAST),
+    "incomparable": ("Something that must stay equal changed in every run, see what changed.", None),
+    "few": ("No trend yet: each value is compared with the median of the runs before it.", None),
 }
 """(state, what it means, what to do next); the others need neither."""
 DEFINITIONS = (
-    ("night", "one run, search or folder of runs; of several runs the mean over them"),
-    ("reference", "the median of the nights before; frozen while a step is suspected, for a week after one is called"),
-    ("step", "a value worse (better) than its reference by more than the rule allows, on as many nights in a row"),
-    ("scatter", "robust standard deviation from night to night, as a share of the middle value"),
-    ("not compared across", "a night from which on something differs that must not: schedule, SLO, model, hardware"),
+    ("night", "the date of a run, a search or a folder of runs; of several runs the mean over them"),
+    ("reference", "the median of the runs before; frozen while a step is suspected, for a week after one is called"),
+    ("step", "a value worse (better) than its reference by more than the rule allows, in as many runs in a row"),
+    ("scatter", "robust standard deviation from run to run, as a share of the median"),
+    ("not compared across", "a run from which on something differs that must not: schedule, SLO, model, hardware"),
 )
 EXPLAINED = (
     "A series is represented by the first of its judged metrics that is worse, else by the first of all. Over 7 "
@@ -85,37 +84,37 @@ EXPLAINED = (
 MOST_PRINTED, MOST_ROWS = 10, 40
 """Rows of a table in a text and, of few series, on a page."""
 MANY, DRAWN, DRAWN_OF_MANY = 12, 10_000, 5_000
-"""Series from which on only judged metrics are drawn; values that a page draws in all; nights of one series."""
+"""Series from which on only judged metrics are drawn; values that a page draws in all, and of so many series."""
 WEEK, MONTH = 7, 31
-SPARK_NIGHTS, SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 60, 150, 30, 3
+SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 60, 150, 30, 3
 REPORT = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Nights that are drawn of a series, rows of each table of nights, and whether unjudged metrics are drawn."""
+    """Runs that are drawn of a series, rows of each table of runs, and whether unjudged metrics are drawn."""
 
-    nights: int
+    runs: int
     rows: int
     shown: bool
 
 
-def document(info: Info, path: Path | None = None) -> Document:
-    """The report of a trend whose trend.json is `info`; reports of its nights are looked for from `path`."""
-    series = info["series"]
-    mark, good = MARKS.get(info["state"], (clean(info["state"], 40).upper(), None))
-    worse = [clean(f"{one['name']} {m['name']}", 80) for one in series for m in one["metrics"] if _is_open(m)]
+def document(info: TrendAnswer, path: Path | None = None) -> Document:
+    """The report of a trend; reports of its runs are looked for from `path`."""
+    series = info.series
+    mark, good = MARKS[info.state]
+    worse = [clean(f"{one.name} {m.name}", 80) for one in series for m in one.metrics if m.has_regressed]
     which = f" ({', '.join(worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
-    exact = info["state"] == "regressed" and all(
-        one["exact"] for one in series if any(map(_is_open, one["metrics"]))
-    )  # fmt: skip
-    note, advice = NOTES.get("exact" if exact else info["state"], ("No step that lasts.", None))
-    first, last = min(str(one["first"])[:10] for one in series), max(str(one["last"])[:10] for one in series)
+    exact = info.state == "regressed" and all(
+        one.exact for one in series if any(metric.has_regressed for metric in one.metrics)
+    )
+    note, advice = NOTES.get("exact" if exact else info.state, ("No step that lasts.", None))
+    first, last = min(one.first[:10] for one in series), max(one.last[:10] for one in series)
     links = {} if path is None else _links(info, path)
     room = _room(info) if path is not None else Room(0, MOST_PRINTED, shown=True)
     return Document(
-        title=f"Trend of {clean(Path(str(info['folder'])).name or info['folder'], 80)}",
-        subtitle=f"{len(series):,} series, {sum(one['nights'] for one in series):,} nights from {first} to {last}",
+        title=f"Trend of {clean(Path(info.folder).name or info.folder, 80)}",
+        subtitle=f"{len(series):,} series, {sum(one.runs for one in series):,} runs from {first} to {last}",
         mark=mark,
         good=good,
         findings=(Finding(f"{mark.capitalize()}{which}.", good, (note,)),),
@@ -126,121 +125,116 @@ def document(info: Info, path: Path | None = None) -> Document:
             *(section for place, one in enumerate(series, 1) for section in _sections(place, one, info, links, room)),
         ),
         next=None if advice is None else Command(*advice),
-        commands=(f"bench compare --trend {clean(info['folder'], None)}",),
-        used=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
+        commands=(f"bench compare --trend {clean(info.folder, None)}",),
+        used=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in info.versions.items()),
         definitions=DEFINITIONS,
     )
 
 
-def _is_open(metric: Info) -> bool:
-    """Whether it is judged, and worse since a step that is still news."""
-    return bool(metric["judged"]) and metric["state"] == "regressed"
-
-
-def _key_facts(info: Info) -> tuple[tuple[str, str], ...]:
-    rule, series = info["rule"], info["series"]
+def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
+    rule, series = info.rule, info.series
     rules = {
-        False: f"a value is compared with the median of the {rule['reference']} nights before it; worse by more than "
-        f"{option(100 * rule['least'])}% and {option(rule['sds'])} robust standard deviations on {rule['nights']} "
-        "nights in a row is a step",
-        True: "with a virtual clock any difference from the night before is a step",
+        False: f"a value is compared with the median of the {rule.reference} runs before it; worse by more than "
+        f"{option(100 * rule.least)}% and {option(rule.sds)} robust standard deviations in {rule.in_a_row} "
+        "runs in a row is a step",
+        True: "with a virtual clock any difference from the run before is a step",
     }
-    valid, nights = (sum(one[key] for one in series) for key in ("valid", "nights"))
+    valid, runs = sum(one.valid for one in series), sum(one.runs for one in series)
     return (
-        ("rule", "; ".join(text for exact, text in rules.items() if any(one["exact"] is exact for one in series))),
+        ("rule", "; ".join(text for exact, text in rules.items() if any(one.exact is exact for one in series))),
         ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
-        ("valid", f"{valid:,} of {nights:,} nights"),
+        ("valid", f"{valid:,} of {runs:,} runs"),
     )
 
 
-def _warnings(info: Info) -> Iterator[Notice]:
+def _warnings(info: TrendAnswer) -> Iterator[Notice]:
     """What keeps a series from showing anything, with its remedy."""
-    for series in info["series"]:
-        name = clean(series["name"], 80)
-        if series["missing"]:
+    for series in info.series:
+        name = clean(series.name, 80)
+        if series.missing:
+            yield Notice(f"{name}: the last run is not valid: {clean(series.gaps[-1].why)}.", "bench report RUN")
+        if noisy := [metric for metric in series.judged if metric.noisy]:
+            names = ", ".join(f"{clean(metric.name, 60)} {number(metric.sd_pct, 2)}%" for metric in noisy)
             yield Notice(
-                f"{name}: the last night has no valid run: {clean(series['gaps'][-1]['why'])}.", "bench report NIGHT"
+                f"{name}: more than 3% from run to run ({names}) hides steps.",
+                "Run interleaved pairs instead: bench compare --base SPEC --head SPEC --pairs auto",
             )
-        if noisy := [metric for metric in series["metrics"] if metric["noisy"] and metric["judged"]]:
-            names = ", ".join(f"{clean(metric['name'], 60)} {number(metric['sd_pct'], 2)}%" for metric in noisy)
+        if 2 * len(series.breaks) > series.runs:
             yield Notice(
-                f"{name}: more than 3% from night to night ({names}) hides steps.",
-                "Run paired nights instead: bench compare --base SPEC --head SPEC --pairs auto",
-            )
-        if 2 * len(series["breaks"]) > series["nights"]:
-            yield Notice(
-                f"{name}: {len(series['breaks'])} of {series['nights']} nights cannot be compared with the one before.",
-                "Give every night the same options and --seed, and the same machine.",
+                f"{name}: {len(series.breaks)} of {series.runs} runs cannot be compared with the one before.",
+                "Give every run the same options and --seed, and the same machine.",
             )
 
 
-def _sections(place: int, series: Info, info: Info, links: Mapping[str, str], room: Room) -> Iterator[Section]:
-    """What text and page have, with the figures; then the nights one by one."""
-    name = clean(series["name"], 80)
+def _sections(
+    place: int, series: TrendSeries, info: TrendAnswer, links: Mapping[str, str], room: Room
+) -> Iterator[Section]:
+    """What text and page have, with the figures; then the runs one by one."""
+    name = clean(series.name, 80)
     tables = (*_metrics(series), *_steps(series, room), *_changes(series, room), *_gaps(series, room))
     yield Section(f"series-{place}", name, (*_figures(place, series, info, room), *tables))
-    if nights := tuple(_nights(series, links, room)):
-        yield Section(f"nights-{place}", f"Nights of {name}", nights, detail=True)
+    if runs := tuple(_runs(series, links, room)):
+        yield Section(f"runs-{place}", f"Runs of {name}", runs, detail=True)
 
 
-def _figures(place: int, series: Info, info: Info, room: Room) -> Iterator[Block]:
-    """The figures of one series; none where no night is valid, because its table says so."""
-    for name, row in figures.of("trend").items() if series["metrics"] and room.nights else ():
-        figure = partial(row.draw, {**info, "series": [series], "drawn": room.nights})
+def _figures(place: int, series: TrendSeries, info: TrendAnswer, room: Room) -> Iterator[Block]:
+    """The figures of one series; none where no run is valid, because its table says so."""
+    for name, row in figures.of("trend").items() if series.metrics and room.runs else ():
+        figure = partial(row.draw, info.change(series=[series]), room.runs)
         left_out = not room.shown and name != "trend_judged"
         yield Figure(f"{name}-{place}", row.title, partial(_left_out, info) if left_out else figure, room.rows)
 
 
-def _left_out(info: Info) -> go.Figure | str:
+def _left_out(info: TrendAnswer) -> go.Figure | str:
     return (
-        f"Of {len(info['series'])} series only judged metrics are drawn; a page of fewer series draws these too: "
-        f"bench compare --trend {clean(info['folder'], 200)}/WORKLOAD --html FILE."
+        f"Of {len(info.series)} series only judged metrics are drawn; a page of fewer series draws these too: "
+        f"bench compare --trend {clean(info.folder, 200)}/WORKLOAD --html FILE."
     )
 
 
-def _metrics(series: Info) -> Iterator[Block]:
-    """Each metric on the last night; the caption alone where no night has a value."""
-    first, last = (clean(series[end], 40) for end in ("first", "last"))
-    caption = f"{clean(series['name'], 80)}: {series['nights']:,} nights, {series['valid']:,} valid, {first} to {last}"
-    if any(not metric["judged"] for metric in series["metrics"]):
+def _metrics(series: TrendSeries) -> Iterator[Block]:
+    """Each metric in the last run; the caption alone where no run has a value."""
+    first, last = clean(series.first, 40), clean(series.last, 40)
+    caption = f"{clean(series.name, 80)}: {series.runs:,} runs, {series.valid:,} valid, {first} to {last}"
+    if len(series.judged) < len(series.metrics):
         caption += f"; {SHOWN} shown, never judged: far below capacity it says little, or it scatters much"
     rows = []
-    for metric in series["metrics"]:
-        state = Cell(_state(metric), good=False if _is_open(metric) else NEWS.get(metric["state"]) or None)
+    for metric in series.metrics:
+        state = Cell(_state(metric), good=False if metric.has_regressed else NEWS.get(metric.state) or None)
         rows.append((
-            f"{clean(metric['name'], 60)}{'' if metric['judged'] else f' {SHOWN}'}",
+            f"{clean(metric.name, 60)}{'' if metric.judged else f' {SHOWN}'}",
             _last_value(metric),
-            format_value(metric, metric["reference"]),
+            format_value(metric, metric.reference),
             _change(metric),
-            "-" if metric["sd_pct"] is None else f"{number(metric['sd_pct'], 2)}%",
+            "-" if metric.sd_pct is None else f"{number(metric.sd_pct, 2)}%",
             state,
         ))  # fmt: skip
     heads = ("metric", "last value", "reference", "change", "scatter", "state")
     yield Table(caption, heads, tuple(rows), words=1) if rows else caption
 
 
-def _state(metric: Info) -> str:
-    if metric["state"] == "regressed" and not metric["judged"]:
+def _state(metric: TrendMetric) -> str:
+    if metric.state == "regressed" and not metric.judged:
         return "worse"
-    if metric["state"] != "few":
-        return STATES[metric["state"]]
-    needed = metric["needed"]
-    return f"too few nights: {needed} more for a reference" if needed else "first: the next night is judged"
+    if metric.state != "few":
+        return STATES[metric.state]
+    needed = metric.needed
+    return f"too few runs: {needed} more for a reference" if needed else "first: the next run is judged"
 
 
-def _last_value(metric: Info) -> str:
-    """The value of the last night that has one."""
-    nights = [night for night in metric["nights"] if night["state"] != "gap"] or metric["nights"]
-    return "overloaded" if nights and nights[-1]["overloaded"] else format_value(metric, metric["last"])
+def _last_value(metric: TrendMetric) -> str:
+    """The value of the last run that has one."""
+    runs = [run for run in metric.runs if run.state != "gap"] or metric.runs
+    return "overloaded" if runs and runs[-1].overloaded else format_value(metric, metric.last)
 
 
-def _change(metric: Info) -> str:
+def _change(metric: TrendMetric) -> str:
     """The last value beside its reference; `~` where it is within what the rule allows."""
-    if metric["change_pct"] is None:
+    if metric.change_pct is None:
         return "-"
-    if metric["state"] in ("steady", "few", "none"):
+    if metric.state in ("steady", "few", "none"):
         return "~"
-    return f"{metric['change_pct']:+.1f}{'%' if metric['name'] not in ('failed', 'attainment') else ' points'}"
+    return f"{metric.change_pct:+.1f}{'%' if metric.name not in ('failed', 'attainment') else ' points'}"
 
 
 def _latest(
@@ -251,24 +245,24 @@ def _latest(
         yield Table(f"{caption}{cut}", heads, tuple(rows[-room.rows :]), left)
 
 
-def _steps(series: Info, room: Room) -> Iterator[Table]:
-    found = [(step, metric) for metric in series["metrics"] for step in metric["steps"]]
+def _steps(series: TrendSeries, room: Room) -> Iterator[Table]:
+    found = [(step, metric) for metric in series.metrics for step in metric.steps]
     rows = [
-        (clean(format_night(step["first"], step["commit"]), 60),
-         clean(format_night(step["night_before"], step["commit_before"]), 60),
-         clean(metric["name"], 60), *format_step(metric, step),
-         clean(", ".join(f"{one['what']} {one['before']} -> {one['after']}" for one in step["changed"][:4]) or "-"))
-        for step, metric in sorted(found, key=lambda one: str(one[0]["first"]))
+        (clean(format_night(step.first, step.commit), 60),
+         clean(format_night(step.night_before, step.commit_before), 60),
+         clean(metric.name, 60), *format_step(metric, step),
+         clean(", ".join(f"{one.what} {one.before} -> {one.after}" for one in step.changed[:4]) or "-"))
+        for step, metric in sorted(found, key=lambda one: one[0].first)
     ]  # fmt: skip
     heads = ("from", "after", "metric", "change", "level", "changed with it")
     yield from _latest("steps", heads, rows, room, left=6)
 
 
-def _changes(series: Info, room: Room) -> Iterator[Table]:
+def _changes(series: TrendSeries, room: Room) -> Iterator[Table]:
     """What the vertical lines stand for."""
-    drawn = {str(n["night"]) for metric in series["metrics"] for n in metric["nights"][-room.nights :]}
+    drawn = {run.night for metric in series.metrics for run in metric.runs[-room.runs :]}
     rows = [
-        (label, night, clean(one["what"], 60), clean(one["before"], 80), clean(one["after"], 80))
+        (label, night, clean(one.what, 60), clean(one.before, 80), clean(one.after, 80))
         for label, night, changed in marked(series, drawn)
         for one in changed
     ]
@@ -276,59 +270,58 @@ def _changes(series: Info, room: Room) -> Iterator[Table]:
     yield from _latest(caption, ("line", "night", "what", "before", "after"), rows, room, left=5)
 
 
-def _gaps(series: Info, room: Room) -> Iterator[Table]:
-    rows = [(str(gap["night"]), clean(gap["why"])) for gap in series["gaps"]]
-    yield from _latest("nights without a valid run", ("night", "why"), rows, room, left=2)
+def _gaps(series: TrendSeries, room: Room) -> Iterator[Table]:
+    rows = [(gap.night, clean(gap.why)) for gap in series.gaps]
+    yield from _latest("dates without a valid run", ("night", "why"), rows, room, left=2)
 
 
-def _nights(series: Info, links: Mapping[str, str], room: Room) -> Iterator[Table]:
-    """The nights with their judged values and the reports of their runs, the latest first."""
-    judged = [metric for metric in series["metrics"] if metric["judged"]]
+def _runs(series: TrendSeries, links: Mapping[str, str], room: Room) -> Iterator[Table]:
+    """The runs with their judged values and their reports, the latest first."""
+    judged = series.judged
     rows = []
-    for nights in zip(*(metric["nights"] for metric in judged), strict=True):
-        link = links.get(nights[0]["path"])
-        values = (_value(metric, night) for metric, night in zip(judged, nights, strict=True))
-        commit, report = clean(nights[0]["commit"] or "-", 60), Cell("report", link=link) if link else "-"
-        rows.append((str(nights[0]["night"]), commit, report, *values))
-    heads = ("night", "commit", "report", *(f"{clean(metric['name'], 60)} (95 % interval)" for metric in judged))
-    for table in _latest("the nights, the latest first", heads, rows, room, left=3):
+    for of_date in zip(*(metric.runs for metric in judged), strict=True):
+        link = links.get(of_date[0].path)
+        values = (_value(metric, run) for metric, run in zip(judged, of_date, strict=True))
+        commit, report = clean(of_date[0].commit or "-", 60), Cell("report", link=link) if link else "-"
+        rows.append((of_date[0].night, commit, report, *values))
+    heads = ("night", "commit", "report", *(f"{clean(metric.name, 60)} (95 % interval)" for metric in judged))
+    for table in _latest("the runs, the latest first", heads, rows, room, left=3):
         yield Table(table.caption, heads, table.rows[::-1], left=3)
 
 
-def _value(metric: Info, night: Info) -> Cell | str:
+def _value(metric: TrendMetric, run: RunValue) -> Cell | str:
     """The value with its interval; suspect ones and those after a step are marked."""
-    if night["value"] is None:
-        return "overloaded" if night["overloaded"] else "-"
-    text = format_value(metric, night["value"])
-    if night.get("low") is not None:
-        text += f" ({format_value(metric, night['low'])} to {format_value(metric, night['high'])})"
-    if night["state"] == "suspect":
+    if run.value is None:
+        return "overloaded" if run.overloaded else "-"
+    text = format_value(metric, run.value)
+    if run.low is not None:
+        text += f" ({format_value(metric, run.low)} to {format_value(metric, run.high)})"
+    if run.state == "suspect":
         return f"{text}, suspect"
-    return Cell(text, good=night["state"] == "better") if night["state"] in ("worse", "better") else text
+    return Cell(text, good=run.state == "better") if run.state in ("worse", "better") else text
 
 
-def _index(info: Info, links: Mapping[str, str]) -> Table:
+def _index(info: TrendAnswer, links: Mapping[str, str]) -> Table:
     """A row for each series by the metric that stands for it: the first judged one that is worst off."""
     rows: list[tuple[str | Cell, ...]] = []
-    for place, series in enumerate(info["series"], 1):
-        judged = [metric for metric in series["metrics"] if metric["judged"]]
-        name = Cell(clean(series["name"], 80), link=f"#series-{place}")
-        metric = min(judged or series["metrics"], key=lambda one: WORST.index(one["state"]), default=None)
+    for place, series in enumerate(info.series, 1):
+        name = Cell(clean(series.name, 80), link=f"#series-{place}")
+        metric = min(series.judged or series.metrics, key=lambda one: WORST.index(one.state), default=None)
         if metric is None:
-            rows.append((name, "-", Cell("no valid night", good=False), "", Cell(series["last"]), "-", "-", "-"))
+            rows.append((name, "-", Cell("no valid run", good=False), "", Cell(series.last), "-", "-", "-"))
             continue
-        state = "too few nights" if metric["state"] == "few" else _state(metric).partition(":")[0]
-        picture = sparkline(metric, {str(one["night"]) for one in series["breaks"]})
-        night = Cell(series["last"], link=links.get(series["metrics"][0]["nights"][-1]["path"]))
+        state = "too few runs" if metric.state == "few" else _state(metric).partition(":")[0]
+        picture = sparkline(metric, {one.night for one in series.breaks})
+        night = Cell(series.last, link=links.get(series.metrics[0].runs[-1].path))
         rows.append((
-            name, clean(metric["name"], 60), Cell(state, good=NEWS.get(metric["state"])), Cell("", picture=picture),
+            name, clean(metric.name, 60), Cell(state, good=NEWS.get(metric.state)), Cell("", picture=picture),
             night, _last_value(metric), *(_over(metric, series, days) for days in (WEEK, 30)),
         ))  # fmt: skip
     heads = (
         "series",
         "metric",
         "state",
-        "the latest nights",
+        "the latest runs",
         "last night",
         "last value",
         "over 7 days",
@@ -337,50 +330,51 @@ def _index(info: Info, links: Mapping[str, str]) -> Table:
     return Table("All series, each by one metric", heads, tuple(rows))
 
 
-def _over(metric: Info, series: Info, days: int) -> str:
-    """The last value beside the median of a week that lies so many days back, since nights were last comparable."""
-    since = max((str(one["night"]) for one in series["breaks"]), default="")
-    nights = [n for n in metric["nights"] if n["state"] != "gap" and str(n["night"]) >= since]
-    at = [dt.date.fromisoformat(str(night["night"])[:10]) for night in nights]
-    values = [math.inf if night["value"] is None else night["value"] for night in nights]
+def _over(metric: TrendMetric, series: TrendSeries, days: int) -> str:
+    """The last value beside the median of a week that lies so many days back, since runs were last comparable."""
+    since = max((one.night for one in series.breaks), default="")
+    runs = [run for run in metric.runs if run.state != "gap" and run.night >= since]
+    at = [dt.date.fromisoformat(run.night[:10]) for run in runs]
+    values = [math.inf if run.value is None else run.value for run in runs]
     before = [v for v, day in zip(values, at, strict=True) if days <= (at[-1] - day).days < days + WEEK]
     if not before or not math.isfinite(values[-1]) or not math.isfinite(middle := statistics.median(before)):
         return "-"
-    if metric["unit"] != "share" and not middle:
+    if metric.unit != "share" and not middle:
         return "-"
-    points = metric["unit"] == "share"
+    points = metric.unit == "share"
     change = 100 * (values[-1] - middle if points else values[-1] / middle - 1)
-    # in percent or points: below that of the last night, or of a rule without any scatter, nothing is called a step
-    thresholds = [night["threshold_pct"] for night in metric["nights"] if night["threshold_pct"] is not None]
+    # in percent or points: below that of the last run, or of a rule without any scatter, nothing is called a step
+    thresholds = [run.threshold_pct for run in metric.runs if run.threshold_pct is not None]
     least = float(thresholds[-1]) if thresholds else 5.0
     return f"{change:+.1f}{' points' if points else '%'}" if abs(change) > least else "~"
 
 
-def sparkline(metric: Info, breaks: set[str]) -> str:
-    """The latest nights as an SVG line that is not connected over gaps and `breaks`; a ring marks the last value."""
-    nights = metric["nights"][-SPARK_NIGHTS:]
-    known = [i for i, night in enumerate(nights) if night["value"] is not None]
+def sparkline(metric: TrendMetric, breaks: set[str]) -> str:
+    """The latest runs as an SVG line that is not connected over gaps and `breaks`; a ring marks the last value."""
+    runs = metric.runs[-SPARK_RUNS:]
+    known = {i: run.value for i, run in enumerate(runs) if run.value is not None}
+    places = list(known)
     if not known:
         return ""
-    low, high = (end(nights[i]["value"] for i in known) for end in (min, max))
-    step = (SPARK_WIDTH - 2 * SPARK_EDGE) / max(1, len(nights) - 1)
+    low, high = min(known.values()), max(known.values())
+    step = (SPARK_WIDTH - 2 * SPARK_EDGE) / max(1, len(runs) - 1)
 
     def place(i: int) -> tuple[str, str]:
-        up = (nights[i]["value"] - low) / ((high - low) or 1.0) * (SPARK_HEIGHT - 2 * SPARK_EDGE)
+        up = (known[i] - low) / ((high - low) or 1.0) * (SPARK_HEIGHT - 2 * SPARK_EDGE)
         y = SPARK_HEIGHT / 2 if high == low else SPARK_HEIGHT - SPARK_EDGE - up
         return f"{SPARK_EDGE + i * step:.1f}", f"{y:.1f}"
 
-    pieces = [[known[0]]]
-    for before, i in pairwise(known):
-        if i > before + 1 or str(nights[i]["night"]) in breaks:
+    pieces = [[places[0]]]
+    for before, i in pairwise(places):
+        if i > before + 1 or runs[i].night in breaks:
             pieces.append([])
         pieces[-1].append(i)
     lines = [[place(i) for i in piece] for piece in pieces]
     drawn = "".join(f'<polyline points="{" ".join(map(",".join, line))}"/>' for line in lines if len(line) > 1)
-    circles = [(line[0], "1.50") for line in lines if len(line) == 1] + [(place(known[-1]), "2.50")]
+    circles = [(line[0], "1.50") for line in lines if len(line) == 1] + [(place(places[-1]), "2.50")]
     dots = "".join(f'<circle cx="{x}" cy="{y}" r="{radius}"/>' for (x, y), radius in circles)
     ends = f"{format_value(metric, low)} to {format_value(metric, high)}"
-    name = escape(clean(f"{metric['name']} of {len(nights)} nights: {ends}"), quote=True)
+    name = escape(clean(f"{metric.name} of {len(runs)} runs: {ends}"), quote=True)
     return (
         f'<svg role="img" aria-label="{name}" width="{SPARK_WIDTH}" height="{SPARK_HEIGHT}" '
         f'viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" fill="none" stroke="currentColor" stroke-width="1.5" '
@@ -388,15 +382,15 @@ def sparkline(metric: Info, breaks: set[str]) -> str:
     )
 
 
-def _links(info: Info, page: Path) -> dict[str, str]:
-    """Path of a night -> relative link to its report, of those nights that have one; of several runs the first.
+def _links(info: TrendAnswer, page: Path) -> dict[str, str]:
+    """Path of a run -> relative link to its report, of those that have one; of several runs of a date the first.
 
-    `page` is the file or the folder that the page will stand in. Nights are looked for where they were, and, of an
+    `page` is the file or the folder that the page will stand in. Runs are looked for where they were, and, of an
     answer that was moved together with its folder, below that of the page.
     """
-    start, root = page if page.is_dir() else page.parent, Path(str(info["folder"]))
+    start, root = page if page.is_dir() else page.parent, Path(info.folder)
     links = {}
-    for path in sorted({n["path"] for one in info["series"] for metric in one["metrics"] for n in metric["nights"]}):
+    for path in sorted({run.path for one in info.series for metric in one.metrics for run in metric.runs}):
         places = [Path(path)]
         if places[0].is_relative_to(root):
             below = places[0].relative_to(root)
@@ -410,25 +404,25 @@ def _links(info: Info, page: Path) -> dict[str, str]:
     return links
 
 
-def _room(info: Info) -> Room:
+def _room(info: TrendAnswer) -> Room:
     """What a page has room for. Of many series the last month and a week of rows are always there."""
-    series = info["series"]
+    series = info.series
     shown = len(series) <= MANY
-    panels = sum(shown or bool(metric["judged"]) for one in series for metric in one["metrics"])
-    nights = (DRAWN if shown else DRAWN_OF_MANY) // max(1, panels)
+    panels = sum(shown or metric.judged for one in series for metric in one.metrics)
+    runs = (DRAWN if shown else DRAWN_OF_MANY) // max(1, panels)
     rows = max(WEEK, 160 // max(1, len(series)))
-    return Room(nights=min(MOST_DRAWN, max(MONTH, nights)), rows=min(MOST_ROWS, rows), shown=shown)
+    return Room(runs=min(MOST_DRAWN, max(MONTH, runs)), rows=min(MOST_ROWS, rows), shown=shown)
 
 
-def rows(info: Info) -> Iterator[dict[str, Any]]:
-    """A row per metric and night, times in seconds and shares from 0 to 1: the form csv."""
+def rows(info: TrendAnswer) -> Iterator[dict[str, Any]]:
+    """A row per metric and run, times in seconds and shares from 0 to 1: the form csv."""
     fields = ("night", "commit", "value", "low", "high", "reference", "threshold_pct", "state", "overloaded", "path")
-    for series in info["series"]:
-        for metric in series["metrics"]:
+    for series in info.series:
+        for metric in series.metrics:
             of = {
-                "series": series["name"],
-                "metric": metric["name"],
-                "unit": metric["unit"],
-                "judged": metric["judged"],
+                "series": series.name,
+                "metric": metric.name,
+                "unit": metric.unit,
+                "judged": metric.judged,
             }
-            yield from ({**of, **{name: night.get(name) for name in fields}} for night in metric["nights"])
+            yield from ({**of, **{name: getattr(run, name) for name in fields}} for run in metric.runs)

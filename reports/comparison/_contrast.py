@@ -1,8 +1,8 @@
-"""What the requests of one pair of runs tell: curves of both sides, and which requests changed sides."""
+"""The requests of one pair of runs: curves of both sides, and which requests changed sides."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from harness.api import Slo
 from harness.data.lists import number
+from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair
 from harness.experiments.rescore import scale
 from harness.experiments.rescore.reading import Source
 from harness.metrics import slo as slos
@@ -59,19 +60,18 @@ class Contrast:
     used: Floats
 
 
-def of(pair: Mapping[str, Any], base: Source, head: Source, info: Mapping[str, Any]) -> Contrast:
+def of(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer) -> Contrast:
     """The contrast of a pair under the SLO of the comparison; of runs with SLOs of their own each under its own."""
-    both = [_seen(source, float(pair.get("cut_s") or 0.0)) for source in (base, head)]
-    told = [
-        slos.parse(info["slo"], goal=info["goal"]) if info["slo"] else slos.restored(source.info)
-        for source in (base, head)
+    both = [_seen(source, float(pair.cut_s or 0.0)) for source in (base, head)]
+    objectives = [
+        slos.parse(info.slo, goal=info.goal) if info.slo else slos.restored(source.info) for source in (base, head)
     ]
-    curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, told, strict=True)]
-    sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, told, curves, strict=True)]
+    curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, objectives, strict=True)]
+    sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, objectives, curves, strict=True)]
     _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
     used = np.stack([curves[0].ratio[first], curves[1].ratio[second]], axis=1)
     shown = np.unique(np.linspace(0, len(used) - 1, min(len(used), MOST)).astype(np.int64))
-    return Contrast(int(pair["pair"]), (sides[0], sides[1]), len(used), _met(used), used[shown])
+    return Contrast(pair.pair, (sides[0], sides[1]), len(used), _met(used), used[shown])
 
 
 def _ids(seen: Seen) -> Floats:
@@ -119,7 +119,7 @@ class Band:
     mean: Floats
     low: Floats
     high: Floats
-    said: str
+    label: str
 
 
 def band(curves: Sequence[Floats]) -> Band:

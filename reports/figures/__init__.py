@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -31,7 +31,7 @@ SUBJECTS: dict[Subject, str] = {
     "run": "a harness.data.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
-    "trend": "the answer of `bench compare --trend` as trend.json has it",
+    "trend": "a harness.experiments.compare.trend_json.TrendAnswer, and how many runs of each series to draw",
     "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
     "place": "the answer of `bench place` as place.json has it",
     "theory": "a picture of the answer of `bench theory`: its title, axes and lines",
@@ -50,7 +50,7 @@ class Figure:
     of: Subject
     section: str
     title: str
-    draw: Callable[[Any], go.Figure | str]
+    draw: Callable[..., go.Figure | str]
     over_time: bool = False
 
 

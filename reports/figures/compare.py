@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.experiments.compare import wording
+from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from reports import _format
 from reports._format import clean, in_figure
 from reports.figures import style
@@ -18,7 +19,6 @@ from reports.figures.style import Look
 if TYPE_CHECKING:
     from reports.comparison import Comparison
 
-Row = Mapping[str, Any]
 _LETTERS = 28
 
 _VERDICTS = {
@@ -52,9 +52,9 @@ def forest(comparison: Comparison) -> go.Figure | str:
     rows = _rows(info)
     if isinstance(rows, str):
         return rows
-    exact = info["mode"] == "exact"
+    exact = info.mode == "exact"
     names = _unique(
-        [label(row["label"]) + (f"<br>{label(wording.where(row))}" if row["point"] else "") for row in rows]
+        [label(row.label) + (f"<br>{label(wording.where(row.point))}" if row.point else "") for row in rows]
     )
     edge = _furthest(rows)
     drawn = style.new(height=110 + _ROW * len(rows))
@@ -73,49 +73,49 @@ def forest(comparison: Comparison) -> go.Figure | str:
     return style.done(drawn, _forest_finding(rows), _forest_notes(rows, info), _forest_table(rows, info))
 
 
-def _rows(info: Row) -> list[Row] | str:
+def _rows(info: CompareAnswer) -> list[GateRow] | str:
     """The rows that have a loss, by metric and then by point; or the sentence that says why there are none."""
-    if info["refused"]:
+    if info.refused:
         return "The runs cannot be compared, so there are no losses; what stands against it is listed below."
-    known = [row for row in info["gates"] if row["change_pct"] is not None]
+    known = [row for row in info.gates if row.change_pct is not None]
     if not known:
         return "No gated metric has a loss that is a number; name others with --gate."
-    if info["exact"] and info["exact"]["identical"]:
+    if info.exact and info.exact.identical:
         return "Both sides are equal to the last bit, so every loss is 0 and there is nothing to draw."
-    order = list(dict.fromkeys(row["metric"] for row in info["gates"]))
-    known.sort(key=lambda row: order.index(row["metric"]))
-    different = [row for row in known if row["verdict"] != "equivalent"]
+    order = list(dict.fromkeys(row.metric for row in info.gates))
+    known.sort(key=lambda row: order.index(row.metric))
+    different = [row for row in known if row.verdict != "equivalent"]
     return known if len(known) <= MOST else (different or known)[:MOST]
 
 
-def _loss(row: Row, change_pct: float | None) -> float:
+def _loss(row: GateRow, change_pct: float | None) -> float:
     """A change of the quantity as its loss in percent or points; NaN where it is not known."""
     if change_pct is None:
         return math.nan
-    return (-change_pct if row["better"] == "higher" else change_pct) + 0.0
+    return (-change_pct if row.better == "higher" else change_pct) + 0.0
 
 
-def _ends(row: Row, *, exact: bool) -> tuple[float, float]:
+def _ends(row: GateRow, *, exact: bool) -> tuple[float, float]:
     """Both ends of the bar: the bounds, of simulators the range over the pairs; NaN where there are none."""
     if exact:
-        known = [_loss(row, change) for change in row["changes_pct"] if change is not None]
+        known = [_loss(row, change) for change in row.changes_pct if change is not None]
         return (min(known), max(known)) if len(known) > 1 else (math.nan, math.nan)
-    low, high = sorted(_loss(row, row[end]) for end in ("low_pct", "high_pct"))
+    low, high = sorted(_loss(row, end) for end in (row.low_pct, row.high_pct))
     return low, high
 
 
-def _furthest(rows: Sequence[Row]) -> float:
+def _furthest(rows: Sequence[GateRow]) -> float:
     """How far the axis goes: as far as the losses do, but not so far that the limits cannot be seen."""
-    limit = max(row["must_detect_pct"] for row in rows)
-    changes = [change for row in rows for change in (row["low_pct"], row["high_pct"], *row["changes_pct"])]
+    limit = max(row.must_detect_pct for row in rows)
+    changes = [change for row in rows for change in (row.low_pct, row.high_pct, *row.changes_pct)]
     most = max(abs(change) for change in changes if change is not None)
     return float(min(max(1.08 * most, 1.6 * limit, 1.0), max(6 * limit, 10.0), 1.08 * _EDGE))
 
 
-def _zones(drawn: go.Figure, place: int, row: Row, edge: float, *, exact: bool) -> None:
+def _zones(drawn: go.Figure, place: int, row: GateRow, edge: float, *, exact: bool) -> None:
     """The losses that do not matter, and those that must be found (of simulators all others)."""
-    least = row["min_effect_pct"]
-    most = least if exact else row["must_detect_pct"]
+    least = row.min_effect_pct
+    most = least if exact else row.must_detect_pct
     spans = [(-least, least, style.GREY)] if least else []
     for low, high, color in (*spans, (most, edge, style.VERMILLION)):
         if low < edge:
@@ -125,14 +125,14 @@ def _zones(drawn: go.Figure, place: int, row: Row, edge: float, *, exact: bool) 
             )  # fmt: skip
 
 
-def _means(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], *, exact: bool) -> None:
-    means = np.array([_loss(row, row["change_pct"]) for row in rows])
+def _means(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], *, exact: bool) -> None:
+    means = np.array([_loss(row, row.change_pct) for row in rows])
     low, high = np.array([_ends(row, exact=exact) for row in rows]).T
-    styles = [_VERDICTS[row["verdict"]] for row in rows]
+    styles = [_VERDICTS[row.verdict] for row in rows]
     error = {"type": "data", "symmetric": False, "array": np.nan_to_num(high - means),
              "arrayminus": np.nan_to_num(means - low), "thickness": 2, "width": 6, "color": style.GREY}  # fmt: skip
     style.curve(
-        drawn, means, names, "mean over the pairs" if any(row["pairs"] > 1 for row in rows) else "loss", styles[0],
+        drawn, means, names, "mean over the pairs" if any(row.pairs > 1 for row in rows) else "loss", styles[0],
         "%{x:.3g}", mode="markers", showlegend=False, error_x=error, size=12,
         symbols=[look.symbol for look in styles], marker={"color": [look.color for look in styles]},
     )  # fmt: skip
@@ -140,24 +140,24 @@ def _means(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], *, exact
         style.label(drawn, 1, place, _beside(row, exact=exact), xref="paper", xshift=6, yanchor="middle")
 
 
-def _beside(row: Row, *, exact: bool) -> str:
+def _beside(row: GateRow, *, exact: bool) -> str:
     """The loss beside its row: '~' where it could be chance."""
-    if exact and not any(row["losses"]):
+    if exact and not any(row.losses):
         return "same"
-    if not exact and (row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]):
+    if not exact and not row.is_significant:
         return "~"
-    unit = " pts" if row["scale"] == "difference" else "%"
-    return f"{wording.percent(_loss(row, row['change_pct']), signed=True)}{unit}"
+    unit = " pts" if row.scale == "difference" else "%"
+    return f"{wording.percent(_loss(row, row.change_pct), signed=True)}{unit}"
 
 
-def _pairs(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str]) -> None:
+def _pairs(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str]) -> None:
     """A dot for each pair; the pairs are counted at each point."""
-    if all(len(row["changes_pct"]) < 2 for row in rows):
+    if all(len(row.changes_pct) < 2 for row in rows):
         return
     dots = [
         (_loss(row, change), name, pair)
         for row, name in zip(rows, names, strict=True)
-        for pair, change in enumerate(row["changes_pct"], 1)
+        for pair, change in enumerate(row.changes_pct, 1)
         if change is not None
     ]
     kept = [dots[i] for i in style.sampled(np.array([loss for loss, _, _ in dots]))]
@@ -169,20 +169,20 @@ def _pairs(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def _legend(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], edge: float, *, exact: bool) -> None:
+def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edge: float, *, exact: bool) -> None:
     """An arrow for each mean beyond the edge of the axis; marks of the verdicts that are there, and of the zones."""
-    losses = [_loss(row, row["change_pct"]) for row in rows]
+    losses = [_loss(row, row.change_pct) for row in rows]
     far = [(name, loss, row) for name, loss, row in zip(names, losses, rows, strict=True) if abs(loss) > edge]
     if far:
         style.curve(
             drawn, [math.copysign(edge * 0.985, loss) for _, loss, _ in far], [name for name, _, _ in far],
             "beyond the axis", Look(style.GREY), None, mode="markers", size=13, meta=style.MARKS,
             symbols=["triangle-right" if loss > 0 else "triangle-left" for _, loss, _ in far],
-            marker={"color": [_VERDICTS[row["verdict"]].color for _, _, row in far]},
+            marker={"color": [_VERDICTS[row.verdict].color for _, _, row in far]},
         )  # fmt: skip
-    there = {row["verdict"] for row in rows}
-    entries = [(verdict, look) for verdict, look in _VERDICTS.items() if verdict in there]
-    if any(row["min_effect_pct"] for row in rows):
+    there = {row.verdict for row in rows}
+    entries: list[tuple[str, Look]] = [(verdict, look) for verdict, look in _VERDICTS.items() if verdict in there]
+    if any(row.min_effect_pct for row in rows):
         entries.append(("ignored", Look(style.faint(style.GREY), symbol="square")))
     most = "counts as a loss" if exact else "must be found"
     for name, look in (*entries, (most, Look(style.faint(style.VERMILLION), symbol="square"))):
@@ -200,45 +200,45 @@ def _unique(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _forest_table(rows: Sequence[Row], info: Row) -> style.Table:
+def _forest_table(rows: Sequence[GateRow], info: CompareAnswer) -> style.Table:
     """The same as numbers: losses in percent, of shares in points."""
-    exact = info["mode"] == "exact"
-    most = max(len(row["changes_pct"]) for row in rows)
+    exact = info.mode == "exact"
+    most = max(len(row.changes_pct) for row in rows)
     most = most if 1 < most <= COLUMNS else 0
     ends = ["least of the pairs", "most of the pairs"]
     if not exact:
-        ends = [f"{end} {100 * (1 - info['alpha']):.4g}% bound" for end in ("lower", "upper")]
+        ends = [f"{end} {100 * (1 - info.alpha):.4g}% bound" for end in ("lower", "upper")]
     heads = ["metric", "unit of the loss", "loss, mean", *ends, *(f"pair {pair + 1}" for pair in range(most))]
     cells = []
     for row in rows:
-        pairs = [_loss(row, change) for change in row["changes_pct"][:most]]
-        numbers = [_loss(row, row["change_pct"]), *_ends(row, exact=exact), *pairs, *[math.nan] * (most - len(pairs))]
-        unit = "points" if row["scale"] == "difference" else "%"
-        cells.append([clean(f"{wording.at(row)}{row['label']}"), unit, *map(_format.number, numbers)])
+        pairs = [_loss(row, change) for change in row.changes_pct[:most]]
+        numbers = [_loss(row, row.change_pct), *_ends(row, exact=exact), *pairs, *[math.nan] * (most - len(pairs))]
+        unit = "points" if row.scale == "difference" else "%"
+        cells.append([clean(f"{wording.at(row)}{row.label}"), unit, *map(_format.number, numbers)])
     return heads, cells, len(rows), ""
 
 
-def _forest_finding(rows: Sequence[Row]) -> str:
-    verdicts = [verdict for verdict in _VERDICTS if any(row["verdict"] == verdict for row in rows)]
-    values = {f"{len(rows)} rows": [f"{sum(row['verdict'] == v for row in rows)} {v}" for v in verdicts]}
+def _forest_finding(rows: Sequence[GateRow]) -> str:
+    verdicts = [verdict for verdict in _VERDICTS if any(row.verdict == verdict for row in rows)]
+    values = {f"{len(rows)} rows": [f"{sum(row.verdict == v for row in rows)} {v}" for v in verdicts]}
     if verdicts != ["equivalent"]:
-        worst = max(rows, key=lambda row: (row["verdict"] == verdicts[0], abs(_loss(row, row["change_pct"]))))
-        where = f" at {wording.where(worst)}" if worst["point"] else ""
-        values[f"furthest {verdicts[0]}"] = [clean(f"{worst['label']}{where} {wording.change(worst)}")]
+        worst = max(rows, key=lambda row: (row.verdict == verdicts[0], abs(_loss(row, row.change_pct))))
+        where = f" at {wording.where(worst.point)}" if worst.point else ""
+        values[f"furthest {verdicts[0]}"] = [clean(f"{worst.label}{where} {wording.change(worst)}")]
     return style.finding(values)
 
 
-def _forest_notes(rows: Sequence[Row], info: Row) -> Iterator[str]:
-    if info["mode"] != "exact":
-        yield f"Bars are one-sided {100 * (1 - info['alpha']):.4g}% bounds on either side; ~ is no significant loss."
-    elif any(row["pairs"] > 1 for row in rows):
+def _forest_notes(rows: Sequence[GateRow], info: CompareAnswer) -> Iterator[str]:
+    if info.mode != "exact":
+        yield f"Bars are one-sided {100 * (1 - info.alpha):.4g}% bounds on either side; ~ is no significant loss."
+    elif any(row.pairs > 1 for row in rows):
         yield "Simulators have no noise: bars are the range over the pairs."
     else:
         yield "Simulators have no noise: there is nothing to draw bounds from, and any loss counts."
-    left_out = sum(row["change_pct"] is not None for row in info["gates"]) - len(rows)
+    left_out = sum(row.change_pct is not None for row in info.gates) - len(rows)
     if left_out:
         yield f"Rows of the table of the gates that are not drawn: {left_out}."
-    if endless := sum(bool(row["endless"]) for row in rows):
+    if endless := sum(bool(row.endless) for row in rows):
         yield f"Rows in which some pairs were measured on one side only, and have no dot: {endless}."
 
 
@@ -255,13 +255,13 @@ _WIDE = 20.0
 def pairs_scatter(comparison: Comparison) -> go.Figure | str:
     """Value in the head against value in the base, a panel for each gated metric and a dot for each pair."""
     info = comparison.info
-    if info["refused"]:
+    if info.refused:
         return "The runs cannot be compared, so no pair is drawn; what stands against it is listed below."
-    if info["gates"] and not any("values" in row for row in info["gates"]):
+    if info.gates and not any(row.values for row in info.gates):
         return "An older bench made this answer, without the values of each pair; compare the runs again to see them."
-    metrics: dict[str, list[Row]] = {}
-    for row in info["gates"]:
-        metrics.setdefault(row["metric"], []).append(row)
+    metrics: dict[str, list[GateRow]] = {}
+    for row in info.gates:
+        metrics.setdefault(row.metric, []).append(row)
     every = [(rows[0], _both(rows)) for rows in list(metrics.values())[:MOST_SCATTERS]]
     found = [(row, points) for row, points in every if len(points)]
     if not found:
@@ -271,30 +271,29 @@ def pairs_scatter(comparison: Comparison) -> go.Figure | str:
     for place, (row, points) in enumerate(found, start=1):
         _scatter(drawn, row, points, place)
         base, head = points.T
-        side, worse = ("above", head > base) if row["better"] == "lower" else ("below", head < base)
-        values[clean(row["label"])] = [
+        side, worse = ("above", head > base) if row.better == "lower" else ("below", head < base)
+        values[clean(row.label)] = [
             f"worse in the head ({side} the line) in {np.sum(worse)} of {len(points)} pairs",
             f"the same in {same}" if (same := np.sum(base == head)) else "",
         ]
-    several = any(row["point"] for row in info["gates"])
+    several = any(row.point for row in info.gates)
     more = len(metrics) - len(found)
     return style.done(drawn, style.finding(values), [
         f"A dot is a pair{', of any point' if several else ''}; on the line both sides are the same.",
         f"Gated metrics that are not drawn: {more}." if more > 0 else "",
-    ], _scatter_table(info["gates"], {row["metric"] for row, _ in found}))  # fmt: skip
+    ], _scatter_table(info.gates, {row.metric for row, _ in found}))  # fmt: skip
 
 
-def _both(rows: Sequence[Row]) -> np.ndarray:
+def _both(rows: Sequence[GateRow]) -> np.ndarray:
     """(pairs, 2) values of a metric in the base and in the head, of all points; shares in percent."""
-    values = [row.get("values") or {"base": (), "head": ()} for row in rows]
-    both = [two for each in values for two in zip(each["base"], each["head"], strict=True) if None not in two]
-    factor = 100.0 if rows[0]["unit"] == "share" else 1.0
+    both = [two for row in rows for two in zip(row.values.base, row.values.head, strict=True) if None not in two]
+    factor = 100.0 if rows[0].unit == "share" else 1.0
     return factor * np.array(both, np.float64).reshape(-1, 2)
 
 
-def _scatter(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None:
-    unit = "%" if row["unit"] == "share" else in_figure(row["unit"] or "as printed")
-    name = f"{label(row['label'])} ({unit})"
+def _scatter(drawn: go.Figure, row: GateRow, points: np.ndarray, place: int) -> None:
+    unit = "%" if row.unit == "share" else in_figure(row.unit or "as printed")
+    name = f"{label(row.label)} ({unit})"
     low, high = float(points.min()), float(points.max())
     wide = low > 0 and high > _WIDE * low
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
@@ -308,17 +307,17 @@ def _scatter(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None
     style.axes(drawn, x, y, place)
 
 
-def _scatter_table(gates: Sequence[Row], drawn: set[str]) -> style.Table:
+def _scatter_table(gates: Sequence[GateRow], drawn: set[str]) -> style.Table:
     """A row for each pair of each metric, evenly chosen where they are many."""
     every = [
         [
-            clean(f"{wording.at(row)}{row['label']}"),
+            clean(f"{wording.at(row)}{row.label}"),
             str(pair),
-            *(_format.with_unit(v, row["unit"]) for v in both),
+            *(_format.with_unit(v, row.unit) for v in both),
         ]
         for row in gates
-        if row["metric"] in drawn
-        for pair, both in enumerate(zip(row["values"]["base"], row["values"]["head"], strict=True), 1)
+        if row.metric in drawn
+        for pair, both in enumerate(zip(row.values.base, row.values.head, strict=True), 1)
     ]
     kept = [every[i] for i in style.evenly(len(every), SCATTERED)]
     return ["metric", "pair", "base (with unit)", "head (with unit)"], kept, len(every), ""
@@ -337,7 +336,7 @@ def requests_paired(comparison: Comparison) -> go.Figure | str:
     contrasts = comparison.contrasts
     if not contrasts:
         return comparison.missing
-    if not comparison.same_requests:
+    if not comparison.info.same_requests:
         return "The two sides sent different requests, so none can be followed from one side to the other."
     if not contrasts[0].sides[0].bounds:
         return style.UNBOUND

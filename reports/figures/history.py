@@ -2,20 +2,20 @@
 
 import datetime as dt
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from harness.experiments.compare.trend_json import FactChange, RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
 from reports._history import MOST_DRAWN, format_night, format_step, marked
 from reports.figures import style
 from reports.figures.style import Look
 
-Info = Mapping[str, Any]
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
 _SIDES = {
@@ -24,36 +24,35 @@ _SIDES = {
 }
 
 
-def trend_judged(info: Info) -> go.Figure | str:
-    """A panel for each judged metric of each series in the answer of `bench compare --trend`."""
-    return _figure(info, judged=True) or (
-        "No night has a valid run with a metric that is judged (mean TTFT and TPOT, failures, capacity); "
-        "bench report NIGHT tells why."
+def trend_judged(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
+    """A panel for each judged metric of each series, with the latest `most` runs."""
+    return _figure(info, most, judged=True) or (
+        "No valid run has a metric that is judged (mean TTFT and TPOT, failures, capacity); bench report RUN says why."
     )
 
 
-def trend_shown(info: Info) -> go.Figure | str:
+def trend_shown(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
     """A panel for each metric that is only shown: tails, rates and attainment at one rate."""
-    return _figure(info, judged=False) or (
+    return _figure(info, most, judged=False) or (
         "Only a search or no valid run is in this series; with bench run --out FOLDER/WORKLOAD/BACKEND/DATE-COMMIT "
         "its p99, rates and attainment are shown too."
     )
 
 
-def _figure(info: Info, *, judged: bool) -> go.Figure | None:
+def _figure(info: TrendAnswer, most: int, *, judged: bool) -> go.Figure | None:
     """The panels above one another; None where no metric is of that kind."""
-    found = panels(info, judged=judged)
+    found = panels(info, most, judged=judged)
     if not found:
         return None
     drawn = style.panels([1.0] * len(found), _REST_PX + _PANEL_PX * len(found))
     named: set[str] = set()
-    several, ticks = len(info["series"]) > 1, _ticks(found)
+    several, ticks = len(info.series) > 1, _ticks(found)
     for row, panel in enumerate(found, start=1):
         for name, trace in _traces(panel):
             drawn.add_scatter(row=row, col=1, name=name, legendgroup=name, showlegend=name not in named, **trace)
             named.add(name)
-        head = f"{in_figure(panel.series['name'], 30)}<br>" if several else ""
-        title = f"{head}{in_figure(panel.metric['name'], 30)}<br>({panel.unit})"
+        head = f"{in_figure(panel.series.name, 30)}<br>" if several else ""
+        title = f"{head}{in_figure(panel.metric.name, 30)}<br>({panel.unit})"
         x = style.axis("night (date, UTC)" if row == len(found) else "", type="date", **ticks)
         style.axes(drawn, x, style.axis(title, range=list(panel.edges)), row)
         _lines(drawn, row, panel, labels=row == 1)
@@ -64,20 +63,20 @@ def _figure(info: Info, *, judged: bool) -> go.Figure | None:
 class Panel:
     """A metric of a series: its runs, and `scale`, by which its values become those of `unit`."""
 
-    series: Info
-    metric: Info
-    runs: Sequence[Info]
+    series: TrendSeries
+    metric: TrendMetric
+    runs: Sequence[RunValue]
     unit: str
     scale: float
 
     @property
     def at(self) -> list[str]:
         """Dates of the runs."""
-        return [str(night["night"]) for night in self.runs]
+        return [run.night for run in self.runs]
 
     def scaled(self, key: str) -> list[float]:
         """Values of the runs in the unit of the panel, NaN where there is none."""
-        return [math.nan if night.get(key) is None else self.scale * night[key] for night in self.runs]
+        return [math.nan if value is None else self.scale * value for value in (getattr(run, key) for run in self.runs)]
 
     @property
     def edges(self) -> tuple[float, float]:
@@ -92,33 +91,32 @@ class Panel:
     @property
     def breaks(self) -> set[str]:
         """Runs that are not connected with the one before."""
-        return {str(one["night"]) for one in self.series["breaks"]}
+        return {one.night for one in self.series.breaks}
 
     @property
-    def lines(self) -> list[tuple[str, str, list[Info]]]:
+    def lines(self) -> list[tuple[str, str, list[FactChange]]]:
         """The vertical lines among its runs."""
         return marked(self.series, set(self.at))
 
 
-def panels(info: Info, *, judged: bool) -> list[Panel]:
+def panels(info: TrendAnswer, most: int, *, judged: bool) -> list[Panel]:
     """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    most = info.get("drawn", MOST_DRAWN)
     found = []
-    for one in info["series"]:
-        for metric in one["metrics"]:
-            if bool(metric["judged"]) is judged:
-                runs = metric["nights"][-most:]
+    for one in info.series:
+        for metric in one.metrics:
+            if metric.judged is judged:
+                runs = metric.runs[-most:]
                 found.append(Panel(one, metric, runs, *_unit(metric, runs)))
     return found
 
 
-def _unit(metric: Info, runs: Sequence[Info]) -> tuple[str, float]:
-    if metric["unit"] == "s":
-        unit = _format.unit_of(night["value"] for night in runs)
+def _unit(metric: TrendMetric, runs: Sequence[RunValue]) -> tuple[str, float]:
+    if metric.unit == "s":
+        unit = _format.unit_of(run.value for run in runs)
         return unit, 1000.0 if unit == "ms" else 1.0
-    if metric["unit"] == "share":
+    if metric.unit == "share":
         return "%", 100.0
-    return ("req/s" if metric["unit"] == "1/s" else in_figure(metric["unit"], 20)), 1.0
+    return ("req/s" if metric.unit == "1/s" else in_figure(metric.unit, 20)), 1.0
 
 
 def _ticks(found: Sequence[Panel]) -> dict[str, object]:
@@ -139,7 +137,7 @@ def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
     value = "value of the night"
     yield value, _values(panel)
     yield value, _connected(panel)
-    yield "the night before" if panel.series["exact"] else "median of the 7 runs before", {
+    yield "the night before" if panel.series.exact else "median of the 7 runs before", {
         "x": panel.at, "y": np.array(panel.scaled("reference")), "mode": "lines", "hoverinfo": "skip",
         "connectgaps": False, "line": {**Look(style.GREY, "dash", width=1.8).line, "shape": "hvh"},
     }  # fmt: skip
@@ -147,11 +145,11 @@ def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
         if trace := _steps(panel, side, look):
             yield name, trace
     low, high = panel.edges
-    why = {str(gap["night"]): gap["why"] for gap in panel.series["gaps"]}
+    why = {gap.night: gap.why for gap in panel.series.gaps}
     for name, places, y, texts, marker in (
         ("no valid run", there := [at for at in panel.at if at in why], low + 0.05 * (high - low),
          [f"{at}: {in_figure(why[at], 120)}" for at in there], {"color": style.GREY, "symbol": "x", "size": 8}),
-        ("overloaded: no value", over := [str(n["night"]) for n in panel.runs if n["overloaded"]],
+        ("overloaded: no value", over := [run.night for run in panel.runs if run.overloaded],
          low + 0.95 * (high - low), [f"{at}: overloaded, so it has no latency" for at in over],
          {"color": style.VERMILLION, "symbol": "triangle-up-open", "size": 10, "line": {"width": 2}}),
     ):  # fmt: skip
@@ -161,12 +159,12 @@ def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _values(panel: Panel) -> dict[str, Any]:
-    """A dot for each night, with its interval where the run tells one."""
+    """A dot for each run, with its interval where there is one."""
     y, low, high = (panel.scaled(key) for key in ("value", "low", "high"))
     trace: dict[str, Any] = {
         "x": panel.at, "y": np.array(y), "mode": "markers",
         "marker": {"color": style.BLUE, "size": 6},
-        "text": [in_figure(night["commit"] or "", 20) for night in panel.runs],
+        "text": [in_figure(run.commit or "", 20) for run in panel.runs],
         "hovertemplate": f"%{{x}}: %{{y:,.4~g}} {panel.unit} %{{text}}",
     }  # fmt: skip
     if any(math.isfinite(end) for end in low):
@@ -196,17 +194,17 @@ def _connected(panel: Panel) -> dict[str, Any]:
 
 def _steps(panel: Panel, side: str, look: Look) -> dict[str, Any] | None:
     """The first runs of the steps to that side, the last one with its commit."""
-    runs = {str(night["night"]): night for night in panel.runs}
-    steps = [s for s in panel.metric["steps"] if s["side"] == side and str(s["first"]) in runs]
+    runs = {run.night: run for run in panel.runs}
+    steps = [step for step in panel.metric.steps if step.side == side and step.first in runs]
     if not steps:
         return None
-    values = [runs[str(step["first"])]["value"] for step in steps]
+    values = [runs[step.first].value for step in steps]
     y = [panel.edges[1] if value is None else panel.scale * value for value in values]
-    rises = panel.metric["better"] == "lower" if side == "worse" else panel.metric["better"] == "higher"
+    rises = panel.metric.better == "lower" if side == "worse" else panel.metric.better == "higher"
     return {
-        "x": [str(step["first"]) for step in steps], "y": np.array(y), "mode": "markers+text",
+        "x": [step.first for step in steps], "y": np.array(y), "mode": "markers+text",
         "marker": {"color": look.color, "symbol": look.symbol, "size": 11, "line": {"color": look.color, "width": 1}},
-        "text": [""] * (len(steps) - 1) + [in_figure((steps[-1]["commit"] or steps[-1]["first"])[:10], 20)],
+        "text": [""] * (len(steps) - 1) + [in_figure((steps[-1].commit or steps[-1].first)[:10], 20)],
         "textposition": "top left" if rises else "bottom left", "textfont": {"size": 11},
         "hovertext": [in_figure(_step(panel.metric, step), 200) for step in steps], "hoverinfo": "text",
         "meta": style.MARKS,
@@ -225,27 +223,27 @@ def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
             style.label(drawn, night, 1, label, row, yanchor="top", xshift=0, font=font, **where)
 
 
-def _step(metric: Info, step: Info) -> str:
+def _step(metric: TrendMetric, step: Step) -> str:
     change, level = format_step(metric, step)
-    return f"from {format_night(step['first'], step['commit'])} on: {metric['name']} {change} ({level})"
+    return f"from {format_night(step.first, step.commit)} on: {metric.name} {change} ({level})"
 
 
 def _finding(found: Sequence[Panel]) -> str:
     """The steps that are still news; else the latest of those that stayed, and over which runs none is new."""
-    several = len({panel.series["name"] for panel in found}) > 1
+    several = len({panel.series.name for panel in found}) > 1
     fresh = ("regressed", "improved", "changed", "longer")
-    stepped = [panel for panel in found if panel.metric["steps"]]
-    news = [(panel, panel.metric["steps"][-1]) for panel in stepped if panel.metric["state"] in fresh]
-    stayed = [(panel, step) for panel in stepped for step in panel.metric["steps"] if step["ended"] is None]
-    shown = news[:3] or sorted(stayed, key=lambda one: str(one[1]["first"]))[-1:]
-    steps = [(f"{clean(panel.series['name'], 60)}: " if several else "") + _step(panel.metric, step)
+    stepped = [panel for panel in found if panel.metric.steps]
+    news = [(panel, panel.metric.steps[-1]) for panel in stepped if panel.metric.state in fresh]
+    stayed = [(panel, step) for panel in stepped for step in panel.metric.steps if step.ended is None]
+    shown = news[:3] or sorted(stayed, key=lambda one: one[1].first)[-1:]
+    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _step(panel.metric, step)
             for panel, step in shown]  # fmt: skip
     if news:
         return style.finding({"New steps": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]})
-    names = ", ".join(dict.fromkeys(clean(panel.metric["name"], 60) for panel in found))
-    most = max(len(panel.metric["nights"]) for panel in found)
+    names = ", ".join(dict.fromkeys(clean(panel.metric.name, 60) for panel in found))
+    most = max(len(panel.metric.runs) for panel in found)
     runs = f"{most} runs up to {max(panel.at[-1] for panel in found)}"
-    few = all(panel.metric["state"] == "few" for panel in found)
+    few = all(panel.metric.state == "few" for panel in found)
     return style.finding(
         {names: ["too few runs to detect a step" if few else "no new step", runs], "older step": steps}
     )
@@ -255,7 +253,7 @@ def _notes(found: Sequence[Panel]) -> Iterator[str]:
     firsts = list({id(panel.series): panel for panel in found}.values())
     if any(math.isfinite(low) for panel in found for low in panel.scaled("low")):
         yield "Bars are the 95 % interval that a run reports for itself."
-    if any(panel.series["exact"] for panel in firsts):
+    if any(panel.series.exact for panel in firsts):
         yield "The clock is virtual: values have no noise, so any difference is one of the system."
     if lines := [panel.lines for panel in firsts if panel.lines]:
         letters = "; ".join(", ".join(f"{label}: {night}" for label, night, _ in each) for each in lines)
@@ -263,6 +261,6 @@ def _notes(found: Sequence[Panel]) -> Iterator[str]:
             "Vertical lines: what must be equal changed (capital letter, nothing is connected across it), or a "
             f"version did (small letter, dotted): {letters}."
         )
-    if cut := [panel for panel in found if len(panel.runs) < len(panel.metric["nights"])]:
-        every = len(cut[0].metric["nights"])
+    if cut := [panel for panel in found if len(panel.runs) < len(panel.metric.runs)]:
+        every = len(cut[0].metric.runs)
         yield f"The latest {len(cut[0].runs):,} of {every:,} runs are drawn."

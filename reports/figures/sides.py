@@ -10,6 +10,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.errors import UsageError
+from harness.experiments.capacity.capacity_json import GoalCapacity, RatePoint
+from harness.experiments.compare.compare_json import CompareAnswer, Row
+from harness.experiments.sweep.sweep_json import Spread
 from harness.metrics import slo as slos
 from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
@@ -24,7 +27,6 @@ from reports.figures.style import Look
 if TYPE_CHECKING:
     from reports.comparison import Comparison
 
-Row = Mapping[str, Any]
 SIDES = {"base": Look(style.GREY, width=3.0), "head": Look(style.BLUE, symbol="diamond", width=3.0)}
 _DASHES = {"ttft": style.TTFT.dash, "tpot": style.TPOT.dash}
 WEIGHT = 1000
@@ -76,30 +78,30 @@ def sides_rate(comparison: Comparison) -> go.Figure | str:
     if comparison.searches:
         return _searches(comparison)
     rows = comparison.of_metric("attainment")
-    if info["refused"] or not rows:
+    if info.refused or not rows:
         return "The runs have no SLO in common, so there is no attainment to draw; give --slo ttft=0.25,tpot=0.1."
     found = _axis(info, rows)
     if isinstance(found, str):
         return found
     order = np.argsort(found.values)
     rows = [rows[i] for i in order]
-    enough = all(row["pairs"] >= LEAST_SEEDS for row in rows)
+    enough = all(row.pairs >= LEAST_SEEDS for row in rows)
     drawn = style.new(440)
     for side in SIDES:
         x = np.asarray(found.of(side))[order]
         _joint(drawn, x, rows, side, "95% interval" if enough else "range over the pairs")
         for name, bound in comparison.bounds:  # of which a point of `rows` may have none
-            there = {tuple(row["point"].items()): row for row in comparison.of_metric(name)}
-            mine = [there.get(tuple(row["point"].items())) for row in rows]
-            y = np.array([np.nan if row is None or row[side] is None else 100 * row[side] for row in mine])
+            there = {tuple(row.point.items()): row for row in comparison.of_metric(name)}
+            mine = [there.get(tuple(row.point.items())) for row in rows]
+            y = np.array([np.nan if row is None or (value := row.on(side)) is None else 100 * value for row in mine])
             style.curve(drawn, x, y, *_alone(side, bound), f"{side}: {style.PERCENT}", size=5)
     everything = [x for side in SIDES for x in found.of(side)]
     pad = 0.04 * (max(everything) - min(everything))
-    shares = [(row.get("values") or {}).get(side) or [row[side]] for row in rows for side in SIDES]
+    shares = [row.values.on(side) or [row.on(side)] for row in rows for side in SIDES]
     percents = [100 * share for one in shares for share in one if share is not None]
     x_axis = style.axis(found.title, range=[min(everything) - pad, max(everything) + pad])
     style.axes(drawn, x_axis, style.share_axis(style.WITHIN, percents))
-    goal = info["goal"]
+    goal = info.goal
     style.goals(drawn, [goal])
     crossed = {side: _crossing(np.asarray(found.of(side))[order], rows, side, goal) for side in SIDES}
     for place, (side, at) in enumerate(crossed.items()):
@@ -111,14 +113,14 @@ def sides_rate(comparison: Comparison) -> go.Figure | str:
     crossings = "Crossings are interpolated between points, without an interval of their own."
     return style.done(drawn, _rate_finding(crossed, found, goal), [
         crossings if any(isinstance(at, float) for at in crossed.values()) else "",
-        bands if max(row["pairs"] for row in rows) > 1 else "",
+        bands if max(row.pairs for row in rows) > 1 else "",
         f"The base has {gpus['base']}, the head {gpus['head']}." if apart else "",
     ])  # fmt: skip
 
 
-def _axis(info: Row, rows: Sequence[Row]) -> _Axis | str:
+def _axis(info: CompareAnswer, rows: Sequence[Row]) -> _Axis | str:
     """The one number in which the points differ; the sentence that says why there is none."""
-    named = [row["point"] for row in rows]
+    named = [row.point for row in rows]
     if len(rows) < 2:
         return "Runs at one rate are no curve over the rate: compare two sweeps or two searches (bench sweep --out)."
     names = list(dict.fromkeys(name for point in named for name in point))
@@ -131,28 +133,25 @@ def _axis(info: Row, rows: Sequence[Row]) -> _Axis | str:
         return (
             f"The points differ in {clean(varied[0])}, which is no number; the table of the gates has a row for each."
         )
-    gpus = {side: info[side]["system"].get("gpus") for side in SIDES}
+    gpus = {side: info.on(side).system.get("gpus") for side in SIDES}
     known = varied[0] == "rate" and all(isinstance(n, int) and n > 0 for n in gpus.values())
-    return _Axis(varied[0], values, {side: float(gpus[side]) if known else 1.0 for side in SIDES})
+    return _Axis(varied[0], values, {side: float(str(gpus[side])) if known else 1.0 for side in SIDES})
 
 
 def _joint(drawn: go.Figure, x: np.ndarray, rows: Sequence[Row], side: str, what: str) -> None:
     """All bounds of a side together, with its band unless there is one pair or no single values."""
-    mean = np.array([np.nan if row[side] is None else 100 * row[side] for row in rows])
-    every = [spread((row.get("values") or {}).get(side) or [], most=1.0) for row in rows]
-    if any(found is not None and found["n"] > 1 for found in every):
-        none = {"low": np.nan, "high": np.nan}
-        known = [found or none for found in every]
-        ends = [[f["least"], f["most"]] if f["low"] is None else [f["low"], f["high"]] for f in known]
-        low, high = 100 * np.array(ends).T
+    mean = np.array([np.nan if (value := row.on(side)) is None else 100 * value for row in rows])
+    every = [Spread.of(spread(row.values.on(side), most=1.0)) for row in rows]
+    if any(found is not None and found.n > 1 for found in every):
+        low, high = 100 * np.array([(np.nan, np.nan) if found is None else found.ends for found in every]).T
         _band(drawn, x, (low, high), side, what)
     style.curve(drawn, x, mean, side, SIDES[side], f"{side}: {style.PERCENT}", size=9)
 
 
 def _crossing(x: np.ndarray, rows: Sequence[Row], side: str, goal: float) -> float | str:
     """Where the mean attainment of a side falls below the goal; 'above' or 'below' where all of it is."""
-    y = [row[side] for row in rows]
-    if None in y or x[0] <= 0:
+    y = [value for row in rows if (value := row.on(side)) is not None]
+    if len(y) < len(rows) or x[0] <= 0:
         return "unknown"
     found = crossing(x.tolist(), y, [WEIGHT] * len(y), goal)
     return found.at if found.at is not None else str(found.side)
@@ -173,26 +172,26 @@ def _rate_finding(crossed: Mapping[str, float | str], found: _Axis, goal: float)
 
 def _searches(comparison: Comparison) -> go.Figure | str:
     """Attainment of the whole trials of both searches, and the capacity of each with its interval."""
-    goal = comparison.info["goal"]
-    gpus = [(search.get("backend") or {}).get("gpus") for search in comparison.searches.values()]
-    per_gpu = all(isinstance(n, int) and n > 0 for n in gpus)
+    goal = comparison.info.goal
+    gpus = {side: search.backend.get("gpus") for side, search in comparison.searches.items()}
+    per_gpu = all(isinstance(n, int) and n > 0 for n in gpus.values())
     drawn = style.new(440)
     rates: list[float] = []
     least: list[float] = []
     found = {}
     for side in SIDES:
         search = comparison.searches[side]
-        points = search.get("curve") or []
+        points = search.curve
         if not points:
             return f"The search of the {side} has no trials that make a curve; give it more seeds."
-        share = float(search["backend"]["gpus"]) if per_gpu else 1.0
-        x = np.array([point["rate_rps"] / share for point in points])
+        share = float(str(gpus[side])) if per_gpu else 1.0
+        x = np.array([point.rate_rps / share for point in points])
         _searched(drawn, x, points, side)
-        answer: Row = next((one for one in search.get("answers") or [] if one["goal"] == goal), {})
-        found[side] = [None if (value := answer.get(key)) is None else float(value) / share
-                       for key in ("capacity_rps", "low_rps", "high_rps")]  # fmt: skip
+        one = next((one for one in search.answers if one.goal == goal), GoalCapacity(goal=goal))
+        ends = (one.capacity_rps, one.low_rps, one.high_rps)
+        found[side] = [None if rate is None else float(rate) / share for rate in ends]
         rates += [*x.tolist(), *(rate for rate in found[side] if rate is not None)]
-        least += [100 * point["least"] for point in points]
+        least += [100 * point.least for point in points]
     pad = 0.05 * (max(rates) - min(rates)) or 0.05 * max(rates)
     x_axis = style.axis(f"rate (requests/s{' per GPU' if per_gpu else ''})", range=[min(rates) - pad, max(rates) + pad])
     style.axes(drawn, x_axis, style.share_axis(style.WITHIN, least))
@@ -215,14 +214,14 @@ def _searches(comparison: Comparison) -> go.Figure | str:
     return style.done(drawn, f"Capacity at {goal * 100:g}%: {style.finding(found_of)}", notes)
 
 
-def _searched(drawn: go.Figure, x: np.ndarray, points: Sequence[Row], side: str) -> None:
+def _searched(drawn: go.Figure, x: np.ndarray, points: Sequence[RatePoint], side: str) -> None:
     least, most, falling, mean = (
-        np.array([100 * point[key] for point in points]) for key in ("least", "most", "falling", "attainment")
+        np.array([100 * getattr(point, key) for point in points]) for key in ("least", "most", "falling", "attainment")
     )
     look = SIDES[side]
     _band(drawn, x, (least, most), side, "range over the seeds")
     drawn.add_scatter(x=x, y=falling, name=f"{side}, falling curve", mode="lines", line=look.line)
-    symbols = look.symbols(point["overloaded"] for point in points)
+    symbols = look.symbols(point.overloaded for point in points)
     hover = f"{side}: {style.PERCENT}"
     style.curve(drawn, x, mean, f"{side}, as found", look, hover, mode="markers", size=9, symbols=symbols)
 
@@ -238,7 +237,7 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
         return comparison.missing
     if not contrasts[0].sides[0].bounds:
         return style.UNBOUND
-    goal = comparison.info["goal"]
+    goal = comparison.info.goal
     found = {
         side: _contrast.band([contrast.sides[place].attainment for contrast in contrasts])
         for place, side in enumerate(SIDES)
@@ -247,9 +246,9 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
     x = SCALES[shown]
     drawn = style.new(440)
     for place, (side, here) in enumerate(found.items()):
-        if here.said:
+        if here.label:
             ends = np.maximum(100 * here.low[shown], 0), np.minimum(100 * here.high[shown], 100)
-            _band(drawn, x, ends, side, here.said)
+            _band(drawn, x, ends, side, here.label)
         _scale_line(drawn, x, 100 * here.mean[shown], side, SIDES[side])
         bounds = contrasts[0].sides[place].bounds
         for bound in bounds if len(bounds) > 1 else ():
@@ -272,7 +271,7 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
                 style.upright(drawn, at, f"{side} from {_format.number(at)}", place, look=look)
         met = _format.share(float(found[side].mean[one]), goal)
         values[side] = [f"{met} met the SLO", f"{goal * 100:g}% {reached}"]
-    note = found["base"].said
+    note = found["base"].label
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "", f"Bands: {note}." if note else ""
     ])  # fmt: skip
@@ -319,7 +318,7 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
             f"furthest apart at {_format.seconds(float(TIMES_S[at]))}",
             f"head {'more' if found.mean[at] > 0 else 'fewer'} by {_format.number(abs(found.mean[at]))} points there",
         ] if abs(found.mean[at]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
-    note = next(iter(differences.values())).said
+    note = next(iter(differences.values())).label
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "",
         "Failed requests are never answered; requests of one token have no TPOT. Shares are exact where drawn.",
@@ -350,9 +349,9 @@ def _difference(drawn: go.Figure, comparison: Comparison, metric: str, shown: np
         y = 100 * shares.mean(axis=0)[shown]
         style.curve(drawn, x, y, f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines", legendgroup=side)
     found = _contrast.band([100 * pair for pair in head - base])
-    if found.said:
+    if found.label:
         ends = np.maximum(found.low[shown], -100), np.minimum(found.high[shown], 100)
-        _band(drawn, x, ends, "head", found.said, row + 1)
+        _band(drawn, x, ends, "head", found.label, row + 1)
     style.curve(drawn, x, found.mean[shown], f"{name}, head - base", Look(style.BLUE), "%{x:.4r} s: %{y:+.2f} points",
                 row=row + 1, mode="lines", showlegend=False)  # fmt: skip
     look = Look(style.GREY, "dot", width=1.5)
@@ -369,7 +368,7 @@ def _limits(comparison: Comparison, metric: str) -> Iterator[float]:
     """The bounds of the SLO on every request of all classes."""
     info = comparison.info
     try:
-        bounds = slos.parse(info["slo"], goal=info["goal"]).bounds if info["slo"] else ()
+        bounds = slos.parse(info.slo, goal=info.goal).bounds if info.slo else ()
     except UsageError:
         return
     yield from (b.limit for b in bounds if b.metric == metric and b.tag is None and b.percentile is None)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from harness.data.run_json import Verdict
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare import answer, gates, pairing
+from harness.experiments.compare import answer, gates, pairing, warnings
 from harness.experiments.compare.answer import Settings
+from harness.experiments.compare.compare_json import CachedShares, ComparedPair, GateRow
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
 from harness.metrics import slo
 
@@ -35,7 +37,7 @@ def compared(pairs, **settings):
 
 
 def row(info, name):
-    return next(each for each in (*info["gates"], *info["shown"]) if each["metric"] == name)
+    return next(each for each in (*info.gates, *info.shown) if each.metric == name)
 
 
 @pytest.mark.parametrize(
@@ -45,9 +47,9 @@ def test_a_slower_head_is_found_and_an_equal_one_is_not(pairs, slower, verdict, 
     """The reason why the command exists."""
     info = compared(pairs(slower))
 
-    assert (info["verdict"], info["exit_code"], info["mode"]) == (verdict, code, "paired")
-    assert row(info, "tpot")["change_pct"] == pytest.approx(100 * (slower - 1), abs=0.5)
-    assert row(info, "tpot")["low_pct"] < row(info, "tpot")["change_pct"] < row(info, "tpot")["high_pct"]
+    assert (info.verdict, info.exit_code, info.mode) == (verdict, code, "paired")
+    assert row(info, "tpot").change_pct == pytest.approx(100 * (slower - 1), abs=0.5)
+    assert row(info, "tpot").low_pct < row(info, "tpot").change_pct < row(info, "tpot").high_pct
 
 
 def test_too_noisy_pairs_decide_nothing_and_say_what_would(stored):
@@ -58,9 +60,9 @@ def test_too_noisy_pairs_decide_nothing_and_say_what_would(stored):
     ]
     info = compared(noisy)
 
-    assert (info["verdict"], info["exit_code"]) == ("inconclusive", 5)
-    assert row(info, "tpot")["mde_pct"] > 5 and row(info, "tpot")["pairs_needed"] > 3
-    assert "would have been found by these 3 pairs" in info["text"]
+    assert (info.verdict, info.exit_code) == ("inconclusive", 5)
+    assert row(info, "tpot").mde_pct > 5 and row(info, "tpot").pairs_needed > 3
+    assert "would have been found by these 3 pairs" in info.text
 
 
 def test_enough_pairs_for_a_loss_at_the_limit_tell_what_is_not_ruled_out(stored):
@@ -69,24 +71,24 @@ def test_enough_pairs_for_a_loss_at_the_limit_tell_what_is_not_ruled_out(stored)
     pairs = [Pair(stored(i, clock="wall"), stored(i, slower=f, clock="wall")) for i, f in enumerate(factors)]
     info = compared(pairs, gates=gates.parse("tpot=4.5%:5%"))
 
-    assert "inconclusive" == info["verdict"]
-    assert row(info, "tpot")["pairs_needed"] <= 5
-    assert "is not ruled out by these 5 pairs, and one of 5% must be found; make more pairs" in info["text"]
+    assert "inconclusive" == info.verdict
+    assert row(info, "tpot").pairs_needed <= 5
+    assert "is not ruled out by these 5 pairs, and one of 5% must be found; make more pairs" in info.text
 
 
 def test_percentiles_and_attainment_are_shown_but_decide_nothing(pairs):
-    """They are too flat, or too wild, to wake anybody by default."""
+    """They are too flat, or too wild, to raise an alarm by default."""
     info = compared(pairs(1.06))
 
-    assert {each["metric"] for each in info["gates"]} == {"tpot", "ttft", "failed"}
-    assert {"attainment", "goodput_rps", "p99:ttft"} <= {each["metric"] for each in info["shown"]}
-    assert all("verdict" not in each for each in info["shown"])
+    assert {each.metric for each in info.gates} == {"tpot", "ttft", "failed"}
+    assert {"attainment", "goodput_rps", "p99:ttft"} <= {each.metric for each in info.shown}
+    assert not any(isinstance(each, GateRow) for each in info.shown)
 
 
 def test_the_user_chooses_the_gates(pairs):
     """A limit of 10 % lets a loss of 6 % pass."""
-    assert compared(pairs(1.06), gates=gates.parse("tpot=10%:20%"))["verdict"] == "equivalent"
-    assert compared(pairs(1.06), gates=gates.parse("e2e=1%:5%"))["verdict"] == "regressed"
+    assert compared(pairs(1.06), gates=gates.parse("tpot=10%:20%")).verdict == "equivalent"
+    assert compared(pairs(1.06), gates=gates.parse("e2e=1%:5%")).verdict == "regressed"
 
 
 @pytest.mark.parametrize(
@@ -104,30 +106,30 @@ def test_the_user_chooses_the_gates(pairs):
     ],
 )
 def test_what_is_not_comparable_is_refused_by_name(pairs, field, changed):
-    """A difference that comes from other traffic or another machine is nobody's regression."""
+    """A difference that comes from other traffic or another machine is no regression."""
     info = compared(pairs(1.06, **changed))
 
-    assert (info["verdict"], info["exit_code"], info["gates"]) == ("refused", 4, [])
-    assert field in {stop["field"] for stop in info["refused"]}
-    once = dict.fromkeys(stop["field"] for stop in info["refused"])
-    assert f"--allow-different {','.join(once)} " in info["text"]
+    assert (info.verdict, info.exit_code, info.gates) == ("refused", 4, [])
+    assert field in {stop.field for stop in info.refused}
+    once = dict.fromkeys(stop.field for stop in info.refused)
+    assert f"--allow-different {','.join(once)} " in info.text
 
 
-def test_an_allowed_difference_is_compared_and_told(pairs):
+def test_an_allowed_difference_is_compared_and_reported(pairs):
     """Who asks for it gets it, with a warning in every output."""
     info = compared(pairs(1.06, backend={"model": "other"}), allowed=frozenset({"model"}))
 
-    assert info["verdict"] == "regressed"
-    assert [each["field"] for each in info["allowed_differences"]] == ["model"]
-    assert "allowed-difference" in {each["code"] for each in info["warnings"]}
+    assert info.verdict == "regressed"
+    assert [each.field for each in info.allowed_differences] == ["model"]
+    assert "allowed-difference" in {each.code for each in info.warnings}
 
 
 def test_fewer_than_three_pairs_of_real_runs_are_refused(pairs):
     """Two runs can look different by chance in every way."""
     info = compared(pairs(1.06)[:2])
 
-    assert [stop["field"] for stop in info["refused"]] == ["pairs"]
-    assert compared(pairs(1.06)[:1], allowed=frozenset({"pairs"}))["verdict"] == "inconclusive"
+    assert [stop.field for stop in info.refused] == ["pairs"]
+    assert compared(pairs(1.06)[:1], allowed=frozenset({"pairs"})).verdict == "inconclusive"
 
 
 def test_runs_that_are_not_valid_end_the_comparison(pairs):
@@ -137,23 +139,24 @@ def test_runs_that_are_not_valid_end_the_comparison(pairs):
     bad = replace(made[2].head, info=made[2].head.info.change(verdict=verdict))
     info = compared([*made[:2], replace(made[2], head=bad), *made[3:]])
 
-    assert (info["verdict"], info["exit_code"]) == ("invalid", 4)
-    assert info["pairs"][2]["reasons"] == ["head: late"]
-    assert "head: late" in info["text"]
+    assert (info.verdict, info.exit_code) == ("invalid", 4)
+    assert info.pairs[2].reasons == ["head: late"]
+    assert "head: late" in info.text
 
 
 def test_a_pair_that_could_not_be_made_is_not_passed_over(pairs):
     """The server dies with the fourth pair, and the JUnit file is green."""
     made = pairs()[:3]
-    rows = [
-        {"pair": n, "base_run": str(pair.base.path), "head_run": str(pair.head.path), "valid": True}
+    attempts = [
+        ComparedPair(pair=n, base_run=str(pair.base.path), head_run=str(pair.head.path), valid=True)
         for n, pair in enumerate(made, 1)
     ]
-    lost = {"pair": 4, "base_run": "x/base", "head_run": "x/head", "valid": False, "why": "head: it broke."}
-    info = answer.compare(Matched(tuple(made)), Settings(), rows=[*rows, lost, {**lost, "repeated": True}])
+    lost = ComparedPair(pair=4, base_run="x/base", head_run="x/head", valid=False, why="head: it broke.")
+    again = structs.replace(lost, repeated=True)
+    info = answer.compare(Matched(tuple(made)), Settings(), attempts=[*attempts, lost, again])
 
-    assert ("invalid", 4) == (info["verdict"], info["exit_code"])
-    assert "not valid: 1 of 4 pairs prove nothing (head: it broke)" in info["text"]
+    assert ("invalid", 4) == (info.verdict, info.exit_code)
+    assert "not valid: 1 of 4 pairs prove nothing (head: it broke)" in info.text
 
 
 def test_a_killed_run_is_not_valid(pairs):
@@ -161,7 +164,7 @@ def test_a_killed_run_is_not_valid(pairs):
     made = pairs()
     info = compared([*made[:4], replace(made[4], head=replace(made[4].head, complete=False))])
 
-    assert info["verdict"] == "invalid"
+    assert info.verdict == "invalid"
 
 
 def test_both_runs_of_a_pair_are_cut_at_the_later_cut(pairs, stored):
@@ -170,20 +173,20 @@ def test_both_runs_of_a_pair_are_cut_at_the_later_cut(pairs, stored):
     made = pairs(1.0, warmup={"rule": "mser5", "at_s": at_s, "requests": 20})
     info = compared(made)
 
-    assert [each["cut_s"] for each in info["pairs"]] == [at_s] * 5
-    assert [each["cut_s"] for each in compared(made, warmup="none")["pairs"]] == [0.0] * 5
+    assert [each.cut_s for each in info.pairs] == [at_s] * 5
+    assert [each.cut_s for each in compared(made, warmup="none").pairs] == [0.0] * 5
 
 
 def test_another_slo_scores_both_sides_anew(pairs):
     """The question of today is not the one that the runs were made for."""
     strict = compared(pairs(), slo=slo.parse("ttft=1ms"))
 
-    assert strict["slo"] == "ttft=0.001"
-    assert row(strict, "attainment")["base"] == 0.0
+    assert strict.slo == "ttft=0.001"
+    assert row(strict, "attainment").base == 0.0
 
 
-@pytest.mark.parametrize(("hours", "told"), [((0, 1, 2, 3, 4, 5), True), ((0, 2, 4, 1, 3, 5), False)])
-def test_two_occasions_are_told_from_turns(stored, hours, told):
+@pytest.mark.parametrize(("hours", "warned"), [((0, 1, 2, 3, 4, 5), True), ((0, 2, 4, 1, 3, 5), False)])
+def test_two_occasions_are_distinguished_from_turns(stored, hours, warned):
     """A baseline of last week makes every fourth night a regression, at an alpha of 1%."""
     runs = [
         stored(i % 3, clock="wall", name=f"r{i}", started=f"2026-01-05T{hour:02d}:00:00+00:00")
@@ -191,7 +194,7 @@ def test_two_occasions_are_told_from_turns(stored, hours, told):
     ]
     info = compared([Pair(base, head) for base, head in zip(runs[:3], runs[3:], strict=True)])
 
-    assert told == ("not-in-turns" in {warning["code"] for warning in info["warnings"]})
+    assert warned == ("not-in-turns" in {warning.code for warning in info.warnings})
 
 
 @pytest.mark.parametrize("grew", [{"overloaded": True}, {"overloaded": False, "queue_grew": True}])
@@ -199,7 +202,7 @@ def test_a_growing_queue_is_warned_of_be_the_slo_met_or_not(pairs, grew):
     """Their means tell how long the run was."""
     info = compared(pairs(1.0, verdict={"valid": True, **grew}))
 
-    assert "overloaded" in {each["code"] for each in info["warnings"]}
+    assert "overloaded" in {each.code for each in info.warnings}
 
 
 def test_a_wild_pair_is_named_and_stays(stored):
@@ -208,17 +211,17 @@ def test_a_wild_pair_is_named_and_stays(stored):
     wild = [Pair(stored(seed, clock="wall"), stored(seed, slower=f, clock="wall")) for seed, f in enumerate(factors)]
     info = compared(wild)
 
-    assert any(w["code"] == "outlier" and "pair 5" in w["message"] for w in info["warnings"])
-    assert row(info, "tpot")["pairs"] == 5
+    assert any(w.code == "outlier" and "pair 5" in w.message for w in info.warnings)
+    assert row(info, "tpot").pairs == 5
 
 
-def test_a_warm_cache_on_one_side_is_told(pairs):
+def test_a_warm_cache_on_one_side_is_reported(pairs):
     """A prefix cache that the first run filled makes the second one look fast."""
     info = compared(pairs())
-    info["pairs"][0]["cached"] = {"base": 0.0, "head": 0.5}
-    from harness.experiments.compare.warnings import cautions
+    warm = structs.replace(info.pairs[0], cached=CachedShares(0.0, 0.5))
+    found = warnings.found(info.change(pairs=[warm, *info.pairs[1:]]), Matched(()))
 
-    assert "cached-tokens" in {each["code"] for each in cautions(info, Matched(()))}
+    assert "cached-tokens" in {each.code for each in found}
 
 
 def test_simulators_are_compared_exactly(stored):
@@ -226,11 +229,11 @@ def test_simulators_are_compared_exactly(stored):
     same = compared([Pair(stored(0), stored(0, name="again"))])
     worse = compared([Pair(stored(0), stored(0, slower=1.0000001))])
 
-    assert (same["verdict"], same["exact"]["identical"]) == ("equivalent", True)
-    assert (worse["verdict"], worse["exit_code"]) == ("regressed", 1)
-    assert worse["exact"]["requests_differ"] == 60
-    assert worse["exact"]["first_request"]["request_id"] == 0
-    assert worse["exact"]["first_request"]["column"] == "token_s"
+    assert (same.verdict, same.exact.identical) == ("equivalent", True)
+    assert (worse.verdict, worse.exit_code) == ("regressed", 1)
+    assert worse.exact.requests_differ == 60
+    assert worse.exact.first_request.request_id == 0
+    assert worse.exact.first_request.column == "token_s"
 
 
 def test_seeds_that_contradict_one_another_are_decided_as_pairs(stored):
@@ -239,8 +242,8 @@ def test_seeds_that_contradict_one_another_are_decided_as_pairs(stored):
 
     info = compared(mixed)
 
-    assert info["mode"] == "exact"
-    assert row(info, "tpot")["verdict"] == "equivalent"
+    assert info.mode == "exact"
+    assert row(info, "tpot").verdict == "equivalent"
 
 
 def test_runs_are_paired_by_what_was_sent(stored):
@@ -259,9 +262,9 @@ def test_a_base_without_a_partner_is_not_passed_over(stored):
     info = answer.compare(matched, Settings())
     allowed = answer.compare(matched, Settings(allowed=frozenset({"runs"})))
 
-    assert (info["verdict"], info["exit_code"]) == ("refused", 4)
-    assert "run-0" in info["text"]
-    assert allowed["verdict"] == "equivalent"
+    assert (info.verdict, info.exit_code) == ("refused", 4)
+    assert "run-0" in info.text
+    assert allowed.verdict == "equivalent"
 
 
 def test_the_system_under_test_does_not_decide_what_is_paired(stored):
@@ -299,7 +302,7 @@ def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
         for seed in range(3)
     ]
     info = answer.compare(pairing.match(base, head), Settings())
-    verdicts = {each["point"]["rate"]: each["verdict"] for each in info["gates"] if each["metric"] == "tpot"}
+    verdicts = {each.point["rate"]: each.verdict for each in info.gates if each.metric == "tpot"}
 
     assert verdicts == {"1.0": "equivalent", "2.0": "regressed"}
 
@@ -324,9 +327,9 @@ def test_searches_are_compared_seed_by_seed():
     head = [replace(each, values={"capacity_rps": 0.95 * each.values["capacity_rps"]}) for each in base]
     info = answer.compare(pairing.match(base, head), Settings())
 
-    assert row(info, "capacity_rps")["verdict"] == "regressed"
-    assert row(info, "capacity_rps")["change_pct"] == pytest.approx(-5.0)
-    assert "capacity_rps fell by 5.00%" in info["text"]
+    assert row(info, "capacity_rps").verdict == "regressed"
+    assert row(info, "capacity_rps").change_pct == pytest.approx(-5.0)
+    assert "capacity_rps fell by 5.00%" in info.text
 
 
 def test_numbers_that_commands_printed_are_compared():
@@ -335,8 +338,8 @@ def test_numbers_that_commands_printed_are_compared():
         Pair(Numbers(Path("a"), {"took_ms": 10.0}), Numbers(Path("b"), {"took_ms": 11.0 + 0.01 * i})) for i in range(5)
     ]
 
-    assert compared(pairs, gates=gates.parse("took_ms=2%:5%", free=True))["verdict"] == "regressed"
-    assert compared(pairs)["verdict"] == "inconclusive"
+    assert compared(pairs, gates=gates.parse("took_ms=2%:5%", free=True)).verdict == "regressed"
+    assert compared(pairs).verdict == "inconclusive"
 
 
 def test_everything_recorded_that_differs_is_listed(stored):
@@ -345,7 +348,7 @@ def test_everything_recorded_that_differs_is_listed(stored):
     base = stored(0, backend={"backend": "sim", "policy": "vllm-v0", "model": "opt-13b"})
     info = compared([Pair(base, stored(0, **changed))])
 
-    assert {(d["field"], d["base"], d["head"]) for d in info["differences"]} == {
+    assert {(d.field, d.base, d.head) for d in info.differences} == {
         ("policy", "vllm-v0", "orca"),
         ("version of bench", "0.1.0", "0.2.0"),
     }
@@ -368,8 +371,8 @@ def test_runs_in_which_everything_failed_are_not_equivalent(pairs):
     ]  # fmt: skip
     info = compared([Pair(*dead), *made[1:]])
 
-    assert (info["verdict"], info["exit_code"]) == ("invalid", 4)
-    assert "base: no request ended well" in info["pairs"][0]["reasons"]
+    assert (info.verdict, info.exit_code) == ("invalid", 4)
+    assert "base: no request ended well" in info.pairs[0].reasons
 
 
 def test_runs_of_different_traffic_are_paired_in_order_where_that_is_allowed(stored):
@@ -381,7 +384,7 @@ def test_runs_of_different_traffic_are_paired_in_order_where_that_is_allowed(sto
     info = answer.compare(matched, Settings(allowed=frozenset({"schedule"})))
 
     assert [(str(p.base.path), str(p.head.path)) for p in matched.pairs][2] == ("base2", "head2")
-    assert len(info["pairs"]) == 3 and info["verdict"] != "refused"
+    assert len(info.pairs) == 3 and info.verdict != "refused"
 
 
 def test_what_cannot_be_measured_any_more_is_worse(stored):
@@ -393,18 +396,18 @@ def test_what_cannot_be_measured_any_more_is_worse(stored):
     exact = compared([Pair(stored(0), replace(stored(0), requests=_in_one_piece(stored(0).requests)))])
 
     for each in (info, exact):
-        assert (row(each, "tpot")["verdict"], row(each, "tpot")["change_pct"]) == ("regressed", None)
-        assert "tpot mean is there on one side only" in each["text"]
-    assert "not-measured" in {warning["code"] for warning in info["warnings"]}
+        assert (row(each, "tpot").verdict, row(each, "tpot").change_pct) == ("regressed", None)
+        assert "tpot mean is there on one side only" in each.text
+    assert "not-measured" in {warning.code for warning in info.warnings}
 
 
-def test_a_seed_that_cannot_be_measured_any_more_is_told_beside_equal_ones(stored):
+def test_a_seed_that_cannot_be_measured_any_more_is_named_beside_equal_ones(stored):
     """'fell by 0.00%' stands behind 'regressed'."""
     whole = replace(stored(1), requests=_in_one_piece(stored(1).requests))
     info = compared([Pair(stored(0), stored(0)), Pair(stored(1), whole)])
 
-    assert "regressed" == row(info, "tpot")["verdict"]
-    assert "tpot mean is 0 or not measured on one side in 1 of 2 pairs" in info["text"]
+    assert "regressed" == row(info, "tpot").verdict
+    assert "tpot mean is 0 or not measured on one side in 1 of 2 pairs" in info.text
 
 
 def _in_one_piece(table):
@@ -422,20 +425,20 @@ def test_aggregates_of_other_tools_are_compared():
     run = pairing.opened(Path(__file__).parents[1] / "golden" / "results" / "vllm-aggregate.json")[0]
     info = compared([Pair(run, run)] * 3)
 
-    assert pytest.approx(2 / 12) == row(info, "failed")["base"]
-    assert "equivalent" == row(info, "ttft")["verdict"]
-    assert pytest.approx(0.04196147) == row(info, "p99:ttft")["base"]
-    assert "ttft-from-sending" in {warning["code"] for warning in info["warnings"]}
+    assert pytest.approx(2 / 12) == row(info, "failed").base
+    assert "equivalent" == row(info, "ttft").verdict
+    assert pytest.approx(0.04196147) == row(info, "p99:ttft").base
+    assert "ttft-from-sending" in {warning.code for warning in info.warnings}
 
 
-def test_tests_that_disagree_are_told(stored):
+def test_tests_that_disagree_are_reported(stored):
     """Eight losses of which one is huge: t is unsure, the signs are not."""
     factors = (1.03, 1.03, 1.031, 1.029, 1.03, 1.03, 1.03, 1.9)
     pairs = [Pair(stored(i, clock="wall"), stored(i, clock="wall", slower=f)) for i, f in enumerate(factors)]
 
-    assert "tests-disagree" in {warning["code"] for warning in compared(pairs)["warnings"]}
+    assert "tests-disagree" in {warning.code for warning in compared(pairs).warnings}
 
 
 def test_no_pairs_at_all_are_refused():
     """Nothing compared is not equivalent."""
-    assert compared([])["exit_code"] == 4
+    assert compared([]).exit_code == 4

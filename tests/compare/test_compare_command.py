@@ -22,7 +22,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture
-def told(capsys):
+def compare(capsys):
     """What a command printed, and complained."""
 
     def call(*words):
@@ -34,38 +34,38 @@ def told(capsys):
     return call
 
 
-def test_the_same_run_is_equivalent_to_the_last_bit(runs, told):
+def test_the_same_run_is_equivalent_to_the_last_bit(runs, compare):
     """Who compares a run with itself must get exit code 0."""
-    code, out, _ = told(runs / "base", runs / "same")
+    code, out, _ = compare(runs / "base", runs / "same")
 
     assert code == 0
     assert "all 40 requests and" in out and "equal to the last bit" in out
 
 
-def test_another_policy_is_a_difference_with_its_cause(runs, told):
+def test_another_policy_is_a_difference_with_its_cause(runs, compare):
     """A gate on the simulator tells what was changed, not only that something was."""
-    code, out, _ = told(runs / "base", runs / "slow")
+    code, out, _ = compare(runs / "base", runs / "slow")
 
     assert code == 1
     assert ["policy", "sarathi", "orca", "-"] in [line.split() for line in out.splitlines()]
     assert "first step" in out
 
 
-def test_other_traffic_is_refused(runs, told):
+def test_other_traffic_is_refused(runs, compare):
     """Another seed is another question."""
-    code, out, _ = told(runs / "base", runs / "seed")
+    code, out, _ = compare(runs / "base", runs / "seed")
 
     assert code == 4
     assert "the schedule differs" in out and "--allow-different schedule" in " ".join(out.split())
 
 
-def test_every_form_is_written(runs, told, tmp_path):
+def test_every_form_is_written(runs, compare, tmp_path):
     """A CI job reads files."""
     files = {form: tmp_path / f"answer.{form}" for form in ("markdown", "junit", "json")}
     exported = {form: tmp_path / form for form in ("github-smaller", "github-bigger", "bencher", "pytorch")}
     options = [word for form, file in files.items() for word in (f"--{form}", file)]
     options += [word for form, file in exported.items() for word in ("--export", f"{form}={file}")]
-    code, out, _ = told(runs / "base", runs / "slow", *options)
+    code, out, _ = compare(runs / "base", runs / "slow", *options)
 
     assert code == 1 and "\nRegressed: " in out
     assert "\n**Regressed: " in files["markdown"].read_text()
@@ -74,25 +74,25 @@ def test_every_form_is_written(runs, told, tmp_path):
     assert all(json.loads(file.read_text()) for file in exported.values())
 
 
-def test_a_dash_is_standard_output(runs, told):
+def test_a_dash_is_standard_output(runs, compare):
     """`--markdown - >> $GITHUB_STEP_SUMMARY` must not mix two forms."""
-    _, out, _ = told(runs / "base", runs / "same", "--markdown", "-")
-    _, as_json, _ = told(runs / "base", runs / "same", "--format", "json")
+    _, out, _ = compare(runs / "base", runs / "same", "--markdown", "-")
+    _, as_json, _ = compare(runs / "base", runs / "same", "--format", "json")
 
     assert 1 == out.count("**Equivalent: ") == out.count("quivalent: ")
     assert json.loads(as_json)["exact"]["identical"]
 
 
-def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, told, tmp_path):
+def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, compare, tmp_path):
     """Who throws an answer away with /dev/null finds that device replaced by a file."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    code, _, _ = told(runs / "base", runs / "same", "--markdown", pipe)
+    code, _, _ = compare(runs / "base", runs / "same", "--markdown", pipe)
     read = os.read(reader, 1 << 16)
     os.close(reader)
     (tmp_path / "folder").mkdir()
-    wrong, _, err = told(runs / "base", runs / "same", "--markdown", tmp_path / "folder")
+    wrong, _, err = compare(runs / "base", runs / "same", "--markdown", tmp_path / "folder")
 
     assert (0, True) == (code, pipe.is_fifo())
     assert b"**Equivalent: " in read
@@ -100,25 +100,25 @@ def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, told, tmp_path):
     assert "is a folder; name a file in it" in err
 
 
-def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, told):
+def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, compare):
     """Five seeds are five pairs."""
     listed = f"{runs / 'base'},{runs / 'seed'}"
-    code, out, _ = told(listed, listed)
+    code, out, _ = compare(listed, listed)
 
     assert code == 0
     assert "pairs: 2, valid: 2, exact" in out
 
 
-def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
+def test_a_stored_answer_is_a_report(runs, compare, tmp_path, capsys):
     """An answer that was kept can be read again without its runs."""
-    told(runs / "base", runs / "slow", "--json", tmp_path / "compare.json")
+    compare(runs / "base", runs / "slow", "--json", tmp_path / "compare.json")
 
     assert main(["report", str(tmp_path / "compare.json"), "--format", "text"]) == 0
     assert "\nRegressed: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told_why"),
+    ("words", "code", "reason"),
     [
         ([], 2, "two paths, BASE and HEAD, got 0"),
         (["{base}"], 2, "got 1"),
@@ -145,9 +145,9 @@ def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
         (["--trend", "x", "--rate", "3"], 2, "leave out --rate"),
     ],
 )
-def test_wrong_usage_is_one_sentence(runs, told, words, code, told_why):
+def test_wrong_usage_is_one_sentence(runs, compare, words, code, reason):
     """A newcomer reads what to do next, not a traceback."""
-    found, _, err = told(*(word.replace("{base}", str(runs / "base")) for word in words))
+    found, _, err = compare(*(word.replace("{base}", str(runs / "base")) for word in words))
 
     assert code == found
-    assert told_why in err and err.count("\n") == 1
+    assert reason in err and err.count("\n") == 1

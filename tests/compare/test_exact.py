@@ -8,6 +8,7 @@ import pytest
 
 from harness.data.records import STEPS
 from harness.experiments.compare import verdict
+from harness.experiments.compare.compare_json import FirstDifference
 
 
 def changed(run, column, row, value):
@@ -26,7 +27,7 @@ def test_equal_runs_are_identical_in_whatever_order_their_rows_came(stored):
 
     found = verdict.compared(run, replace(run, requests=shuffled))
 
-    assert found["identical"] and found["requests_differ"] == 0 and found["first_request"] is None
+    assert found.identical and found.requests_differ == 0 and found.first_request is None
 
 
 @pytest.mark.parametrize(
@@ -38,20 +39,20 @@ def test_one_changed_value_is_found(stored, column, value):
     run = stored(0)
     found = verdict.compared(run, changed(run, column, 33, value))
 
-    assert not found["identical"]
-    assert found["requests_differ"] == 1
-    assert found["first_request"]["request_id"] == run.requests["request_id"][33].as_py()
-    assert found["first_request"]["column"] == column
+    assert not found.identical
+    assert found.requests_differ == 1
+    assert found.first_request.request_id == run.requests["request_id"][33].as_py()
+    assert found.first_request.column == column
 
 
-def test_the_last_bit_of_one_token_is_told_with_its_place(stored):
-    """'Something differs' helps nobody to find out what."""
+def test_the_last_bit_of_one_token_is_found_with_its_place(stored):
+    """'Something differs' does not help to find out what."""
     run = stored(0)
     stamps = run.requests["token_s"][5].as_py()
     other = [*stamps[:2], np.nextafter(stamps[2], np.inf), *stamps[3:]]
-    first = verdict.compared(run, changed(run, "token_s", 5, other))["first_request"]
+    first = verdict.compared(run, changed(run, "token_s", 5, other)).first_request
 
-    assert (first["column"], first["item"], first["base"], first["head"]) == ("token_s", 2, stamps[2], other[2])
+    assert (first.column, first.item, first.base, first.head) == ("token_s", 2, stamps[2], other[2])
 
 
 def test_a_missing_request_is_found(stored):
@@ -59,8 +60,8 @@ def test_a_missing_request_is_found(stored):
     run = stored(0)
     found = verdict.compared(run, replace(run, requests=run.requests.sort_by("request_id")[:-1]))
 
-    assert found["requests_differ"] == 1
-    assert found["first_request"]["request_id"] == 59
+    assert found.requests_differ == 1
+    assert found.first_request.request_id == 59
 
 
 def test_the_first_step_that_differs_is_the_first_decision(stored):
@@ -73,9 +74,9 @@ def test_the_first_step_that_differs_is_the_first_decision(stored):
     found = verdict.compared(replace(run, steps=base), replace(run, steps=head))
     shorter = verdict.compared(replace(run, steps=base), replace(run, steps=base[:3]))
 
-    assert found["first_step"] == {"step": 2, "start_s": 2.0, "column": "decode_seqs", "base": 0, "head": 5}
-    assert not found["identical"] and found["requests_differ"] == 0
-    assert shorter["first_step"] == {"step": 3, "column": "steps", "base": 4, "head": 3}
+    assert found.first_step == FirstDifference(step=2, start_s=2.0, column="decode_seqs", base=0, head=5)
+    assert not found.identical and found.requests_differ == 0
+    assert shorter.first_step == FirstDifference(step=3, column="steps", base=4, head=3)
 
 
 def test_a_column_that_one_side_lacks_is_a_difference(stored):
@@ -86,4 +87,4 @@ def test_a_column_that_one_side_lacks_is_a_difference(stored):
     for base, head in ((run, older), (older, run)):
         found = verdict.compared(base, head)
 
-        assert (len(run.requests), "preemptions") == (found["requests_differ"], found["first_request"]["column"])
+        assert (len(run.requests), "preemptions") == (found.requests_differ, found.first_request.column)

@@ -1,4 +1,4 @@
-"""Quantities and gates: names, scales and directions, and what is said to who mistypes them."""
+"""Quantities and gates: names, scales and directions, and the errors of mistyped ones."""
 
 import math
 
@@ -18,7 +18,7 @@ def test_a_loss_is_positive_in_either_direction():
 
 @pytest.mark.parametrize("name", ["tpot", "goodput_rps", "failed", "attainment", "p99:ttft"])
 def test_percent_and_loss_are_inverse(name):
-    """A limit of 5 % that is held against 5.3 % would not be the one that was asked for."""
+    """A limit of 5 % that is held against 5.3 % would not be the requested one."""
     quantity = gates.quantity(name)
 
     assert quantity.loss_pct(quantity.loss_of(0.05)) == pytest.approx(5.0)
@@ -62,7 +62,7 @@ def test_the_direction_of_foreign_numbers_is_read_from_their_names():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("tpo=1%:2%", "Did you mean 'tpot'"),
         ("tpot=5%:2%", "must be found"),
@@ -74,7 +74,7 @@ def test_the_direction_of_foreign_numbers_is_read_from_their_names():
         ("p42:ttft=1%:2%", "No quantity to gate named 'p42:ttft'"),
     ],
 )
-def test_a_wrong_gate_is_answered(text, told):
+def test_a_wrong_gate_is_answered(text, message):
     """A gate that is silently dropped is a gate that never fires."""
-    with pytest.raises(UsageError, match=told.replace("(", r"\(")):
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
         gates.parse(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from harness.experiments.compare import answer, gates, lengths, pairing, refusals, verdict
 from harness.experiments.compare.answer import Settings
@@ -49,11 +50,11 @@ def test_a_head_with_three_quarters_shorter_answers_is_not_equivalent(pairs):
     """It was 'equivalent, exit 0': TTFT and TPOT of a quarter of the work are as good."""
     info = compared(pairs(lambda tokens: tokens / 4, slower=0.8))
 
-    assert (info["verdict"], info["exit_code"]) == ("regressed", 1)
-    assert ["output_tokens"] == [row["metric"] for row in info["gates"]]
-    assert -75 == pytest.approx(info["gates"][0]["change_pct"], abs=1)
-    assert "output tokens per request fell by 7" in info["text"] and "no speed is compared" in info["text"]
-    assert {"tpot", "ttft"} <= {row["metric"] for row in info["shown"]}
+    assert (info.verdict, info.exit_code) == ("regressed", 1)
+    assert ["output_tokens"] == [row.metric for row in info.gates]
+    assert -75 == pytest.approx(info.gates[0].change_pct, abs=1)
+    assert "output tokens per request fell by 7" in info.text and "no speed is compared" in info.text
+    assert {"tpot", "ttft"} <= {row.metric for row in info.shown}
 
 
 def test_shorter_answers_stand_in_every_form(pairs):
@@ -69,30 +70,30 @@ def test_longer_answers_are_not_comparable(pairs):
     """More work is no regression of the speed."""
     info = compared(pairs(lambda tokens: tokens * 1.05, slower=1.3))
 
-    assert (info["verdict"], info["exit_code"], info["gates"]) == ("refused", 4, [])
-    assert ["output-lengths"] == [stop["field"] for stop in info["refused"]]
-    assert "% more) in the head; --allow-different output-lengths compares all the same" in info["text"]
+    assert (info.verdict, info.exit_code, info.gates) == ("refused", 4, [])
+    assert ["output-lengths"] == [stop.field for stop in info.refused]
+    assert "% more) in the head; --allow-different output-lengths compares all the same" in info.text
     assert "<error" in exports.junit(info)
 
 
 @pytest.mark.parametrize("factor", [0.25, 1.05])
-def test_other_lengths_are_compared_on_request_and_told(pairs, factor):
+def test_other_lengths_are_compared_on_request_and_reported(pairs, factor):
     """A new model answers otherwise, and its TPOT is still of interest."""
     info = compared(
         pairs(lambda tokens: tokens * factor), gates=gates.parse("ttft"), allowed=refusals.checked("output-lengths")
     )
 
-    assert "equivalent" == info["verdict"]
-    assert ["output-lengths"] == [each["field"] for each in info["allowed_differences"]]
-    assert "allowed-difference" in {each["code"] for each in info["warnings"]}
+    assert "equivalent" == info.verdict
+    assert ["output-lengths"] == [each.field for each in info.allowed_differences]
+    assert "allowed-difference" in {each.code for each in info.warnings}
 
 
 def test_a_fall_of_half_a_percent_is_no_other_work(pairs):
     """One token in two hundred is within what counting differs by."""
     info = compared(pairs(lambda tokens: np.where(np.arange(len(tokens)) % 60, tokens, tokens * 0.7)))
 
-    assert -1 < info["output_lengths"][0]["change_pct"] < 0
-    assert "equivalent" == info["verdict"]
+    assert -1 < info.output_lengths[0].change_pct < 0
+    assert "equivalent" == info.verdict
 
 
 def test_lengths_that_differ_by_chance_do_not_cry_wolf(stored):
@@ -104,21 +105,21 @@ def test_lengths_that_differ_by_chance_do_not_cry_wolf(stored):
 
     made = [Pair(sampled(stored(seed, clock="wall")), sampled(stored(seed, clock="wall"))) for seed in SEEDS]
     info = compared(made)
-    row = next(each for each in info["shown"] if each["metric"] == "output_tokens")
+    row = next(each for each in info.shown if each.metric == "output_tokens")
 
-    assert "equivalent" == info["verdict"]
-    assert abs(row["change_pct"]) > 1 and row["low_pct"] < 0 < row["high_pct"]
+    assert "equivalent" == info.verdict
+    assert abs(row.change_pct) > 1 and row.low_pct < 0 < row.high_pct
     assert ["only a fall by"] == [
-        w["message"][w["message"].index("only") :][:14] for w in info["warnings"] if w["code"] == "output-lengths"
+        w.message[w.message.index("only") :][:14] for w in info.warnings if w.code == "output-lengths"
     ]
 
 
 def test_equal_lengths_leave_the_answer_as_it_was(pairs):
-    """A row that always says 'the same' would be read by nobody."""
+    """A row that always says 'the same' would go unread."""
     info = compared(pairs(lambda tokens: tokens))
 
-    assert "same" == info["output_lengths"][0]["change"]
-    assert "output_tokens" not in {row["metric"] for row in (*info["gates"], *info["shown"])}
+    assert "same" == info.output_lengths[0].change
+    assert "output_tokens" not in {row.metric for row in (*info.gates, *info.shown)}
 
 
 def test_requests_that_failed_on_one_side_play_no_part(stored):
@@ -131,8 +132,8 @@ def test_requests_that_failed_on_one_side_play_no_part(stored):
     ]
     info = compared([Pair(*sides) for sides in zip(base, heads, strict=True)])
 
-    assert "same" == info["output_lengths"][0]["change"]
-    assert ("regressed", "failed") == (info["verdict"], info["gates"][-1]["metric"])
+    assert "same" == info.output_lengths[0].change
+    assert ("regressed", "failed") == (info.verdict, info.gates[-1].metric)
 
 
 def test_a_faster_head_that_fails_more_is_never_better_whatever_the_gates(stored):
@@ -142,8 +143,8 @@ def test_a_faster_head_that_fails_more_is_never_better_whatever_the_gates(stored
     made = [Pair(stored(seed, clock="wall"), head) for seed, head in zip(SEEDS, heads, strict=True)]
     info = compared(made, gates=gates.parse("tpot=2%:5%"))
 
-    assert ("regressed", 1) == (info["verdict"], info["exit_code"])
-    assert {"tpot": "improved", "failed": "regressed"} == {row["metric"]: row["verdict"] for row in info["gates"]}
+    assert ("regressed", 1) == (info.verdict, info.exit_code)
+    assert {"tpot": "improved", "failed": "regressed"} == {row.metric: row.verdict for row in info.gates}
 
 
 def test_one_shorter_and_one_longer_point_of_a_sweep_are_not_comparable(pairs):
@@ -152,21 +153,24 @@ def test_one_shorter_and_one_longer_point_of_a_sweep_are_not_comparable(pairs):
     made = [replace(p, point={"rate": rate}) for rate, at in (("1", shorter), ("2", longer)) for p in at]
     info = compared(made)
 
-    assert ("refused", 4) == (info["verdict"], info["exit_code"])
-    assert ["fewer)", "more)"] == [stop["head"].rpartition(" ")[2] for stop in info["refused"]]
+    assert ("refused", 4) == (info.verdict, info.exit_code)
+    assert ["fewer)", "more)"] == [stop.head.rpartition(" ")[2] for stop in info.refused]
 
 
 def test_files_of_another_tool_are_compared_by_their_output_tokens(tmp_path):
     """Results of vllm bench serve with a quarter of the tokens were equivalent too."""
-    told = json.loads((RESULTS / "vllm-detailed.json").read_text())
-    n = [max(1, len(gaps) // 4) for gaps in told["itls"]]
-    short = told | {"output_lens": [k + 1 for k in n], "itls": [g[:k] for g, k in zip(told["itls"], n, strict=True)]}
-    for name, values in (("base", told), ("head", short)):
+    stored = json.loads((RESULTS / "vllm-detailed.json").read_text())
+    n = [max(1, len(gaps) // 4) for gaps in stored["itls"]]
+    short = stored | {
+        "output_lens": [k + 1 for k in n],
+        "itls": [g[:k] for g, k in zip(stored["itls"], n, strict=True)],
+    }
+    for name, values in (("base", stored), ("head", short)):
         (tmp_path / f"{name}.json").write_text(json.dumps(values))
     base, head = (pairing.opened(tmp_path / f"{name}.json") for name in ("base", "head"))
     info = answer.compare(pairing.match(base, head), Settings(allowed=frozenset({"pairs"})))
 
-    assert ("regressed", ["output_tokens"]) == (info["verdict"], [row["metric"] for row in info["gates"]])
+    assert ("regressed", ["output_tokens"]) == (info.verdict, [row.metric for row in info.gates])
 
 
 def test_commands_that_print_totals_are_compared_by_them():
@@ -178,7 +182,7 @@ def test_commands_that_print_totals_are_compared_by_them():
     ]  # fmt: skip
     info = compared(made, gates=gates.parse("mean_tpot_ms=2%:5%", free=True))
 
-    assert ("regressed", "output_tokens") == (info["verdict"], info["gates"][0]["metric"])
+    assert ("regressed", "output_tokens") == (info.verdict, info.gates[0].metric)
 
 
 def calls(seed, n, factor, times=300):
@@ -210,9 +214,10 @@ def test_the_rule_on_sampled_lengths_holds_its_alpha_and_finds_what_is_large(n):
         (0.0, None),
     ],
 )
-def test_a_constant_difference_is_not_called_a_fall_by_0_percent(mde_pct, unseen):
+def test_a_constant_difference_is_not_called_a_fall_by_0_percent(pairs, mde_pct, unseen):
     """'Only a fall by 0% or more would have been found', and 'by 100% or more' where none would."""
-    said = lengths.warning({"change": "same", "losses": [0.001], "mde_pct": mde_pct, "requests": 60})
+    [row] = lengths.compared(pairs(lambda tokens: tokens), [0.0] * len(SEEDS), 0.01)
+    found = lengths.warning(structs.replace(row, change="same", losses=[0.001], mde_pct=mde_pct, requests=60))
 
-    assert (unseen is None) == (said is None)
-    assert unseen is None or unseen in said
+    assert (unseen is None) == (found is None)
+    assert unseen is None or unseen in found

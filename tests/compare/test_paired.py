@@ -76,11 +76,11 @@ def test_a_loss_of_the_detectable_effect_is_found_in_95_of_100():
 
 @pytest.mark.parametrize(("noise", "pairs"), [(0.002, 3), (0.01, 5), (0.02, 8), (0.03, 14)])
 def test_pairs_needed_for_a_loss_of_five_percent(noise, pairs):
-    """Who is told too few pairs runs a night for nothing."""
+    """With too few pairs a night of runs would decide nothing."""
     assert pairs == paired.pairs_needed(spread(noise), -math.log(0.95))
 
 
-def test_nobody_is_told_to_run_a_million_pairs():
+def test_no_one_is_advised_to_run_a_million_pairs():
     """Where the noise drowns the loss, a number of pairs would be no advice."""
     assert paired.pairs_needed(5.0, 0.01) is None
 
@@ -159,7 +159,7 @@ def test_losses_that_are_none_are_refused(losses):
 
 
 def test_the_whole_is_the_worst():
-    """One regressed gate is enough; an open one is worth telling before an improvement."""
+    """One regressed gate is enough; an open one comes before an improvement."""
     assert paired.whole(["equivalent", "improved", "regressed"]) == "regressed"
     assert paired.whole(["improved", "inconclusive"]) == "inconclusive"
     assert paired.whole(["improved", "equivalent"]) == "improved"

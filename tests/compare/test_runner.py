@@ -1,5 +1,6 @@
 """Pairs of runs: their order, what happens when one fails, and going on after a kill."""
 
+import math
 import signal
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BackendError, NotValid, UsageError
+from harness.experiments.compare import gates, verdict
 from harness.experiments.compare.pair_log import Command
 from harness.experiments.compare.runner import run_pairs
 
@@ -27,7 +29,7 @@ else:
     print(json.dumps(info))
 """
 
-GOOD = "{'run': {'clock': 'wall', 'verdict': {'valid': True}, 'schedule': {'sha256': f'{seed:064d}'}}}"
+GOOD = "{'run': {'schema': 2, 'clock': 'wall', 'verdict': {'valid': True}, 'schedule': {'sha256': f'{seed:064d}'}}}"
 
 
 @pytest.fixture
@@ -75,28 +77,28 @@ def test_sides_take_turns_in_going_first(pairs, calls):
     made = pairs(4)
 
     assert ["A0", "B0", "B1", "A1", "A2", "B2", "B3", "A3"] == calls()
-    assert ["AB", "BA", "AB", "BA"] == [row["order"] for row in made.rows]
+    assert ["AB", "BA", "AB", "BA"] == [row.order for row in made.attempts]
 
 
 def test_both_runs_of_a_pair_have_its_seed(pairs, tmp_path):
     """Base and head are compared on different traffic, or all pairs on the same."""
     made = pairs(3, first_seed=7)
 
-    assert [7, 8, 9] == [row["seed"] for row in made.rows]
-    assert [f"{seed:064d}" for seed in (7, 8, 9)] == [row["schedule_hash"] for row in made.rows]
+    assert [7, 8, 9] == [row.seed for row in made.attempts]
+    assert [f"{seed:064d}" for seed in (7, 8, 9)] == [row.schedule_hash for row in made.attempts]
     assert [(tmp_path / f"out/pairs/0{n}-seed{n + 6}/base") for n in (1, 2, 3)] == [base for base, _ in made.folders]
 
 
 def test_an_invalid_run_is_made_again_with_its_pair(pairs, calls):
     """One disturbed run costs the whole night, or disappears without a word."""
-    invalid = "{'run': {'clock': 'wall', 'verdict': {'valid': seed != 1 or times > 1, 'text': 'not valid: late'}}}"
+    invalid = "{'run': {'schema': 2, 'verdict': {'valid': seed != 1 or times > 1, 'text': 'not valid: late'}}}"
     made = pairs(3, head=invalid)
 
     assert ["A0", "B0", "B1", "B1", "A1", "A2", "B2"] == calls()
     assert [(1, True, False), (2, False, False), (2, True, True), (3, True, False)] == [
-        (row["pair"], row["valid"], row["repeated"]) for row in made.rows
+        (row.pair, row.valid, row.repeated) for row in made.attempts
     ]
-    assert "head: not valid: late" == made.rows[1]["why"]
+    assert "head: not valid: late" == made.attempts[1].why
     assert (3, None) == (len(made.folders), made.exit_code)
 
 
@@ -104,25 +106,24 @@ def test_an_invalid_run_is_made_again_with_its_pair(pairs, calls):
     ("leaves", "code"),
     [
         (
-            "{'run': {'clock': 'wall', 'verdict': {'valid': False, 'text': 'not valid: late'}}} if seed > 2 else "
-            + GOOD,
+            "{'run': {'schema': 2, 'verdict': {'valid': False, 'text': 'not valid: late'}}} if seed > 2 else " + GOOD,
             4,
         ),
         ("{'exit': 3} if seed > 2 else " + GOOD, 3),
     ],
 )
 def test_a_pair_that_fails_twice_ends_the_comparison(pairs, leaves, code):
-    """A server that has died is asked for pairs for hours, or its pairs are left out and the rest is called good."""
+    """A server that has died would run for hours, or its pairs are left out and the rest is called good."""
     made = pairs(5, head=leaves)
 
     assert code == made.exit_code
-    assert [True, True, True, False, False] == [row["valid"] for row in made.rows]
+    assert [True, True, True, False, False] == [row.valid for row in made.attempts]
     assert "pair 4 could not be made in 2 attempts" in made.notes[-1]
 
 
 @pytest.mark.parametrize(
     ("leaves", "error"),
-    [("{'exit': 3}", BackendError), ("{'run': {'verdict': {'valid': False, 'text': 'late'}}}", NotValid)],
+    [("{'exit': 3}", BackendError), ("{'run': {'schema': 2, 'verdict': {'valid': False, 'text': 'late'}}}", NotValid)],
 )
 def test_without_any_pair_there_is_no_answer(pairs, leaves, error):
     """A comparison without a single pair gets a verdict."""
@@ -130,10 +131,10 @@ def test_without_any_pair_there_is_no_answer(pairs, leaves, error):
         pairs(3, head=leaves)
 
 
-def test_a_simulator_that_fails_is_not_asked_again(pairs, calls):
+def test_a_simulator_that_fails_is_not_run_again(pairs, calls):
     """What can only fail the same way is run twice."""
     with pytest.raises(NotValid):
-        pairs(3, base="{'run': {'clock': 'virtual', 'verdict': {'valid': False, 'text': 'late'}}}")
+        pairs(3, base="{'run': {'schema': 2, 'clock': 'virtual', 'verdict': {'valid': False, 'text': 'late'}}}")
 
     assert ["A0"] == calls()
 
@@ -144,27 +145,27 @@ def test_sides_that_send_different_requests_are_not_compared(pairs):
         pairs(3, head=GOOD.replace("{seed:064d}", "{seed + 1:064d}"))
 
 
-def test_auto_looks_after_some_pairs_and_stops_when_it_is_clear(pairs):
-    """Ten pairs are made for what five have shown, or each look is taken for the only one."""
+def test_auto_analyses_after_some_pairs_and_stops_when_it_is_clear(pairs):
+    """Ten pairs are made for what five have shown, or each analysis is taken for the only one."""
     made = pairs("auto", says={5: "regressed"})
 
     assert [(3, 0.003), (5, 0.003)] == pairs.judged
-    assert ([3, 5], 0.003, 5) == (made.looks, made.alpha, len(made.folders))
+    assert ([3, 5], 0.003, 5) == (made.interim, made.alpha, len(made.folders))
 
 
-def test_looks_keep_the_alpha_that_is_asked_for(pairs):
-    """Whoever allows more or fewer false alarms gets those of the default."""
+def test_analyses_together_have_the_requested_alpha(pairs):
+    """Another rate of false alarms would be that of the default."""
     made = pairs("auto", says={5: "regressed"}, alpha=0.04)
 
     assert [(3, 0.01), (5, 0.01)] == pairs.judged
     assert (0.01, 0.04) == (made.alpha, pairs(3, out="fixed", alpha=0.04).alpha)
 
 
-def test_auto_ends_after_its_last_look(pairs):
+def test_auto_ends_after_its_last_analysis(pairs):
     """What stays open is measured for ever."""
     made = pairs("auto")
 
-    assert [3, 5, 7, 10] == made.looks == [n for n, _ in pairs.judged]
+    assert [3, 5, 7, 10] == made.interim == [n for n, _ in pairs.judged]
     assert 10 == len(made.folders)
 
 
@@ -174,12 +175,12 @@ def test_one_pair_of_simulators_is_enough(pairs, calls):
     made = pairs(None, virtual, virtual)
 
     assert ["A0", "B0"] == calls()
-    assert ([1], 0.01) == (made.looks, made.alpha)
+    assert ([1], 0.01) == (made.interim, made.alpha)
 
 
 def test_real_systems_get_as_many_pairs_as_they_need(pairs):
     """Without --pairs one run of each side decides."""
-    assert [3, 5] == pairs(None, says={5: "equivalent"}).looks
+    assert [3, 5] == pairs(None, says={5: "equivalent"}).interim
 
 
 def test_fewer_than_three_pairs_of_real_runs_are_refused(pairs):
@@ -188,17 +189,17 @@ def test_fewer_than_three_pairs_of_real_runs_are_refused(pairs):
         pairs(2)
 
 
-def test_pairs_added_after_an_answer_count_as_another_look(pairs, calls):
-    """Whoever adds pairs until the answer pleases has one wrong call in ten, and is told one in a hundred."""
+def test_pairs_added_after_an_answer_count_as_another_analysis(pairs, calls):
+    """Adding pairs until the answer pleases gives one wrong call in ten, and would be reported as one in a hundred."""
     first, more = pairs(3), pairs(5)
 
     assert (0.01, 0.003) == (first.alpha, more.alpha)
-    assert [3, 5] == more.looks
+    assert [3, 5] == more.interim
     assert 10 == len(calls())
 
 
-def test_the_answer_of_an_interrupted_comparison_counts_as_a_look(pairs):
-    """Ctrl-C, a look, and on with it as long as the answer does not please."""
+def test_the_answer_of_an_interrupted_comparison_counts_as_an_analysis(pairs):
+    """Ctrl-C, an analysis, and more pairs as long as the answer does not please."""
 
     def interrupt(line):
         if line.startswith("pair 4 of 5"):
@@ -206,8 +207,8 @@ def test_the_answer_of_an_interrupted_comparison_counts_as_a_look(pairs):
 
     first, more = pairs(5, say=interrupt), pairs(5)
 
-    assert ([3], 0.01) == (first.looks, first.alpha)
-    assert ([3, 5], 0.003) == (more.looks, more.alpha)
+    assert ([3], 0.01) == (first.interim, first.alpha)
+    assert ([3, 5], 0.003) == (more.interim, more.alpha)
 
 
 def test_a_killed_comparison_goes_on_with_whole_pairs(pairs, calls, tmp_path):
@@ -222,7 +223,7 @@ def test_a_killed_comparison_goes_on_with_whole_pairs(pairs, calls, tmp_path):
     made = pairs(3)
 
     assert ["A0", "B0", "B1", *["B1", "A1"], "A2", "B2"] == calls()
-    assert [1, 2, 3] == [row["pair"] for row in made.rows]
+    assert [1, 2, 3] == [row.pair for row in made.attempts]
 
 
 def test_two_comparisons_in_one_folder_do_not_mix(pairs):
@@ -272,7 +273,7 @@ def test_a_command_that_leaves_nothing_is_a_mistake_of_its_writer(pairs, calls):
     assert ["A0"] == calls()
 
 
-def test_wrong_usage_of_a_run_is_told_in_its_own_words(pairs):
+def test_wrong_usage_of_a_run_is_reported_in_its_own_words(pairs):
     """A wrong option in a command is called a failed server."""
     with pytest.raises(UsageError, match="it broke"):
         pairs(3, base="{'exit': 2}", ours=True)
@@ -288,7 +289,7 @@ def test_numbers_that_are_printed_are_a_result(pairs):
     assert {"latency_ms": 2.5, "of.parts": 3.0} == pairing.read(made.folders[0][1])
 
 
-def test_equal_salts_at_one_server_are_told(pairs):
+def test_equal_salts_at_one_server_are_reported(pairs):
     """The second run of each pair finds its prompts in the prefix cache, and the candidate wins or loses by that."""
     salted = GOOD.replace("'clock'", "'backend': {'url': 'http://h:1/v1', 'salt': 'x'}, 'clock'")
     shared = pairs(3, salted, salted)
@@ -298,7 +299,7 @@ def test_equal_salts_at_one_server_are_told(pairs):
     assert [] == own.notes
 
 
-def test_requests_that_were_given_up_are_told(pairs):
+def test_requests_that_were_given_up_are_reported(pairs):
     """A run begins while the server still works on what the one before gave up."""
     cut = GOOD.replace("'clock'", "'outcome': {'ended': 'finished', 'cut': 4 if seed == 1 else 0}, 'clock'")
     made = pairs(3, cut)
@@ -306,8 +307,8 @@ def test_requests_that_were_given_up_are_told(pairs):
     assert ["pair 2, base: 4 requests were given up"] == [note[:38] for note in made.notes]
 
 
-def test_time_left_is_told(pairs):
-    """Nobody knows whether a comparison takes minutes or hours."""
+def test_time_left_is_printed(pairs):
+    """A comparison could take minutes or hours."""
     lines = []
     pairs(3, say=lines.append)
 
@@ -330,13 +331,13 @@ def test_noise_of_a_set_up_is_that_of_a_run(side, tmp_path):
 
     one = side("A")
     made = run_pairs((one, one), 3, tmp_path / "aa", lambda *_: "inconclusive", lambda _: None)
-    gates = [
-        {"label": "tpot mean", "scale": "ratio", "losses": [0.02, -0.02, 0.02, -0.02]},
-        {"label": "failed", "scale": "difference", "losses": [0.0, 0.0]},
-    ]
+    [tpot, failed] = gates.defaults(["tpot", "failed"])
+    slower = verdict.Series(tpot.quantity, {}, (1.0,) * 4, tuple(math.exp(loss) for loss in (0.02, -0.02, 0.02, -0.02)))
+    equal = verdict.Series(failed.quantity, {}, (0.0,) * 4, (0.0,) * 4)
+    rows = verdict.paired([(tpot, slower), (failed, equal)], 0.01)
 
     assert ["base is compared with itself: the noise of a run is 1.6% (tpot mean), from 3 pairs."] == same_sides(
-        made, gates
+        made, rows
     )
 
 
@@ -356,14 +357,14 @@ def test_paths_stay_inside_the_folder(pairs, tmp_path):
 def test_a_search_of_a_simulator_is_made_once(pairs, side, tmp_path, calls):
     """A search with seeds of its own is repeated as if it were noisy."""
     script = "import json, pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(); "
-    script += "(p / 'capacity.json').write_text(json.dumps({'kind': 'capacity', 'clock': 'virtual'}))"
+    script += "(p / 'capacity.json').write_text(json.dumps({'schema': 1, 'kind': 'capacity', 'clock': 'virtual'}))"
     search = Command("search", (sys.executable, "-c", script, "{out}"))
     made = run_pairs((search, search), None, tmp_path / "out", lambda *_: "inconclusive", lambda _: None)
 
     assert (1, []) == (len(made.folders), made.notes)
 
 
-def test_one_schedule_for_all_pairs_is_told(pairs, tmp_path):
+def test_one_schedule_for_all_pairs_is_reported(pairs, tmp_path):
     """Five pairs of one schedule are taken for five schedules."""
     plain = Command("x", (sys.executable, "-c", "print('{\"a\": 1}')"))
     made = run_pairs((plain, plain), 3, tmp_path / "out", lambda *_: "inconclusive", lambda _: None)

@@ -23,7 +23,7 @@ def test_a_bench_run_gets_a_seed_and_a_folder():
 
 
 def test_what_a_bench_run_was_given_stays():
-    """A warm-up cut that was asked for is replaced by another one."""
+    """A requested warm-up cut would be replaced by another one."""
     words = parse("bench run --warmup none --quiet --config x.toml").at(4, Path("o"))
     file = parse("bench run --config x.toml").at(4, Path("o"))
 

@@ -72,7 +72,7 @@ def test_ctrl_c_ends_the_run_that_is_going_on(started, tmp_path):
     code, _, err = finished(process)
 
     assert 130 == code
-    assert "interrupted after 1 pair; the same command with --out o goes on from here" in err
+    assert "interrupted after 1 pair; rerun the command with --out o to resume" in err
     assert [1] == [row["pair"] for row in pairs(tmp_path)]
 
 
@@ -118,7 +118,7 @@ def test_a_simulator_beside_itself_is_equal_to_the_last_bit(bench):
         (["--run", "true", "--run", "true", "--base", "sim"], 2, "--run and --base/--head exclude each other"),
     ],
 )
-def test_what_cannot_work_is_told_before_anything_runs(monkeypatch, tmp_path, capsys, arguments, code, sentence):
+def test_what_cannot_work_is_reported_before_anything_runs(monkeypatch, tmp_path, capsys, arguments, code, sentence):
     """A mistake in a command is found out after the first hour, or as a traceback."""
     monkeypatch.chdir(tmp_path)
     ended = main(["compare", *arguments])

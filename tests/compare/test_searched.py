@@ -109,8 +109,8 @@ def test_two_searches_are_a_comparison(stored_search, capsys):
     assert "eeds that only the head has are left out: 6, 7" in out
 
 
-def test_a_search_that_was_not_resolved_is_told(stored_search, search, capsys):
-    """Its interval was wider than asked for, and the reader should know."""
+def test_a_search_that_was_not_resolved_is_reported(stored_search, search, capsys):
+    """Its interval was wider than requested, and the reader should know."""
     answers = [{**each, "state": "unresolved"} for each in search()["answers"]]
     main(["compare", str(stored_search("base", answers=answers)), str(stored_search("head"))])
 

@@ -1,11 +1,13 @@
-"""The trend of nightly runs: steps with their first night, and everything that is none."""
+"""The trend of nightly runs: steps with their first run, and everything that is none."""
 
 import json
 
 import pytest
 
+from harness.data.codec import encode
 from harness.errors import UsageError
 from harness.experiments.compare.trend import trend
+from harness.experiments.compare.trend_json import ChangedRun, FactChange
 from reports.answers.trend import document, rows
 from reports.document import markdown, text
 
@@ -13,8 +15,8 @@ FLAT = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0, 100.0, 100.5]
 
 
 @pytest.fixture
-def nights(tmp_path):
-    """A factory of nights: `nights(values)` writes one run a day whose mean TPOT in ms is the value.
+def nightly(tmp_path):
+    """Writes runs: `nightly(values)` writes one run a day whose mean TPOT in ms is the value.
 
     `change` gets the number of the night and its run.json, to alter it.
     """
@@ -54,103 +56,103 @@ def shown(answer):
 
 
 def metric(answer, name="tpot mean", series=0):
-    return next(one for one in answer["series"][series]["metrics"] if one["name"] == name)
+    return next(one for one in answer.series[series].metrics if one.name == name)
 
 
-def test_a_step_is_named_with_its_first_night_and_what_changed_with_it(nights):
-    """A regression is seen, and nobody knows since when or why."""
+def test_a_step_is_named_with_its_first_run_and_what_changed_with_it(nightly):
+    """A regression would be seen without its date or its cause."""
 
     def faster_policy(day, info):
         info["backend"]["policy"] = "sarathi" if day < 10 else "vllm-v0"
 
-    answer = trend(nights([*FLAT, 110.0, 111.0, 109.0], change=faster_policy))
-    step = metric(answer)["steps"][0]
+    answer = trend(nightly([*FLAT, 110.0, 111.0, 109.0], change=faster_policy))
+    step = metric(answer).steps[0]
 
-    assert (1, "regressed", "regressed") == (answer["exit_code"], answer["state"], metric(answer)["state"])
+    assert (1, "regressed", "regressed") == (answer.exit_code, answer.state, metric(answer).state)
     assert ("worse", "2026-01-11", "c000010", "2026-01-10", "c000009", "2026-01-12") == tuple(
-        step[key] for key in ("side", "first", "commit", "night_before", "commit_before", "called")
+        getattr(step, key) for key in ("side", "first", "commit", "night_before", "commit_before", "called")
     )
-    assert pytest.approx((0.1, 0.11, 10.0)) == (step["before"], step["after"], step["loss_pct"])
-    assert [{"what": "policy", "before": "sarathi", "after": "vllm-v0"}] == step["changed"]
+    assert pytest.approx((0.1, 0.11, 10.0)) == (step.before, step.after, step.loss_pct)
+    assert [FactChange(what="policy", before="sarathi", after="vllm-v0")] == step.changed
 
 
-def test_the_fit_finds_a_first_night_that_was_not_suspect(nights):
+def test_the_fit_finds_a_first_run_that_was_not_suspect(nightly):
     """The commit that made it slower is held to be the one after it."""
-    answer = trend(nights([*FLAT, *FLAT[:4], 104.9, 106.0, 105.8, 106.1, 105.9]))
+    answer = trend(nightly([*FLAT, *FLAT[:4], 104.9, 106.0, 105.8, 106.1, 105.9]))
 
-    assert ("2026-01-15", "2026-01-17") == tuple(metric(answer)["steps"][0][key] for key in ("first", "called"))
-
-
-def test_one_bad_night_is_no_step(nights):
-    """Every noisy night wakes somebody."""
-    answer = trend(nights([*FLAT, 120.0, 100.0, 100.0]))
-
-    assert (0, "steady", []) == (answer["exit_code"], metric(answer)["state"], metric(answer)["steps"])
+    assert ("2026-01-15", "2026-01-17") == (metric(answer).steps[0].first, metric(answer).steps[0].called)
 
 
-def test_the_last_night_may_be_the_first_of_a_step(nights):
-    """A first bad night is called good."""
-    answer = trend(nights([*FLAT, 120.0]))
+def test_one_bad_run_is_no_step(nightly):
+    """Every noisy night would raise an alarm."""
+    answer = trend(nightly([*FLAT, 120.0, 100.0, 100.0]))
 
-    assert (0, "suspect") == (answer["exit_code"], metric(answer)["state"])
-    assert "suspect: the next night decides" in shown(answer)
+    assert (0, "steady", []) == (answer.exit_code, metric(answer).state, metric(answer).steps)
 
 
-def test_a_step_becomes_the_reference_after_a_week(nights):
+def test_the_last_run_may_be_the_first_of_a_step(nightly):
+    """A first bad run would be called good."""
+    answer = trend(nightly([*FLAT, 120.0]))
+
+    assert (0, "suspect") == (answer.exit_code, metric(answer).state)
+    assert "suspect: the next run decides" in shown(answer)
+
+
+def test_a_step_becomes_the_reference_after_a_week(nightly):
     """A regression that was accepted keeps the job red for ever, or a recovery goes unnoticed."""
-    settled = trend(nights([*FLAT, *[110.0] * 7]))
-    back = trend(nights([*FLAT, 110.0, 110.0, 100.0, 100.0], series="code/vllm"))
+    settled = trend(nightly([*FLAT, *[110.0] * 7]))
+    back = trend(nightly([*FLAT, 110.0, 110.0, 100.0, 100.0], series="code/vllm"))
 
-    assert (0, "steady", 0.11) == (settled["exit_code"], metric(settled)["state"], metric(settled)["last"])
-    assert ("2026-01-13", "steady") == (metric(back, series=1)["steps"][0]["ended"], metric(back, series=1)["state"])
+    assert (0, "steady", 0.11) == (settled.exit_code, metric(settled).state, metric(settled).last)
+    assert ("2026-01-13", "steady") == (metric(back, series=1).steps[0].ended, metric(back, series=1).state)
 
 
-def test_the_first_week_is_not_called_steady(nights):
-    """Nights that nothing was judged by are called good."""
-    answer = trend(nights(FLAT[:6]))
+def test_the_first_week_is_not_called_steady(nightly):
+    """Runs that were compared with nothing would be called good."""
+    answer = trend(nightly(FLAT[:6]))
 
-    assert (0, "few", 1) == (answer["exit_code"], answer["state"], metric(answer)["needed"])
+    assert (0, "few", 1) == (answer.exit_code, answer.state, metric(answer).needed)
     assert "No trend yet" in shown(answer)
 
 
-def test_nights_that_never_compare_are_not_steady(nights):
-    """Ten nights of ten schedules are green for ever, and nothing was ever compared."""
+def test_runs_that_never_compare_are_not_steady(nightly):
+    """Ten runs of ten schedules are green for ever, and nothing was ever compared."""
 
     def other(day, info):
         info["schedule"]["sha256"] = f"{day:064d}"[::-1]
 
-    answer = trend(nights(FLAT, change=other))
+    answer = trend(nightly(FLAT, change=other))
     found = shown(answer)
 
-    assert (5, "incomparable") == (answer["exit_code"], answer["state"])
-    assert "9 of 10 nights cannot be compared with the one before" in " ".join(found.split())
+    assert (5, "incomparable") == (answer.exit_code, answer.state)
+    assert "9 of 10 runs cannot be compared with the one before" in " ".join(found.split())
 
 
-def test_a_step_of_a_simulator_stands_beside_the_level_before_it(nights):
-    """A step of 24 % is shown as no change, and blamed on the noise of nights."""
-    answer = trend(nights([100.0] * 5 + [124.0] * 3, clock="virtual"))
+def test_a_step_of_a_simulator_stands_beside_the_level_before_it(nightly):
+    """A step of 24 % is shown as no change, and blamed on the noise of runs."""
+    answer = trend(nightly([100.0] * 5 + [124.0] * 3, clock="virtual"))
     found = shown(answer)
 
     assert ("regressed", 0.1, pytest.approx(24.0)) == tuple(
-        metric(answer)[key] for key in ("state", "reference", "change_pct")
+        getattr(metric(answer), key) for key in ("state", "reference", "change_pct")
     )
     assert "+24.0%" in found
     assert "A virtual clock has no noise" in found
 
 
-def test_a_gain_is_told_and_is_no_failure(nights):
+def test_a_gain_is_reported_and_is_no_failure(nightly):
     """A faster server fails the night."""
-    answer = trend(nights([*FLAT, 90.0, 90.5]))
+    answer = trend(nightly([*FLAT, 90.0, 90.5]))
 
     assert (0, "improved", "better") == (
-        answer["exit_code"],
-        metric(answer)["state"],
-        metric(answer)["steps"][0]["side"],
+        answer.exit_code,
+        metric(answer).state,
+        metric(answer).steps[0].side,
     )
 
 
-def test_nights_that_are_not_valid_are_gaps_with_their_reason(nights):
-    """A night in which the client failed moves the median, or disappears."""
+def test_runs_that_are_not_valid_are_gaps_with_their_reason(nightly):
+    """A run in which the client failed moves the median, or disappears."""
 
     def spoilt(day, info):
         if day == 4:
@@ -158,131 +160,131 @@ def test_nights_that_are_not_valid_are_gaps_with_their_reason(nights):
         if day == 5:
             info["state"] = "running"
 
-    series = trend(nights(FLAT, change=spoilt))["series"][0]
+    series = trend(nightly(FLAT, change=spoilt)).series[0]
 
     assert [("2026-01-05", "not valid: late"), ("2026-01-06", "not finished (running)")] == [
-        (gap["night"], gap["why"]) for gap in series["gaps"]
+        (gap.night, gap.why) for gap in series.gaps
     ]
-    assert (10, 8) == (series["nights"], series["valid"])
+    assert (10, 8) == (series.runs, series.valid)
 
 
-def test_a_last_night_without_a_valid_run_is_not_steady(nights):
+def test_a_last_run_that_is_not_valid_is_not_steady(nightly):
     """The server no longer starts, and the trend is green for ever."""
 
     def spoilt(day, info):
         if day == 9:
             info["verdict"] = {"valid": False, "text": "not valid: late"}
 
-    answer = trend(nights(FLAT, change=spoilt))
+    answer = trend(nightly(FLAT, change=spoilt))
     found = shown(answer)
 
-    assert (5, "missing", "none") == (answer["exit_code"], answer["state"], metric(answer)["state"])
-    assert "No value on the last night." in found
+    assert (5, "missing", "none") == (answer.exit_code, answer.state, metric(answer).state)
+    assert "No value in the last run." in found
     assert " steady" not in found
 
 
-def test_a_value_that_is_gone_is_not_steady(nights):
+def test_a_value_that_is_gone_is_not_steady(nightly):
     """The server sends answers in one piece, has no TPOT any more, and is as good as ever."""
 
     def in_one_piece(day, info):
         if day == 9:
             del info["summary"]["metrics"]["tpot"]
 
-    answer = trend(nights(FLAT, change=in_one_piece))
+    answer = trend(nightly(FLAT, change=in_one_piece))
 
     assert (5, "none", "steady") == (
-        answer["exit_code"],
-        metric(answer)["state"],
-        metric(answer, "ttft mean")["state"],
+        answer.exit_code,
+        metric(answer).state,
+        metric(answer, "ttft mean").state,
     )
 
 
-def test_series_are_not_connected_across_other_hardware(nights):
+def test_series_are_not_connected_across_other_hardware(nightly):
     """A new machine is called a regression of the server."""
 
     def moved(day, info):
         info["backend"]["hardware"] = "a100" if day < 8 else "l4"
 
-    answer = trend(nights([*[100.0] * 8, *[140.0] * 3], change=moved))
+    answer = trend(nightly([*[100.0] * 8, *[140.0] * 3], change=moved))
 
-    assert [{"what": "hardware", "before": "a100", "after": "l4"}] == answer["series"][0]["breaks"][0]["changed"]
-    assert ("few", 4, 0) == (metric(answer)["state"], metric(answer)["needed"], answer["exit_code"])
+    assert [FactChange(what="hardware", before="a100", after="l4")] == answer.series[0].breaks[0].changed
+    assert ("few", 4, 0) == (metric(answer).state, metric(answer).needed, answer.exit_code)
 
 
-def test_a_break_is_seen_over_a_run_that_tells_nothing(nights):
-    """A killed night in between connects what must not be connected."""
+def test_a_break_is_seen_over_a_run_without_facts(nightly):
+    """A killed run in between connects what must not be connected."""
 
     def moved(day, info):
         info["host"]["cpu"] = "one" if day < 8 else "two"
         if day == 8:
             info.clear()
 
-    answer = trend(nights([100.0] * 12, change=moved))
+    answer = trend(nightly([100.0] * 12, change=moved))
 
-    assert ["2026-01-10"] == [one["night"] for one in answer["series"][0]["breaks"]]
+    assert ["2026-01-10"] == [one.night for one in answer.series[0].breaks]
 
 
-def test_a_night_that_overloads_is_worse_than_any_other(nights):
+def test_an_overloaded_run_is_worse_than_any_other(nightly):
     """A server so slow that its queue grows has no mean, and therefore no regression."""
 
     def slow(day, info):
         info["verdict"]["overloaded"] = day >= 10
 
-    answer = trend(nights([*FLAT, 90.0, 90.0], change=slow))
+    answer = trend(nightly([*FLAT, 90.0, 90.0], change=slow))
 
-    assert (1, "regressed", None) == (answer["exit_code"], metric(answer)["state"], metric(answer)["last"])
+    assert (1, "regressed", None) == (answer.exit_code, metric(answer).state, metric(answer).last)
     steps = [block for block in document(answer).sections[1].blocks if getattr(block, "caption", "") == "steps"]
     assert ("tpot mean", "overloaded", "100 ms -> overloaded") in [row[2:5] for row in steps[0].rows]
 
 
-def test_failures_are_followed_as_a_difference(nights):
+def test_failures_are_followed_as_a_difference(nightly):
     """The first failures after weeks of none are an infinite rise, or none at all."""
 
     def failing(day, info):
         info["summary"]["failed"] = 0.004 if day == 8 else 0.02 if day >= 9 else 0.0
 
-    answer = trend(nights([100.0] * 12, change=failing))
+    answer = trend(nightly([100.0] * 12, change=failing))
 
     assert ("regressed", "2026-01-10") == (
-        metric(answer, "failed")["state"],
-        metric(answer, "failed")["steps"][0]["first"],
+        metric(answer, "failed").state,
+        metric(answer, "failed").steps[0].first,
     )
 
 
-def test_what_is_only_shown_never_fails_a_night(nights):
-    """Goodput at one rate, flat below the knee, decides over a night."""
+def test_what_is_only_shown_never_fails(nightly):
+    """Goodput at one rate, flat below capacity, would decide."""
 
     def less(day, info):
         info["summary"]["goodput_rps"] = 2.0 if day < 8 else 1.0
 
-    answer = trend(nights([100.0] * 11, change=less))
+    answer = trend(nightly([100.0] * 11, change=less))
 
     assert (0, "regressed", False) == (
-        answer["exit_code"],
-        metric(answer, "goodput_rps")["state"],
-        metric(answer, "goodput_rps")["judged"],
+        answer.exit_code,
+        metric(answer, "goodput_rps").state,
+        metric(answer, "goodput_rps").judged,
     )
 
 
-def test_a_simulator_tells_any_difference_at_once(nights):
+def test_any_difference_of_a_simulator_is_found_at_once(nightly):
     """A change of a simulator by half a percent hides behind noise that it does not have."""
-    answer = trend(nights([100.0] * 5 + [100.5], clock="virtual"))
+    answer = trend(nightly([100.0] * 5 + [100.5], clock="virtual"))
 
-    assert (0, "changed") == (answer["exit_code"], metric(answer)["state"])
-    assert ("2026-01-06", pytest.approx(0.5)) == tuple(metric(answer)["steps"][0][key] for key in ("first", "loss_pct"))
+    assert (0, "changed") == (answer.exit_code, metric(answer).state)
+    assert ("2026-01-06", pytest.approx(0.5)) == (metric(answer).steps[0].first, metric(answer).steps[0].loss_pct)
 
 
-def test_a_noisy_series_advises_pairs(nights):
+def test_a_noisy_series_advises_pairs(nightly):
     """A series that can find nothing is called steady."""
-    answer = trend(nights([100.0, 108.0, 95.0, 104.0, 93.0, 107.0, 99.0, 106.0, 94.0, 103.0]))
+    answer = trend(nightly([100.0, 108.0, 95.0, 104.0, 93.0, 107.0, 99.0, 106.0, 94.0, 103.0]))
 
-    assert metric(answer)["noisy"]
+    assert metric(answer).noisy
     assert "--pairs auto" in shown(answer)
 
 
-def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nights):
+def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nightly):
     """The first of five seeds stands for the night."""
-    root = nights([90.0] * 8, series="seeds")
+    root = nightly([90.0] * 8, series="seeds")
     for night in sorted((root / "seeds").iterdir()):
         info = json.loads((night / "run.json").read_text())
         (night / "run.json").unlink()
@@ -293,8 +295,8 @@ def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nights):
 
     answer = trend(root)
 
-    assert pytest.approx(0.1) == metric(answer)["last"]
-    assert 8 == answer["series"][0]["nights"]
+    assert pytest.approx(0.1) == metric(answer).last
+    assert 8 == answer.series[0].runs
 
 
 def test_searches_have_a_trend_too(tmp_path):
@@ -307,68 +309,69 @@ def test_searches_have_a_trend_too(tmp_path):
         (folder / "capacity.json").write_text(json.dumps(info))
     found = trend(tmp_path / "r")
 
-    assert ("regressed", 11.0) == (metric(found, "capacity_rps")["state"], metric(found, "capacity_rps")["last"])
+    assert ("regressed", 11.0) == (metric(found, "capacity_rps").state, metric(found, "capacity_rps").last)
 
 
 def test_a_killed_search_is_a_gap(tmp_path):
-    """A search that was killed is a valid night without a value, and nobody hears of it."""
+    """A search that was killed would pass as a valid run without a value."""
     for day in range(8):
         folder = tmp_path / f"r/chatbot/sim/202601{day + 1:02d}"
         folder.mkdir(parents=True)
-        answers = [{"goal": 0.9, "state": "resolved", "capacity_rps": 12.0}] if day < 7 else None
-        info = {"schema": 1, "kind": "capacity", "clock": "wall", "answers": answers}
+        info = {"schema": 1, "kind": "capacity", "clock": "wall"}
+        if day < 7:
+            info["answers"] = [{"goal": 0.9, "state": "resolved", "capacity_rps": 12.0}]
         (folder / "capacity.json").write_text(json.dumps(info))
     found = trend(tmp_path / "r")
 
-    assert (5, "missing") == (found["exit_code"], found["state"])
-    assert "not finished: no answer" == found["series"][0]["gaps"][0]["why"]
+    assert (5, "missing") == (found.exit_code, found.state)
+    assert "not finished: no answer" == found.series[0].gaps[0].why
 
 
-def test_without_any_valid_night_nothing_is_told(nights):
-    """A series of failed nights is green."""
+def test_without_any_valid_run_there_is_no_trend(nightly):
+    """A series of failed runs is green."""
 
     def failed(day, info):
         info["verdict"] = {"valid": False, "text": "not valid"}
 
-    answer = trend(nights([100.0] * 3, change=failed))
+    answer = trend(nightly([100.0] * 3, change=failed))
 
-    assert (4, "invalid", []) == (answer["exit_code"], answer["state"], answer["series"][0]["metrics"])
-    assert "No night has a valid run" in shown(answer)
+    assert (4, "invalid", []) == (answer.exit_code, answer.state, answer.series[0].metrics)
+    assert "No run is valid" in shown(answer)
 
 
-def test_a_folder_without_nights_is_wrong_usage(tmp_path, nights):
+def test_a_folder_without_runs_is_wrong_usage(tmp_path, nightly):
     """A wrong path is a green night."""
     (tmp_path / "empty").mkdir()
-    one = next((nights([100.0]) / "chatbot/vllm").iterdir())
+    one = next((nightly([100.0]) / "chatbot/vllm").iterdir())
 
     with pytest.raises(UsageError, match="no folder"):
         trend(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="No night in"):
+    with pytest.raises(UsageError, match="No nightly run in"):
         trend(tmp_path / "empty")
     with pytest.raises(UsageError, match="is a single run"):
         trend(one)
 
 
-def test_the_answer_is_json_and_fits_a_terminal(nights):
+def test_the_answer_is_json_and_fits_a_terminal(nightly):
     """A job cannot parse it, or a log breaks its lines."""
 
     def hostile(day, info):
         info["backend"]["policy"] = "a|b" if day < 10 else "<img src=x>\x1b[31m`c`"
 
-    answer = trend(nights([*FLAT, 110.0, 111.0], change=hostile, series="a-rather-long-workload-name/and-a-backend"))
+    answer = trend(nightly([*FLAT, 110.0, 111.0], change=hostile, series="a-rather-long-workload-name/and-a-backend"))
     found, as_markdown = shown(answer), markdown.render(document(answer))
 
-    assert answer == json.loads(json.dumps(answer, allow_nan=False))
+    assert encode(answer) == json.loads(json.dumps(encode(answer), allow_nan=False))
     assert 100 >= max(map(len, found.splitlines()))
     assert "\x1b" not in found
     assert "<img" not in as_markdown
     assert "REGRESSED" in as_markdown
-    assert [1, "trend"] == [answer["schema"], answer["kind"]]
+    assert [1, "trend"] == [answer.schema, answer.kind]
 
 
-def test_a_table_has_a_row_for_each_night_of_a_metric(nights):
-    """Values of nights could only be had from JSON."""
-    found = [row for row in rows(trend(nights([*FLAT, 110.0, 111.0]))) if row["metric"] == "tpot mean"]
+def test_a_table_has_a_row_for_each_run_of_a_metric(nightly):
+    """Values of runs could only be had from JSON."""
+    found = [row for row in rows(trend(nightly([*FLAT, 110.0, 111.0]))) if row["metric"] == "tpot mean"]
 
     assert 12 == len(found)
     assert ("chatbot/vllm", "2026-01-12", "c000011", pytest.approx(0.111), "s") == tuple(
@@ -376,35 +379,35 @@ def test_a_table_has_a_row_for_each_night_of_a_metric(nights):
     )
 
 
-def test_a_value_stands_with_the_interval_that_its_run_told(nights):
-    """A wobble inside its own interval looks like a change of the server."""
+def test_a_value_stands_with_the_interval_of_its_run(nightly):
+    """A change inside its own interval would pass for one of the server."""
 
-    def told(day, info):
-        info["within"] = {"metrics": {"tpot": {"mean": [0.09, 0.11]}}, "attainment": {"low": 0.9, "high": None}}
+    def bounded(day, info):
+        info["within"] = {"metrics": {"tpot": {"mean": [0.09, 0.11]}}}
 
-    real = trend(nights([100.0] * 8, change=told))
-    exact = trend(nights([100.0] * 8, change=told, clock="virtual", series="sim"))
+    real = trend(nightly([100.0] * 8, change=bounded))
+    exact = trend(nightly([100.0] * 8, change=bounded, clock="virtual", series="sim"))
 
-    assert (0.09, 0.11) == tuple(metric(real)["nights"][-1][end] for end in ("low", "high"))
-    assert metric(real, "attainment")["nights"][-1]["low"] is None
-    assert metric(exact, series=1)["nights"][-1]["low"] is None
+    assert (0.09, 0.11) == (metric(real).runs[-1].low, metric(real).runs[-1].high)
+    assert metric(real, "attainment").runs[-1].low is None
+    assert metric(exact, series=1).runs[-1].low is None
 
 
-def test_another_version_of_the_server_is_told_and_breaks_nothing(nights):
-    """A new server is compared with nothing, or nobody hears of it."""
+def test_another_version_of_the_server_is_marked_and_breaks_nothing(nightly):
+    """A new server would be compared with nothing, or go unnoticed."""
 
     def updated(day, info):
         info["server"] = {"kind": "vllm", "version": "0.10" if day < 4 else "0.11"}
 
-    series = trend(nights(FLAT, change=updated))["series"][0]
-    change = {"what": "server version", "before": "0.10", "after": "0.11"}
+    series = trend(nightly(FLAT, change=updated)).series[0]
+    change = FactChange(what="server version", before="0.10", after="0.11")
 
-    assert [] == series["breaks"]
-    assert [{"night": "2026-01-05", "changed": [change]}] == series["versions"]
+    assert [] == series.breaks
+    assert [ChangedRun(night="2026-01-05", changed=[change])] == series.versions
 
 
 def answering(tokens, by="server"):
-    """Nights whose requests have so many output tokens on average."""
+    """Runs whose requests have so many output tokens on average."""
 
     def change(day, info):
         info["output_lengths"] = {"by": by, "output_tokens": tokens[min(day, len(tokens) - 1)]}
@@ -421,16 +424,16 @@ def answering(tokens, by="server"):
     ],
     ids=["shorter", "longer", "by chance"],
 )
-def test_nights_of_other_answers_are_found_before_any_speed(tokens, code, state, nights):
-    """Every night of a server that answers a quarter was steady: tokens came as fast."""
-    answer = trend(nights([*FLAT, 99.5, 100.5], change=answering(tokens)))
+def test_runs_of_other_answers_are_found_before_any_speed(tokens, code, state, nightly):
+    """A server that answers a quarter of the tokens would be steady: they come as fast."""
+    answer = trend(nightly([*FLAT, 99.5, 100.5], change=answering(tokens)))
 
-    assert (code, state) == (answer["exit_code"], answer["state"])
-    assert state == metric(answer, "output tokens per request")["state"]
+    assert (code, state) == (answer.exit_code, answer.state)
+    assert state == metric(answer, "output tokens per request").state
 
 
-def test_nights_of_exact_lengths_have_no_row_of_them(nights):
+def test_runs_of_exact_lengths_have_no_row_of_them(nightly):
     """Each such run is valid only with all of its tokens."""
-    answer = trend(nights(FLAT, change=answering([200.0], by="request")))
+    answer = trend(nightly(FLAT, change=answering([200.0], by="request")))
 
-    assert "output tokens per request" not in {one["name"] for one in answer["series"][0]["metrics"]}
+    assert "output tokens per request" not in {one.name for one in answer.series[0].metrics}

@@ -1,4 +1,4 @@
-"""The rule of the trend and its step fit, against simulated nights and by hand."""
+"""The rule of the trend and its step fit, against simulated runs and by hand."""
 
 import numpy as np
 import pytest
@@ -6,19 +6,19 @@ import pytest
 from harness.stats.steps import pieces
 from harness.stats.watch import EXACT, Rule, watch
 
-NIGHTS, BEFORE = 365, 30
+DAYS, BEFORE = 365, 30
 
 
 def years(sd, count, rule):
-    """False alarms a year of nights without a step."""
+    """False alarms a year of daily runs without a step."""
     rng = np.random.default_rng(11)
-    series = 1 + sd * rng.standard_normal((count, 14 + NIGHTS))
+    series = 1 + sd * rng.standard_normal((count, 14 + DAYS))
     steps = [step for one in series for step in watch(one.tolist(), rule, higher=False).steps]
     return sum(step.side == "worse" and step.called >= 14 for step in steps) / count
 
 
 def found(sd, count, rule):
-    """Share of steps of 10 % that are called within 7 nights."""
+    """Share of steps of 10 % that are called within 7 runs."""
     rng = np.random.default_rng(12)
     series = 1 + sd * rng.standard_normal((count, BEFORE + 7))
     series[:, BEFORE:] *= 1.1
@@ -30,7 +30,7 @@ def found(sd, count, rule):
 @pytest.mark.parametrize(("sd", "one", "two", "mad"), [(0.01, 0, 0, 0), (0.02, 4.3, 0.16, 0.03), (0.03, 24, 2.7, 0.35)])
 def test_false_alarms_a_year_are_those_of_the_table(sd, one, two, mad):
     """A nightly job cries wolf more often than its documentation says."""
-    assert one == pytest.approx(years(sd, 60, Rule(nights=1, sds=0)), rel=0.2, abs=0.3)
+    assert one == pytest.approx(years(sd, 60, Rule(in_a_row=1, sds=0)), rel=0.2, abs=0.3)
     assert two == pytest.approx(years(sd, 100, Rule(sds=0)), rel=0.2, abs=0.15)
     assert mad == pytest.approx(years(sd, 100, Rule()), rel=0.2, abs=0.15)
 
@@ -58,7 +58,7 @@ def test_higher_values_can_be_the_better_ones():
 
 
 def test_a_fall_after_a_gain_counts_from_the_old_level():
-    """A gain of two nights hides the loss that follows."""
+    """A gain of two runs hides the loss that follows."""
     steps = watch([10.0] * 7 + [9.0] * 3 + [11.0] * 3, Rule(), higher=False).steps
 
     assert [("better", 7, 10), ("worse", 10, None)] == [(s.side, s.first, s.ended) for s in steps]
@@ -73,7 +73,7 @@ def test_a_series_that_is_always_overloaded_is_no_step():
 
 
 def test_an_exact_series_steps_with_every_difference():
-    """A simulator's change needs two nights, or two changes in a row are one."""
+    """A simulator's change needs two runs, or two changes in a row are one."""
     steps = watch([1.0, 1.0, 1.1, 1.2, 1.2], EXACT, higher=False).steps
 
     assert [2, 3] == [step.first for step in steps]
@@ -88,7 +88,7 @@ def test_pieces_are_those_of_the_best_partition():
 
 
 def test_pieces_equal_a_search_of_all_partitions():
-    """The fit is an approximation that nobody knows the error of."""
+    """The fit would be an approximation of unknown error."""
     from itertools import combinations
 
     rng = np.random.default_rng(3)

@@ -30,11 +30,14 @@ COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
     "capacity": f"capacity {TRAFFIC} --max-seeds 5",
     "theory": "theory chunking",
+    "compare": "compare --base sim --head sim:policy=vllm-v0 --workload chatbot --requests 40 --pairs 2",
+    "trend": "compare --trend series",
+    "fit": "fit --steps run",
     "validate": "validate --against run --backend sim",
     "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
-PRINTED = ("theory", "validate")
+PRINTED = ("trend", "fit", "theory", "validate")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in answers.TYPES if f"{kind}.json" in schemas.FILES])
@@ -43,18 +46,20 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
 ) -> None:
     """A report that is printed as JSON would differ from the file that it was read from."""
     monkeypatch.chdir(tmp_path)
-    if "--against run" in COMMANDS[kind]:
-        main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", "run"])
+    if kind in ("trend", "fit", "validate"):
+        folder = "series/20260105-abc" if kind == "trend" else "run"
+        main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", folder])
         capsys.readouterr()
     stores = [] if kind in PRINTED else ["--quiet", "--no-html", "--out", "made"]
     main([*COMMANDS[kind].split(), "--format", "json", *stores])
     (tmp_path / "printed.json").write_text(capsys.readouterr().out, encoding="utf-8")
     known = schemas.schema(answers.TYPES[kind])["$defs"][answers.TYPES[kind].__name__]["properties"]
 
-    for file in (tmp_path / "printed.json", *tmp_path.glob("made/*.json")):
-        read = answers.of(file)
+    for file in (tmp_path / "printed.json", *tmp_path.glob(f"made/{kind}.json")):
+        text = file.read_text(encoding="utf-8")
+        read = answers.decode(json.loads(text))
         assert isinstance(read, answers.TYPES[kind])
-        assert file.read_text(encoding="utf-8") == json.dumps(answers.encode(read), indent=2) + "\n"
+        assert text == json.dumps(answers.encode(read), indent=2) + "\n"
         assert set(answers.encode(read)) <= set(known)
 
 

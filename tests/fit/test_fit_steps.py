@@ -11,9 +11,11 @@ from backends.sim import Sim
 from harness import registry
 from harness.api import Request
 from harness.cli import main
+from harness.data import codec
 from harness.data.records import to_table
 from harness.errors import UsageError
 from harness.experiments.fit.answer import FitOptions, from_steps
+from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.fit.forms import System, fit
 from harness.experiments.fit.score import pieces, scores, split
 from harness.experiments.fit.steps import Rows, pairs_of_run, read
@@ -211,9 +213,9 @@ def test_unknown_pieces_leave_the_square_term_out(tmp_path):
 
     info = from_steps([str(tmp_path / "t.csv")], FitOptions("linear"))
 
-    assert "prefill_token_squared_s" in info["left_out"]
-    assert "prefill_token_squared_s" not in {row["name"] for row in info["constants"]}
-    assert ["all", "decodes alone", "with prompts"] == [row["kind"] for row in info["unseen"]]
+    assert "prefill_token_squared_s" in info.left_out
+    assert "prefill_token_squared_s" not in {row.name for row in info.constants}
+    assert ["all", "decodes alone", "with prompts"] == [row.kind for row in info.unseen]
 
 
 def test_a_report_says_how_sure_each_constant_is():
@@ -226,8 +228,9 @@ def test_a_report_says_how_sure_each_constant_is():
         "left_out_rows": 3, "constants": [dict(zip(names, one, strict=True)) for one in constants],
         "points": {"decode": [[b, b * 100, 0.01 * b] for b in range(1, 11)]}, "seen": [row], "unseen": [row],
         "left_out": {"context_token_s": "too few rows"}, "out": None,
+        "versions": {}, "system": {}, "holdout": 0.2, "rows": 100, "file": "",
     }  # fmt: skip
-    document = report.document(info)
+    document = report.document(codec.of(FitAnswer, info))
 
     assert "Mean error 5.1% on 20 steps held out of 100 (seed 1)." == document.findings[0].text
     assert ["context_token_s is left out: too few rows.", "Intervals hold 0: base_s."] == [

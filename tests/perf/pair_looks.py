@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from harness.experiments.compare.verdict import ALPHA_LOOK, LOOKS
+from harness.experiments.compare.verdict import ALPHA_INTERIM, INTERIM
 from harness.stats.paired import Limits, decide
 
 JITTER = 0.0016
@@ -30,12 +30,12 @@ TABLE = {
 
 def ending(rng: np.random.Generator, noise: float, loss: float) -> tuple[str, int]:
     """The verdict of one comparison, and after how many pairs."""
-    drawn = -math.log(1 - loss) + math.hypot(math.sqrt(2) * noise, JITTER) * rng.standard_normal(LOOKS[-1])
-    for pairs in LOOKS:
-        verdict = decide(drawn[:pairs].tolist(), CAPACITY, ALPHA_LOOK).verdict
+    drawn = -math.log(1 - loss) + math.hypot(math.sqrt(2) * noise, JITTER) * rng.standard_normal(INTERIM[-1])
+    for pairs in INTERIM:
+        verdict = decide(drawn[:pairs].tolist(), CAPACITY, ALPHA_INTERIM).verdict
         if verdict != "inconclusive":
             return verdict, pairs
-    return "inconclusive", LOOKS[-1]
+    return "inconclusive", INTERIM[-1]
 
 
 def cell(rng: np.random.Generator, noise: float, loss: float, draws: int) -> tuple[Counter[str], float]:

@@ -1,9 +1,9 @@
-"""The rule of `bench compare --trend` on simulated nights: false alarms a year, steps found within a week.
+"""The rule of `bench compare --trend` on simulated runs: false alarms a year, steps found within a week.
 
     python tests/perf/trend_rule.py [--years 400]
 
-Nights are independent and normal. Beside the rule (two nights in a row, above 5 % and three robust standard deviations)
-stand one night alone and two nights without the robust standard deviations, and the figures of the specification.
+Runs are independent and normal. Beside the rule (two runs in a row, above 5 % and three robust standard deviations)
+stand one run alone and two runs without the robust standard deviations, and the figures of the specification.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import numpy as np
 from harness.stats.steps import LONGEST, pieces
 from harness.stats.watch import Rule, watch
 
-RULES = (Rule(nights=1, sds=0), Rule(sds=0), Rule())
+RULES = (Rule(in_a_row=1, sds=0), Rule(sds=0), Rule())
 TABLE = {0.01: "0 / 0 / 0; 100 / 100", 0.02: "4.3 / 0.16 / 0.03; 100 / 97", 0.03: "24 / 2.7 / 0.35; 100 / 63",
          0.04: "47 / 7.7 / 0.6; 96 / 38"}  # fmt: skip
 """sd of a night -> false alarms a year by the three rules; % of 10 % steps found by the last two."""
@@ -40,18 +40,16 @@ def row(rng: np.random.Generator, sd: float, years: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--years", type=int, default=400, help="years of nights for each line")
+    parser.add_argument("--years", type=int, default=400, help="years of daily runs for each line")
     years = parser.parse_args().years
     rng = np.random.default_rng(0)
-    print(
-        "false alarms a year: 1 night / 2 nights / 2 nights with MAD; 10% step found in 7 nights: 2 nights / with MAD\n"
-    )
+    print("false alarms a year: 1 run / 2 runs / 2 runs with MAD; 10% step found in 7 runs: 2 runs / with MAD\n")
     print(f"{'sd':>4}  {'ours':32}  specification")
     for sd, told in TABLE.items():
         print(f"{sd:4.0%}  {row(rng, sd, years):32}  {told}", flush=True)
     begun_s = time.perf_counter()
     pieces((100 + rng.standard_normal(LONGEST)).tolist())
-    print(f"\nstep fit of {LONGEST} nights: {time.perf_counter() - begun_s:.2f} s")
+    print(f"\nstep fit of {LONGEST} runs: {time.perf_counter() - begun_s:.2f} s")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The page of a comparison: what its figures draw, where its links lead, and that foreign text stays text."""
+"""The page of a comparison: its figures, where its links lead, and that foreign text stays text."""
 
 import copy
 import dataclasses
@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from harness.cli import main
+from harness.data import codec
 from harness.experiments import answers
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.compare.compare_json import CompareAnswer, Refusal, SideValues
 from harness.stats.curves import crossing
 from reports import answers as pages
 from reports import comparison, figures
@@ -23,8 +27,6 @@ from reports.figures.compare import counts, forest, pairs_scatter, requests_pair
 from reports.figures.sides import WEIGHT, cdf_difference, sides_rate, sides_scale
 
 Comparison = comparison.Comparison
-Info = dict[str, Any]
-Change = Callable[..., Info]
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--slo", "ttft=0.25,tpot=0.1",
           "--quiet", "--no-html"]  # fmt: skip
 HOSTILE = (
@@ -52,29 +54,29 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A drawing library that takes no time to pack, for pages that nobody opens."""
+    """A drawing library that takes no time to pack, for pages that are not opened."""
     file = tmp_path_factory.mktemp("bundle") / "plotly.js"
     file.write_text("0;")
     return str(file)
 
 
-def told(home: Path, name: str) -> Info:
+def stored(home: Path, name: str) -> CompareAnswer:
     """The answer of that name."""
     found = answers.of(home / f"{name}.json")
-    assert found is not None
+    assert isinstance(found, CompareAnswer)
     return found
 
 
 @pytest.fixture
 def sweeps(home: Path) -> Comparison:
     """Two sweeps of a simulator beside one another."""
-    return comparison.of(told(home, "sweeps"), home / "sweeps.json")
+    return comparison.of(stored(home, "sweeps"), home / "sweeps.json")
 
 
 @pytest.fixture
 def paired(home: Path) -> Comparison:
     """Three pairs of runs at one rate, on a wall clock."""
-    return comparison.of(told(home, "paired"), home / "paired.json")
+    return comparison.of(stored(home, "paired"), home / "paired.json")
 
 
 def trace(figure: Any, name: str) -> Any:
@@ -92,10 +94,10 @@ def drawn(draw: Callable[[Comparison], Any], subject: Comparison) -> Any:
 
 @pytest.mark.nightly
 def test_a_loss_is_to_the_right_whatever_should_be_high(sweeps: Comparison) -> None:
-    """Less goodput and a longer TTFT would point into opposite directions, and nobody could read the figure."""
+    """Less goodput and a longer TTFT would point into opposite directions, and the figure could not be read."""
     figure = drawn(forest, sweeps)
     loss = dict(zip(trace(figure, "mean over the pairs").y, trace(figure, "mean over the pairs").x, strict=True))
-    rows = {f"{row['metric']} {row['point']['rate']}": row["change_pct"] for row in sweeps.info["gates"]}
+    rows = {f"{row.metric} {row.point['rate']}": row.change_pct or 0.0 for row in sweeps.info.gates}
 
     assert rows["goodput_rps 2.0"] < 0 < rows["ttft 2.0"]
     assert pytest.approx(-rows["goodput_rps 2.0"]) == loss["goodput_rps<br>rate 2.0"]
@@ -110,17 +112,16 @@ def test_losses_stand_beside_their_limits(paired: Comparison) -> None:
     zones = [(zone.x0, zone.x1, round(zone.y0 + 0.42)) for zone in figure.layout.shapes if zone.type == "rect"]
     dots = trace(figure, "pairs")
     edge = figure.layout.xaxis.range[1]
-    [tpot] = [place for place, row in enumerate(paired.info["gates"]) if row["metric"] == "tpot"]
+    [tpot] = [place for place, row in enumerate(paired.info.gates) if row.metric == "tpot"]
 
     assert (-2, 2, tpot) in zones and (5, edge, tpot) in zones
-    assert 3 * len(paired.info["gates"]) == len(dots.x)
+    assert 3 * len(paired.info.gates) == len(dots.x)
     assert {"1", "2", "3"} == {str(pair) for pair in dots.customdata}
 
 
 def test_what_could_be_chance_is_no_small_percentage(paired: Comparison) -> None:
     """'+0.4 %' of a metric that did not change would be believed."""
-    rows = paired.info["gates"]
-    chance = [row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"] for row in rows]
+    chance = [row.low_pct is None or row.low_pct <= 0 <= (row.high_pct or 0) for row in paired.info.gates]
     texts = [note.text for note in drawn(forest, paired).layout.annotations if note.xref == "paper" and note.x == 1]
 
     assert chance == [text == "~" for text in texts]
@@ -129,8 +130,8 @@ def test_what_could_be_chance_is_no_small_percentage(paired: Comparison) -> None
 
 def test_a_loss_beyond_the_axis_has_an_arrow(sweeps: Comparison) -> None:
     """A tenfold TTFT would stand outside of the picture, as if it were not there."""
-    row = {**sweeps.info["gates"][1], "change_pct": 900.0, "changes_pct": [900.0, 900.0]}
-    figure = drawn(forest, dataclasses.replace(sweeps, info={**sweeps.info, "gates": [row]}))
+    row = structs.replace(sweeps.info.gates[1], change_pct=900.0, changes_pct=[900.0, 900.0])
+    figure = drawn(forest, dataclasses.replace(sweeps, info=sweeps.info.change(gates=[row])))
     arrow = trace(figure, "beyond the axis")
 
     assert 900.0 > figure.layout.xaxis.range[1] > arrow.x[0] > 0
@@ -141,7 +142,7 @@ def test_curves_are_those_of_the_answer(sweeps: Comparison) -> None:
     """The curve would show another comparison than the table below it."""
     figure = drawn(sides_rate, sweeps)
     rows = sweeps.of_metric("attainment")
-    base = [row["base"] for row in rows]
+    base = [row.base or 0.0 for row in rows]
     at = crossing([1.0, 2.0, 4.0], base, [WEIGHT] * 3, 0.9).at
 
     assert at is not None
@@ -154,9 +155,8 @@ def test_curves_are_those_of_the_answer(sweeps: Comparison) -> None:
 
 def test_rates_are_divided_by_the_gpus_of_each_side(sweeps: Comparison) -> None:
     """A system of twice the GPUs would look twice as good as it is."""
-    info = copy.deepcopy(dict(sweeps.info))
-    info["head"]["system"]["gpus"] = 2
-    figure = drawn(sides_rate, dataclasses.replace(sweeps, info=info))
+    head = structs.replace(sweeps.info.head, system={**sweeps.info.head.system, "gpus": 2})
+    figure = drawn(sides_rate, dataclasses.replace(sweeps, info=sweeps.info.change(head=head)))
 
     assert [0.5, 1.0, 2.0] == list(trace(figure, "head").x)
     assert "The base has 1 GPU, the head 2 GPUs." in figures.caption(figure)
@@ -164,12 +164,12 @@ def test_rates_are_divided_by_the_gpus_of_each_side(sweeps: Comparison) -> None:
 
 def test_scale_one_is_the_attainment_of_the_answer(sweeps: Comparison) -> None:
     """The curve from the stored requests would be of other requests than the verdict."""
-    point = sweeps.info["pairs"][sweeps.contrasts[0].pair - 1]["point"]
-    [row] = [row for row in sweeps.of_metric("attainment") if row["point"] == point]
+    point = sweeps.info.pairs[sweeps.contrasts[0].pair - 1].point
+    [row] = [row for row in sweeps.of_metric("attainment") if row.point == point]
     one = int(np.flatnonzero(SCALES == 1.0)[0])
     found = [np.mean([c.sides[side].attainment[one] for c in sweeps.contrasts]) for side in (0, 1)]
 
-    assert pytest.approx([row["base"], row["head"]]) == found
+    assert pytest.approx([row.base, row.head]) == found
     assert f"At {sweeps.point}." in figures.caption(drawn(sides_scale, sweeps))
     assert "where the attainment of the two sides differs most" in sweeps.point
 
@@ -196,15 +196,15 @@ def test_differences_of_the_shares_are_exact(sweeps: Comparison) -> None:
 
 
 def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
-    """A pair that tells another story than the mean could not be seen."""
+    """A pair that differs from the mean could not be seen."""
     figure = drawn(pairs_scatter, sweeps)
-    row = sweeps.info["gates"][0]
-    older = {**sweeps.info, "gates": [{k: v for k, v in row.items() if k != "values"}]}
-    said = pairs_scatter(dataclasses.replace(sweeps, info=older))
+    row = sweeps.info.gates[0]
+    older = sweeps.info.change(gates=[structs.replace(row, values=SideValues())])
+    missing = pairs_scatter(dataclasses.replace(sweeps, info=older))
 
     assert 6 == len(trace(figure, "ttft mean (s)").x)
-    assert row["values"]["base"] == list(trace(figure, "goodput_rps (req/s)").x[:2])
-    assert isinstance(said, str) and "compare the runs again" in said
+    assert row.values.base == list(trace(figure, "goodput_rps (req/s)").x[:2])
+    assert isinstance(missing, str) and "compare the runs again" in missing
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
 )
 def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], home: Path) -> None:
     """A manager would have to find out what the figures mean."""
-    page = compare.document(told(home, name), home / "page.html")
+    page = compare.document(stored(home, name), home / "page.html")
     used = dict(page.used)
 
     assert mark == (page.mark, page.good)
@@ -226,8 +226,9 @@ def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], hom
 
 def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
     """Two systems between 97 and 99 % would be one line at the top of the figure; a cut axis has to say so."""
-    rows = [{**row, "base": 0.98, "head": 0.97, "values": {"base": [0.98], "head": [0.97]}} for row in sweeps.rows]
-    figure = drawn(sides_rate, dataclasses.replace(sweeps, info={**sweeps.info, "gates": [], "shown": rows}))
+    values = SideValues([0.98], [0.97])
+    rows = [structs.replace(row, base=0.98, head=0.97, values=values) for row in sweeps.info.rows]
+    figure = drawn(sides_rate, dataclasses.replace(sweeps, info=sweeps.info.change(gates=[], shown=rows)))
 
     assert (90, 100.4) == pytest.approx(figure.layout.yaxis.range)
     assert "requests within the SLO (%, from 90)" == figure.layout.yaxis.title.text
@@ -236,11 +237,12 @@ def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
 def test_every_verdict_has_a_page(verdict: str, home: Path, small: str) -> None:
-    """The night on which nothing can be told is the one on which the page is read."""
-    info = told(home, "paired")
-    stop = {"field": "model", "base": "a", "head": "b", "message": "the model differs: a in the base, b in the head"}
-    more = {"refused": [stop], "gates": [], "shown": []} if verdict == "refused" else {}
-    info = {**info, "verdict": verdict, "text": f"{verdict}: because.", **more}
+    """The run that decides nothing is the one whose page is read."""
+    info = stored(home, "paired")
+    if verdict == "refused":
+        stop = Refusal("model", "a", "b", "the model differs: a in the base, b in the head")
+        info = info.change(refused=[stop], gates=[], shown=[])
+    info = info.change(verdict=verdict, text=f"{verdict}: because.")
     html = pages.page(info, home / "page.html", bundle=small)
 
     assert {"refused": "NOT COMPARABLE", "invalid": "NOT VALID"}.get(verdict, verdict.upper()) in html
@@ -252,10 +254,13 @@ def test_a_comparison_that_was_moved_finds_its_runs(home: Path, tmp_path: Path) 
     """The artifact of a job would have no curves, and links into nothing."""
     moved = tmp_path / "elsewhere"
     shutil.copytree(home / "walls", moved / "walls")
-    info = copy.deepcopy(told(home, "paired"))
-    for pair in info["pairs"]:
-        for side, name in (("base", "old"), ("head", "new")):
-            pair[f"{side}_run"] = f"/gone/walls/{name}/seed-{pair['seed']}"
+    info = stored(home, "paired")
+    gone = "/gone/walls"
+    pairs = [
+        structs.replace(pair, base_run=f"{gone}/old/seed-{pair.seed}", head_run=f"{gone}/new/seed-{pair.seed}")
+        for pair in info.pairs
+    ]
+    info = info.change(pairs=pairs)
     (moved / "walls" / "old" / "seed-0" / "report.html").write_text("a report")
     [table] = compare.document(info, moved).sections[-1].blocks
     assert isinstance(table, Table)
@@ -268,28 +273,27 @@ def test_a_comparison_that_was_moved_finds_its_runs(home: Path, tmp_path: Path) 
 def test_another_run_in_the_place_is_not_taken_for_it(home: Path, tmp_path: Path) -> None:
     """The curves would be of whatever was run last into that folder."""
     shutil.copytree(home / "walls", tmp_path / "walls")
-    info = copy.deepcopy(told(home, "paired"))
-    for pair in info["pairs"]:
-        pair.update(base_run="walls/old/seed-0", head_run="walls/new/seed-0", schedule_hash="f" * 64)
-    found = comparison.of(info, tmp_path)
+    info = stored(home, "paired")
+    other = {"base_run": "walls/old/seed-0", "head_run": "walls/new/seed-0", "schedule_hash": "f" * 64}
+    found = comparison.of(info.change(pairs=[structs.replace(pair, **other) for pair in info.pairs]), tmp_path)
 
     assert () == found.contrasts
     assert "put their folders where the comparison found them" in str(sides_scale(found))
 
 
-def searched(capacity_rps: float, gpus: int) -> Info:
-    """What a search leaves."""
+def searched(capacity_rps: float, gpus: int) -> CapacityAnswer:
+    """A search."""
     curve = [
         {"rate_rps": rate, "attainment": share, "least": share - 0.01, "most": share + 0.01, "overloaded": 0,
          "falling": share}
         for rate, share in ((0.8 * capacity_rps, 0.97), (1.1 * capacity_rps, 0.85))
     ]  # fmt: skip
     answer = {"goal": 0.9, "capacity_rps": capacity_rps, "low_rps": 0.98 * capacity_rps, "high_rps": None}
-    return {"kind": "capacity", "backend": {"gpus": gpus}, "curve": curve, "answers": [answer]}
+    return codec.of(CapacityAnswer, {"backend": {"gpus": gpus}, "curve": curve, "answers": [answer]})
 
 
 def test_two_searches_are_drawn_with_their_capacities(sweeps: Comparison) -> None:
-    """Who compares capacities would not see the curves they stand on."""
+    """A comparison of capacities would not show their curves."""
     both = {"base": searched(4.0, 1), "head": searched(6.0, 2)}
     figure = drawn(sides_rate, dataclasses.replace(sweeps, searches=both))
 
@@ -301,9 +305,9 @@ def test_two_searches_are_drawn_with_their_capacities(sweeps: Comparison) -> Non
 
 
 @pytest.fixture
-def hostile(home: Path) -> Info:
+def hostile(home: Path) -> CompareAnswer:
     """An answer in which everything that others wrote is markup, or very long."""
-    info = copy.deepcopy(told(home, "sweeps"))
+    info = copy.deepcopy(codec.encode(stored(home, "sweeps")))
     for side in ("base", "head"):
         info[side]["label"] = HOSTILE + side
         info[side]["system"].update(model=HOSTILE, policy=HOSTILE * 90)
@@ -317,12 +321,14 @@ def hostile(home: Path) -> Info:
     info["workload"]["provenance"].update(preparation=HOSTILE, tokenizer=HOSTILE)
     info["differences"] = [{"field": HOSTILE, "base": HOSTILE * 90, "head": HOSTILE}]
     info["warnings"] = [{"code": "x", "message": HOSTILE, "remedy": HOSTILE}]
-    info["exact"]["first_request"].update(request_id=HOSTILE, column=HOSTILE, base=HOSTILE)
+    info["exact"]["first_request"].update(column=HOSTILE, base=HOSTILE)
     info["versions"][HOSTILE] = HOSTILE
-    return info
+    return codec.decode(CompareAnswer, info)
 
 
-def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path, opened: Callable[..., Any]) -> None:
+def test_the_page_draws_and_foreign_text_does_nothing(
+    hostile: CompareAnswer, home: Path, opened: Callable[..., Any]
+) -> None:
     """A label of a run could run its script in the reader's browser; a dark, narrow page could stay empty."""
     html = pages.page(hostile, home / "sweeps.json")
     seen = opened(html, dark=True, width=500)
@@ -335,13 +341,13 @@ def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path,
 
 def test_the_same_comparison_gives_the_same_bytes(home: Path, small: str) -> None:
     """A page that changes without cause cannot be kept in a repository."""
-    info = told(home, "paired")
+    info = stored(home, "paired")
 
     assert pages.page(info, home, bundle=small) == pages.page(info, home, bundle=small)
 
 
 @pytest.mark.nightly
-def test_pairs_leave_a_page_unless_they_are_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_leave_a_page_unless_it_is_turned_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A night of runs would end without anything to look at."""
     options = ["--base", "sim", "--head", "sim", "--rate", "2", "--requests", "30", "--quiet", "--out", str(tmp_path)]
     made, page = main(["compare", *options]), tmp_path / "report.html"

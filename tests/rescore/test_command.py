@@ -47,7 +47,7 @@ def test_a_throughput_of_ten_may_be_a_goodput_of_three(mixed, capsys):
     assert "ttft=0.2" == slo["binding"]
 
 
-def test_it_is_told_in_words_too(mixed, capsys):
+def test_it_is_written_in_words_too(mixed, capsys):
     """A reader of the terminal would not find what the JSON has."""
     main(["slo", str(mixed)])
     shown = capsys.readouterr().out
@@ -147,7 +147,7 @@ def test_runs_of_two_systems_make_two_curves(stored, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("under", "code"), [("0.3", 0), ("31%", 1)])
-def test_exit_codes_judge_only_when_asked(mixed, under, code, capsys):
+def test_exit_codes_judge_only_when_requested(mixed, under, code, capsys):
     """A script could not tell a good run from a bad one."""
     assert 0 == main(["slo", str(mixed)])
     assert code == main(["slo", str(mixed), "--fail-under", under])
@@ -159,9 +159,9 @@ def test_a_run_that_is_not_valid_stays_so(stored, capsys):
     path = stored("late", 20, verdict={"valid": False, "overloaded": False, "reasons": ["The client was late."]})
 
     assert 4 == main(["slo", str(path), "--slo", "ttft=9"])
-    told = capsys.readouterr()
-    assert "is not valid: The client was late." in " ".join(told.out.split())
-    assert "is not valid: The client was late." in told.err
+    printed = capsys.readouterr()
+    assert "is not valid: The client was late." in " ".join(printed.out.split())
+    assert "is not valid: The client was late." in printed.err
 
 
 def test_growing_queues_decide_nothing(stored, capsys):
@@ -198,7 +198,7 @@ def test_percentiles_alone_leave_no_attainment(stored, capsys):
 
 
 def test_a_growing_queue_of_another_tool_decides_nothing_either(tmp_path, foreign, capsys):
-    """Its file would be called good where a run of ours is not."""
+    """Its file would be called good where a run of bench is not."""
     n = 200
     value = json.loads((foreign / "vllm-detailed.json").read_text()) | {
         "input_lens": [32] * n, "output_lens": [2] * n, "itls": [[0.01]] * n, "errors": [""] * n,
@@ -234,7 +234,7 @@ def test_few_requests_of_a_plane_are_not_none(stored, capsys):
 
 
 def test_a_plane_without_a_step_fits_and_shows_the_very_bounds_it_has(mixed, capsys):
-    """A reader would see 115 ms where 115.478 ms was asked, or lines that break."""
+    """A reader would see 115 ms where 115.478 ms was requested, or lines that break."""
     main(["slo", str(mixed), "--plane", "ttft=0.1:1,tpot=0.02:0.2"])
     shown = capsys.readouterr().out
     _, info = answer(capsys, mixed, "--plane", "ttft=0.1:1,tpot=1:1.0001")
@@ -247,23 +247,23 @@ def test_a_plane_without_a_step_fits_and_shows_the_very_bounds_it_has(mixed, cap
     assert (1, 1.0001) == (narrow[0], narrow[-1])
 
 
-def test_what_is_not_shown_of_many_runs_is_said(stored, tmp_path, capsys):
-    """Groups and planes that were asked for would be missing without a word."""
+def test_what_is_not_shown_of_many_runs_is_named(stored, tmp_path, capsys):
+    """Groups and planes that were requested would be missing without a word."""
     for seed in range(4):
         stored(f"seed-{seed}", 20)
-    told = "profiles of single runs are shown for up to 3 runs"
+    printed = "profiles of single runs are shown for up to 3 runs"
 
     assert 0 == main(["slo", str(tmp_path)])
-    assert told not in capsys.readouterr().out
-    for asked in (
+    assert printed not in capsys.readouterr().out
+    for options in (
         ["--by", "time"],
         ["--tokens"],
         ["--plane", "ttft=1,tpot=1"],
         ["--profile", "vllm"],
         ["--scale", "1"],
     ):
-        main(["slo", str(tmp_path), *asked])
-        assert told in " ".join(capsys.readouterr().out.split())
+        main(["slo", str(tmp_path), *options])
+        assert printed in " ".join(capsys.readouterr().out.split())
 
 
 def test_scales_of_many_rates_stand_in_several_tables(stored, tmp_path, capsys):
@@ -279,14 +279,14 @@ def test_scales_of_many_rates_stand_in_several_tables(stored, tmp_path, capsys):
 
 
 def test_failed_requests_of_another_tool_have_no_missing_tokens(foreign, capsys):
-    """All tokens would look in time, although a request broke off and nobody knows how long it was to be."""
+    """All tokens would look in time, although a request broke off and its planned length is unknown."""
     main(["slo", str(foreign / "vllm-detailed.json"), "--slo", "ttft=9,tpot=9", "--tokens"])
 
     assert "how many tokens the failed requests were to have" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_file_that_cannot_tell_is_named(foreign, capsys):
-    """Nobody would know which file of a folder to leave out."""
+    """The file of a folder to leave out would be unknown."""
     assert 2 == main(["slo", str(foreign), "--slo", "itl=0.1"])
 
     assert "guidellm.json': The file that these requests" in capsys.readouterr().err
@@ -338,14 +338,14 @@ def test_an_answer_that_was_kept_is_reported(mixed, tmp_path, capsys):
         (["--conditions", "apart"], "Invalid value for '--conditions'"),
     ],
 )
-def test_what_cannot_be_asked_gets_one_sentence(mixed, arguments, sentence, capsys):
+def test_what_cannot_be_scored_gets_one_sentence(mixed, arguments, sentence, capsys):
     """A slip of the pen would end in a traceback, or be ignored."""
     assert 2 == main(["slo", str(mixed), *arguments])
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert "" == told.out
-    assert sentence in told.err
-    assert 1 == len(told.err.strip().splitlines())
+    assert "" == printed.out
+    assert sentence in printed.err
+    assert 1 == len(printed.err.strip().splitlines())
 
 
 def test_milliseconds_given_as_seconds_are_noticed(mixed, capsys):
@@ -355,8 +355,8 @@ def test_milliseconds_given_as_seconds_are_noticed(mixed, capsys):
     assert "250ms" in capsys.readouterr().err
 
 
-def test_a_broken_percentile_is_told_with_its_value(mixed, capsys):
-    """A run-level bound would be missed, and nobody would know by how much."""
+def test_a_broken_percentile_is_shown_with_its_value(mixed, capsys):
+    """A run-level bound would be missed, by an unknown amount."""
     main(["slo", str(mixed), "--slo", "p90:ttft=0.4"])
 
     assert "- p90:ttft=0.4: 500 ms, missed" in capsys.readouterr().out
@@ -391,7 +391,7 @@ def test_failed_requests_may_count_as_infinitely_slow(stored, capsys):
     assert "never" in capsys.readouterr().out
 
 
-def test_one_system_of_two_machines_is_told_per_gpu(stored, capsys):
+def test_one_system_of_two_machines_is_scored_per_gpu(stored, capsys):
     """Systems of unlike size would be compared by their whole goodput."""
     path = stored("pair", ten_a_second(), slo={"text": "ttft=0.2,tpot=0.05", "goal": 0.9}, backend={"gpus": 2})
     _, info = answer(capsys, path)

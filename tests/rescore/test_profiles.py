@@ -106,7 +106,7 @@ def test_a_step_quantile_is_numpys(n):
     ],
 )
 def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, metrics):
-    """A profile would be of a tool that nobody has."""
+    """A profile would be of a tool that does not exist."""
     (run,) = imports.open(foreign / file)
     values = column(of_run(run), tool)["values"]
 

@@ -44,7 +44,7 @@ def test_requests_before_the_cut_are_left_out(stored):
 
 
 def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture, put):
-    """Nobody could look at a run that did not finish."""
+    """A run that did not finish could not be scored."""
     path = stored("killed")
     run = imports.open(path)[0]
     put(run, summary=None)
@@ -63,7 +63,7 @@ def test_a_folder_of_runs_gives_each(stored, tmp_path):
 
 
 def test_files_of_other_tools_stand_beside_runs(stored, foreign, tmp_path):
-    """A folder with both would be scored without theirs, and nobody would know."""
+    """A folder with both would be scored without theirs, without a word."""
     stored("ours", 20)
     shutil.copy(foreign / "vllm-detailed.json", tmp_path)
 
@@ -83,7 +83,7 @@ def test_thin_tables_keep_first_last_and_number(mixture):
     assert np.array_equal(lists(thin.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55]))
 
 
-def test_what_is_no_run_is_told(tmp_path):
+def test_what_is_no_run_is_reported(tmp_path):
     """A mistyped folder would end in a traceback."""
     with pytest.raises(UsageError, match="does not exist"):
         list(sources(tmp_path / "none"))
@@ -109,7 +109,7 @@ def test_what_is_no_run_is_told(tmp_path):
         ("client", {"per_sender": [None]}, "client.per_sender[0]"),
     ],
 )
-def test_a_damaged_run_json_is_told(stored, part, value, named):
+def test_a_damaged_run_json_is_reported(stored, part, value, named):
     """A file that was edited by hand would end in a traceback."""
     path = stored("damaged", 20)
     info = json.loads((path / "run.json").read_text())
@@ -120,15 +120,15 @@ def test_a_damaged_run_json_is_told(stored, part, value, named):
             list(opened(path))
 
 
-def test_a_bound_on_a_metric_that_is_not_there_is_told(stored):
+def test_a_bound_on_a_metric_that_is_not_there_is_reported(stored):
     """A run with a metric of a plug-in that is no longer installed would end in a traceback."""
     path = stored("plugin", 20, slo={"bounds": [{"metric": "mine", "limit": 1}]})
 
-    with pytest.raises(UsageError, match="The run was asked to keep a bound on it"):
+    with pytest.raises(UsageError, match="The SLO of the run has a bound on it"):
         answer(sources(path), RescoreOptions())
 
 
-def test_a_broken_file_is_told(stored):
+def test_a_broken_file_is_reported(stored):
     """A damaged run would end in a traceback."""
     path = stored("broken", 20)
     (path / "requests.parquet").write_bytes(b"PAR1 and nothing more")

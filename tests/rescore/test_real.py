@@ -49,7 +49,7 @@ def test_the_own_slo_scores_as_the_run_itself_did(simulated):
 
 
 def test_requests_are_grouped_by_the_prefix_they_share(simulated):
-    """Nobody would see that one tenant's prompts are never cached."""
+    """It would not show that the prompts of one tenant are never cached."""
     (source,) = sources(simulated("shared-prefix", "--requests", "200"))
     code, names = grouped(source, "prefix")
     first = [ids[0] if ids else None for ids in source.schedule()["prefix_ids"].to_pylist()]
@@ -63,7 +63,7 @@ def test_requests_are_grouped_by_the_prefix_they_share(simulated):
             assert {int(name.removeprefix("prefix "))} == blocks
 
 
-def test_tasks_and_classes_of_a_mix_are_told(simulated, capsys):
+def test_tasks_and_classes_of_a_mix_are_scored(simulated, capsys):
     """A compound task would be judged by its single requests only."""
     assert 0 == main(["slo", str(simulated("slo-mix", "--requests", "60")), "--tokens", "--by", "class,turn"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -84,7 +84,7 @@ def test_a_role_chunk_that_the_wire_saw_is_vllm_0_32s_first_token(remote_run):
 
 @pytest.mark.parametrize("slo", ["ttft=0.1253,tpot=0.1", "itl=0.02003"])
 def test_bounds_within_the_clients_error_stay_open(remote_run, slo):
-    """A new bound could be met by the client's own error, and nobody would be told."""
+    """A new bound could be met by the client's own error, without a warning."""
     run = remote_run()
     floor = {name: {"p50_s": 1e-3, "p99_s": 1e-2} for name in ("ttft", "itl", "tpot", "e2e", "lateness")}
     source = of_run(dataclasses.replace(run, info=RunInfo.of({**encode(run.info), "floor": floor})))

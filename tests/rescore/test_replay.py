@@ -44,10 +44,10 @@ def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., 
     for i in [*range(0, len(places.axes[0].limits_s), 5), len(places.axes[0].limits_s)]:
         for j in [*range(0, len(places.axes[1].limits_s), 5), len(places.axes[1].limits_s)]:
             moved = bounds_at(places, (i, j))
-            told = score(seen.table, replace(places.rest, bounds=(*moved, *places.rest.bounds)), seen)
+            scored = score(seen.table, replace(places.rest, bounds=(*moved, *places.rest.bounds)), seen)
 
-            assert int(told.met.sum()) == met[i, j]
-            for bound in told.bounds:
+            assert int(scored.met.sum()) == met[i, j]
+            for bound in scored.bounds:
                 if bound.bound in moved:
                     axis = [a.metric for a in places.axes].index(bound.bound.metric)
                     assert bound.attainment == alone(found, axis, (i, j)[axis])
@@ -58,11 +58,11 @@ def test_every_scale_is_what_the_curve_finds(text: str, mixture: Callable[..., p
     """The slider of the scale would show other shares than bench slo --scale."""
     seen = Seen(mixture(400))
     places = grid([seen], parse(text))
-    found, told = cells(seen, places), curve(seen, parse(text), places.factors)
+    found, scored = cells(seen, places), curve(seen, parse(text), places.factors)
 
-    assert told.attainment.tolist() == (found.scaled / found.requests).tolist()
+    assert scored.attainment.tolist() == (found.scaled / found.requests).tolist()
     for axis, one in zip(places.axes, found.alone, strict=True):
-        shares = told.bounds.get(f"{axis.metric}={axis.own_s}")
+        shares = scored.bounds.get(f"{axis.metric}={axis.own_s}")
         assert (shares is None) == (one.scaled is None)
         if shares is not None and one.scaled is not None:
             assert shares.tolist() == (one.scaled / one.requests).tolist()
@@ -81,7 +81,7 @@ def test_the_bound_of_the_slo_is_a_position(limit_s: float, mixture: Callable[..
 
 
 def test_without_a_bound_a_slider_starts_at_its_end(mixture: Callable[..., pa.Table]) -> None:
-    """A run without an SLO would be shown under bounds that nobody gave."""
+    """A run without an SLO would be shown under bounds that were never given."""
     found = grid([Seen(mixture(200))], Slo())
 
     assert [len(axis.limits_s) for axis in found.axes] == [axis.start for axis in found.axes]

@@ -1,17 +1,28 @@
-"""The answer of `bench compare`, as the JSON that is stored and that every form of it is made of."""
+"""The answer of `bench compare`: pairs, rows and the verdict on them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from harness.api import Slo
 from harness.data import host
-from harness.data.codec import encode, inner
+from harness.data.codec import Facts, encode, inner
 from harness.data.folder import Run
 from harness.errors import no_such
 from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
-from harness.experiments.compare import gates as compare_gates
+from harness.experiments.compare.compare_json import (
+    CachedShares,
+    CompareAnswer,
+    ComparedPair,
+    GateRow,
+    LengthRow,
+    Parting,
+    Row,
+    RowVerdict,
+    Side,
+)
 from harness.experiments.compare.gates import Gate
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.experiments.compare.verdict import Series
@@ -19,7 +30,6 @@ from harness.metrics import slo
 from harness.metrics.measure import succeeded
 from harness.stats.paired import ALPHA, whole
 
-SCHEMA = 1
 EXIT_CODES: Mapping[str, int] = {
     "improved": 0, "equivalent": 0, "regressed": 1, "refused": 4, "invalid": 4, "inconclusive": 5,
 }  # fmt: skip
@@ -30,7 +40,7 @@ EXIT_CODES: Mapping[str, int] = {
 class Settings:
     """How to compare: gates (empty: the default ones), one-sided alpha, the differences that are allowed.
 
-    `slo` scores both sides anew, `warmup` cuts both anew; None takes what the runs were told. `goal` chooses among the
+    `slo` scores both sides again, `warmup` cuts both again; None takes those of the runs. `goal` chooses among the
     goals of a search.
     """
 
@@ -48,114 +58,116 @@ def compare(
     *,
     base: str = "base",
     head: str = "head",
-    rows: Sequence[Mapping[str, Any]] = (),
-    looks: Sequence[int] = (),
+    attempts: Sequence[ComparedPair] = (),
+    interim: Sequence[int] = (),
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
-    """What follows from some pairs. `base` and `head` are the names of the sides.
+) -> CompareAnswer:
+    """The answer on these pairs. `base` and `head` are the names of the sides.
 
-    `rows` are facts about pairs that whoever made them knows, with paths under `base_run` and `head_run`; a row of runs
-    that are not among the pairs stays as it is. `looks` are the numbers of pairs after which a verdict was asked for.
+    `attempts` are those of a comparison that made its runs: their facts go into the pairs, and attempts that failed are
+    listed beside them. `interim` are the numbers of pairs after which a verdict was requested.
     """
     pairs = matched.pairs
     differing = refusals.found(matched, rescored=settings.slo is not None)
     stops = [each for each in differing if each.field not in settings.allowed]
-    cuts_s = [compare_gates.cut_s(pair, settings.warmup) for pair in pairs]
-    told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
+    cuts_s = [gates.cut_s(pair, settings.warmup) for pair in pairs]
+    compared = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
     answered = [] if stops or not pairs else lengths.compared(pairs, cuts_s, settings.alpha)
-    other_work = [lengths.different(row) for row in answered if row["change"] != "same"]
+    other_work = [lengths.different(row) for row in answered if row.change != "same"]
     differing += other_work
-    shorter: list[dict[str, Any]] = []
+    shorter: list[GateRow] = []
     if refusals.OUTPUT_LENGTHS not in settings.allowed:
-        shorter = [lengths.gated(row) for row in answered if row["change"] == "shorter"]
+        shorter = [lengths.gated(row) for row in answered if row.change == "shorter"]
         stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
-    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
+    judged = None if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
     own_slos = {pair.base.info.slo.text for pair in pairs}
     first = pairs[0].base if pairs else None
-    info: dict[str, Any] = {
-        "schema": SCHEMA,
-        "kind": "compare",
-        "versions": host.versions(),
-        "verdict": "refused",
-        "mode": "exact" if pairs and all(map(refusals.is_virtual, pairs)) else "paired",
-        "alpha": settings.alpha,
-        "looks": list(looks),
-        "base": _side(base, [pair.base for pair in pairs]),
-        "head": _side(head, [pair.head for pair in pairs]),
-        "workload": None if first is None else _workload(first),
-        "slo": slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
-        "goal": settings.goal or (settings.slo or (Slo() if first is None else slo.restored(first.info))).goal,
-        "rescored": settings.slo is not None,
-        "warmup": settings.warmup,
-        "pairs": _with_rows(told, rows),
-        "gates": [],
-        "shown": [],
-        "output_lengths": answered,
-        "exact": None,
-        "differences": [asdict(difference) for difference in refusals.others(pairs)],
-        "refused": [refusals.as_json(stop) for stop in stops],
-        "allowed_differences": [refusals.as_json(each) for each in differing if each.field in settings.allowed],
-        "notes": list(notes),
-        **found,
-    }
-    if found:
-        tried, valid = info["pairs"], {pair["pair"] for pair in info["pairs"] if pair["valid"]}
-        if not (all(pair["valid"] for pair in told) and all(pair["pair"] in valid for pair in tried)):
-            info["verdict"] = "invalid"
-    info["warnings"] = list(warnings.cautions(info, matched))
-    info["exit_code"] = EXIT_CODES[info["verdict"]]
-    info["text"] = wording.sentence(info)
-    return info
+    every = _with_attempts(compared, attempts)
+    valid = {pair.pair for pair in every if pair.valid}
+    whole = all(pair.valid for pair in compared) and all(pair.pair in valid for pair in every)
+    info = CompareAnswer(
+        versions=dict(host.versions()),
+        verdict="refused" if judged is None else judged.verdict if whole else "invalid",
+        mode="exact" if pairs and all(map(refusals.is_virtual, pairs)) else "paired",
+        alpha=settings.alpha,
+        interim=list(interim),
+        base=_side(base, [pair.base for pair in pairs]),
+        head=_side(head, [pair.head for pair in pairs]),
+        workload=None if first is None else _workload(first),
+        slo=slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
+        goal=settings.goal or (settings.slo or (Slo() if first is None else slo.restored(first.info))).goal,
+        rescored=settings.slo is not None,
+        warmup=settings.warmup,
+        pairs=every,
+        gates=[] if judged is None else judged.gates,
+        shown=[] if judged is None else judged.shown,
+        output_lengths=answered,
+        exact=None if judged is None else judged.exact,
+        differences=refusals.others(pairs),
+        refused=[refusals.refusal(stop) for stop in stops],
+        allowed_differences=[refusals.refusal(each) for each in differing if each.field in settings.allowed],
+        notes=list(notes),
+    )
+    info = info.change(warnings=list(warnings.found(info, matched)), exit_code=EXIT_CODES[info.verdict])
+    return info.change(text=wording.sentence(info))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Rows, verdict and, for simulators, where the runs part."""
+
+    verdict: RowVerdict
+    gates: list[GateRow]
+    shown: list[Row]
+    exact: Parting | None
 
 
 def _judged(
     pairs: Sequence[Pair],
     cuts_s: Sequence[float],
     settings: Settings,
-    answered: Sequence[dict[str, Any]],
-    shorter: Sequence[dict[str, Any]],
-) -> dict[str, Any]:
-    """Rows, verdict and, for simulators, where the runs part. Where answers are `shorter`, no speed decides."""
+    answered: Sequence[LengthRow],
+    shorter: Sequence[GateRow],
+) -> _Judged:
+    """The verdict. Where answers are `shorter`, no speed decides."""
     virtual = all(map(refusals.is_virtual, pairs))
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
     standing = gates.exact() if virtual else gates.defaults(names)
-    asked = settings.gates or standing
+    chosen = settings.gates or standing
     for gate in settings.gates:
         if gate.quantity.name not in names:  # it would never fire
             raise no_such("quantity to gate in these runs", gate.quantity.name, names)
     fails_otherwise = any(any(each.losses) for each in series if each.quantity.name == "failed")
-    if fails_otherwise and "failed" not in {gate.quantity.name for gate in asked}:
-        # whoever answers fewer is not better, whatever the gates are
-        asked += tuple(gate for gate in standing if gate.quantity.name == "failed")
+    if fails_otherwise and "failed" not in {gate.quantity.name for gate in chosen}:
+        # answering fewer requests is not better, whatever the gates are
+        chosen += tuple(gate for gate in standing if gate.quantity.name == "failed")
     gated = [
         (gate, each)
         for point in dict.fromkeys(tuple(each.point.items()) for each in series)
-        for gate in asked
+        for gate in chosen
         for each in series
         if each.quantity.name == gate.quantity.name and tuple(each.point.items()) == point
     ]
     judge = verdict.exact if virtual else verdict.paired
     rows = list(shorter) or judge(gated, settings.alpha)
-    taken = set() if shorter else {gate.quantity.name for gate in asked}
-    by_chance = [] if shorter else [row for row in answered if any(row["losses"])]
-    return {
-        "verdict": whole([row["verdict"] for row in rows]) if rows else "inconclusive",
-        "gates": rows,
-        "shown": [
-            *by_chance,
-            *verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
-        ],
-        "exact": _parted(pairs) if virtual else None,
-    }
+    taken = set() if shorter else {gate.quantity.name for gate in chosen}
+    by_chance = [] if shorter else [row for row in answered if any(row.losses)]
+    rest = verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha)
+    return _Judged(
+        verdict=whole([row.verdict for row in rows]) if rows else "inconclusive",
+        gates=rows,
+        shown=[*by_chance, *rest],
+        exact=_parted(pairs) if virtual else None,
+    )
 
 
 def _series(
-    pairs: Sequence[Pair], cuts_s: Sequence[float], objective: Slo | None, asked: Mapping[str, gates.Quantity]
+    pairs: Sequence[Pair], cuts_s: Sequence[float], objective: Slo | None, gated: Mapping[str, gates.Quantity]
 ) -> list[Series]:
     """Every quantity at every point, in the order in which they come up; those that no run has are left out."""
     both = [
-        (pair, compare_gates.of(pair.base, objective, cut_s), compare_gates.of(pair.head, objective, cut_s))
+        (pair, gates.of(pair.base, objective, cut_s), gates.of(pair.head, objective, cut_s))
         for pair, cut_s in zip(pairs, cuts_s, strict=True)
     ]
     found = []
@@ -163,7 +175,7 @@ def _series(
         here = [(base, head) for pair, base, head in both if tuple(pair.point.items()) == point]
         for name in dict.fromkeys(name for sides in here for side in sides for name in side):
             series = Series(
-                asked.get(name) or gates.quantity(name),
+                gated.get(name) or gates.quantity(name),
                 dict(point),
                 tuple(base.get(name) for base, _ in here),
                 tuple(head.get(name) for _, head in here),
@@ -172,41 +184,39 @@ def _series(
     return found
 
 
-def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
+def _parted(pairs: Sequence[Pair]) -> Parting:
     """How many rows of all pairs differ, and where the runs of the first pair that is not the same part."""
     found = [
-        {"pair": number, **verdict.compared(pair.base, pair.head)}
+        structs.replace(verdict.compared(pair.base, pair.head), pair=number)
         for number, pair in enumerate(pairs, 1)
         if not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
     ]
-    first = next((each for each in found if not each["identical"]), found[0])
-    steps = [each["steps"] for each in found]
-    return first | {
-        "requests": sum(each["requests"] for each in found),
-        "requests_differ": sum(each["requests_differ"] for each in found),
-        "steps": None if None in steps else sum(steps),
-    }
+    first = next((each for each in found if not each.identical), found[0])
+    steps = [each.steps for each in found if each.steps is not None]
+    return structs.replace(
+        first,
+        requests=sum(each.requests for each in found),
+        requests_differ=sum(each.requests_differ for each in found),
+        steps=sum(steps) if len(steps) == len(found) else None,
+    )
 
 
-def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
+def _pair(number: int, pair: Pair, cut_s: float) -> ComparedPair:
     reasons = [*_reasons(pair.base, "base"), *_reasons(pair.head, "head")]
-    return {
-        "pair": number,
-        "point": dict(pair.point),
-        "seed": pair.base.seed if isinstance(pair.base, Numbers) else pair.base.info.seed,
-        "schedule_hash": schedule_of(pair.base),
-        "order": pair.order,
-        "base_run": str(pair.base.path),
-        "head_run": str(pair.head.path),
-        "valid": not reasons,
-        "reasons": reasons,
-        "repeated": pair.repeated,
-        "cut_s": cut_s,
-        "cached": {
-            "base": compare_gates.cached_share(pair.base, cut_s),
-            "head": compare_gates.cached_share(pair.head, cut_s),
-        },
-    }
+    return ComparedPair(
+        pair=number,
+        point=dict(pair.point),
+        seed=pair.base.seed if isinstance(pair.base, Numbers) else pair.base.info.seed,
+        schedule_hash=schedule_of(pair.base),
+        order=pair.order,
+        base_run=str(pair.base.path),
+        head_run=str(pair.head.path),
+        valid=not reasons,
+        reasons=reasons,
+        repeated=pair.repeated,
+        cut_s=cut_s,
+        cached=CachedShares(gates.cached_share(pair.base, cut_s), gates.cached_share(pair.head, cut_s)),
+    )
 
 
 def _reasons(source: Source, side: str) -> list[str]:
@@ -217,34 +227,34 @@ def _reasons(source: Source, side: str) -> list[str]:
         return [f"{side}: the run did not finish"]
     if len(source.requests) and not succeeded(source.requests).any():
         return [f"{side}: no request ended well"]
-    told = source.info.verdict
-    return [f"{side}: {each}" for each in told.reasons or ["not valid"]] if told.valid is False else []
+    found = source.info.verdict
+    return [f"{side}: {each}" for each in found.reasons or ["not valid"]] if found.valid is False else []
 
 
-def _with_rows(told: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The pairs with what their maker knows of them, and the attempts that are no pairs, in the maker's order."""
-    if not rows:
-        return told
-    found: list[dict[str, Any]] = []
-    for row in rows:
-        ours = [
-            pair for pair in told if Path(row["base_run"]) in (Path(pair["base_run"]), *Path(pair["base_run"]).parents)
-        ]
-        found += [{**row, **pair, **{key: row[key] for key in _MAKER if key in row}} for pair in ours] or [{**row}]
+def _with_attempts(compared: list[ComparedPair], attempts: Sequence[ComparedPair]) -> list[ComparedPair]:
+    """The pairs with the facts of the attempts that made them, and the attempts that failed, in their order."""
+    if not attempts:
+        return compared
+    found: list[ComparedPair] = []
+    for attempt in attempts:
+        facts = {name: getattr(attempt, name) for name in _OF_ATTEMPT}
+        path = Path(attempt.base_run)
+        ours = [pair for pair in compared if path in (Path(pair.base_run), *Path(pair.base_run).parents)]
+        found += [structs.replace(pair, **facts) for pair in ours] or [attempt]
     return found
 
 
-_MAKER = ("pair", "seed", "order", "repeated", "schedule_hash")
-"""What whoever made a pair knows better."""
+_OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "exact", "base_s", "head_s")
+"""Facts of an attempt that its runs do not have."""
 
 
-def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
+def _side(label: str, runs: Sequence[Source]) -> Side:
     system = runs[0].info.backend if runs else {}
-    return {"label": label, "runs": list(dict.fromkeys(str(run.path) for run in runs)), "system": system}
+    return Side(label=label, runs=list(dict.fromkeys(str(run.path) for run in runs)), system=system)
 
 
-def _workload(source: Source) -> dict[str, Any] | None:
-    """What was sent, as run.json tells it."""
+def _workload(source: Source) -> Facts | None:
+    """What was sent, as run.json has it."""
     if isinstance(source, Run):
         return encode(source.info).get("workload")
     if source.search is None or source.search.workload is None:

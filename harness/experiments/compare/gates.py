@@ -1,7 +1,7 @@
 """What is compared, on which scale, and what of it decides: quantities of a run, and gates on them.
 
     --gate tpot=2%:5%,p99:ttft=10%:20%,latency_ms=2%:5%:lower
-A gate names a quantity, the loss below which nobody cares, and the loss that must not slip through.
+A gate names a quantity, the largest loss to ignore, and the smallest that must be found.
 
 The numbers of the two runs of a pair: of the same requests, under the same SLO.
 """
@@ -52,7 +52,7 @@ class Quantity:
     scale: Scale
 
     def loss(self, base: float | None, head: float | None) -> float | None:
-        """How much worse the head is: ln of the ratio, or the difference. None where neither can be told.
+        """How much worse the head is: ln of the ratio, or the difference. None where neither is known.
 
         Infinite where only one side can be measured, or only one is 0 on a scale of ratios.
         """
@@ -236,7 +236,7 @@ def measured(table: pa.Table, from_s: float) -> pa.Table:
 
 
 def cached_share(source: Source, from_s: float) -> float | None:
-    """Share of the prompt tokens that a prefix cache had; None where nobody tells."""
+    """Share of the prompt tokens that a prefix cache had; None where it is not known."""
     if isinstance(source, Numbers):
         return None
     table = measured(source.requests, from_s)

@@ -1,16 +1,20 @@
-"""Runs that are repeated night after night, read from folders `<workload>/<backend>/<utc>-<commit>/`."""
+"""Runs that are repeated every night, read from folders `<workload>/<backend>/<utc>-<commit>/`."""
 
-import json
-import math
 import os
 import re
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+from harness.data.codec import encode, inner
+from harness.data.folder import read_info
+from harness.data.run_json import Described, Intervals, RunInfo
 from harness.errors import UsageError
+from harness.experiments import answers
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.compare.pairing import as_run
 from harness.experiments.compare.refusals import PASSING
 
 FILES = ("run.json", "capacity.json")
@@ -19,7 +23,7 @@ _NAME = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d):?(\d\d):?(\d
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A quantity that is followed: `higher` values are better; `judged` ones decide the exit code.
+    """A quantity of a series: `higher` values are better; `judged` ones decide the exit code.
 
     A step is at least `least`, as a share of the reference, or as a difference where not `relative`.
     """
@@ -34,7 +38,7 @@ class Metric:
 
 
 OUTPUT_TOKENS = "output tokens per request"
-"""Followed where the server chooses it: fewer are less work, and no speed is comparable after more."""
+"""Part of a series where the server chooses it: fewer are less work, and no speed is comparable after more."""
 
 METRICS = (
     Metric("capacity_rps", "1/s", higher=True, judged=True),
@@ -48,16 +52,16 @@ METRICS = (
     Metric("throughput_rps", "1/s", higher=True, judged=False),
     Metric("attainment", "share", higher=True, judged=False, least=0.05, relative=False),
 )
-"""The gates of `bench compare`, then what is only shown: it says little far below the knee, or scatters much."""
+"""The gates of `bench compare`, then what is only shown: far below capacity it says little, or it scatters much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
-    """One night of a series: the values of its run, or the mean over its runs; `why` tells why there are none.
+class NightlyRun:
+    """One date of a series: the values of its run, or the means over its runs; `why` there are none.
 
-    An overloaded night has infinite latencies: they grow for as long as it is sent. `within` has the 95 % intervals
-    that its one run tells; none where the clock is virtual, because nothing but the system moves its values. Where
-    `facts` change, values cannot be compared; `marks` are what else may have moved them.
+    An overloaded run has infinite latencies: they grow for as long as it lasts. `within` has the 95 % intervals of a
+    single run; none where the clock is virtual, because nothing but the system moves its values. Where `facts` change,
+    values cannot be compared; `marks` are what else may have moved them.
     """
 
     name: str
@@ -73,55 +77,54 @@ class Night:
     marks: Mapping[str, str]
 
 
-def read(root: Path) -> dict[str, list[Night]]:
-    """Name of the series -> its nights in order of time. Raises UsageError where there is none."""
+def read(root: Path) -> dict[str, list[NightlyRun]]:
+    """Name of the series -> its runs in order of time. Raises UsageError where there is none."""
     if not root.is_dir():
         raise UsageError(f"'{root}' is no folder; --trend names one with <workload>/<backend>/<utc>-<commit>/ in it.")
     if any((root / file).exists() for file in FILES):
-        raise UsageError(f"'{root}' is a single run; --trend names the folder that holds the runs of many nights.")
-    found: dict[str, list[Night]] = {}
+        raise UsageError(f"'{root}' is a single run; --trend names the folder of a series of runs.")
+    found: dict[str, list[NightlyRun]] = {}
     for path, files in _folders(root):
-        night = _night(path, [_info(file) for file in files])
         below = path.parent.relative_to(root).as_posix()
         series = below if below != "." else "/".join(path.parent.resolve().parts[-2:])
-        found.setdefault(series, []).append(night)
+        found.setdefault(series, []).append(_nightly_run(path, [_read(file) for file in files]))
     if not found:
         raise UsageError(
-            f"No night in '{root}': no folder below it has a date in its name and a run.json or capacity.json in it; "
-            f"write each night with 'bench run ... --out {root}/WORKLOAD/BACKEND/20260105T021700Z-COMMIT'."
+            f"No nightly run in '{root}': no folder below it has a date in its name and a run.json or capacity.json; "
+            f"write each run with 'bench run ... --out {root}/WORKLOAD/BACKEND/20260105T021700Z-COMMIT'."
         )
-    return {name: _in_order(nights) for name, nights in sorted(found.items())}
+    return {name: _in_order(runs) for name, runs in sorted(found.items())}
 
 
 def is_series(root: Path) -> bool:
-    """Whether a folder holds two nights or more and nothing else.
+    """Whether a folder holds two nightly runs or more and nothing else.
 
-    The names of nights begin with their date; those of single runs end with it.
+    Their names begin with the date; those of single runs end with it.
     """
-    nights = [path for path, _ in _folders(root) if _NAME.match(path.name)]
-    return len(nights) > 1 and not _others(root, set(nights))
+    dated = [path for path, _ in _folders(root) if _NAME.match(path.name)]
+    return len(dated) > 1 and not _others(root, set(dated))
 
 
-def _others(root: Path, nights: Collection[Path]) -> bool:
-    """Whether a run, or a sweep, lies outside of the nights, or a night is a sweep."""
+def _others(root: Path, dated: Collection[Path]) -> bool:
+    """Whether a run, or a sweep, lies outside of the dated folders, or one of these is a sweep."""
     for place, names, files in os.walk(root):
         path = Path(place)
-        if "sweep.json" in files or (path not in nights and not set(FILES).isdisjoint(files)):
+        if "sweep.json" in files or (path not in dated and not set(FILES).isdisjoint(files)):
             return True
-        names[:] = [] if path in nights else names
+        names[:] = [] if path in dated else names
     return False
 
 
-def _in_order(nights: Sequence[Night]) -> list[Night]:
+def _in_order(runs: Sequence[NightlyRun]) -> list[NightlyRun]:
     """By time; without the hour where no two are of one day."""
-    days = [night.at[:10] for night in nights]
+    days = [run.at[:10] for run in runs]
     if len(set(days)) == len(days):
-        nights = [replace(night, at=day) for night, day in zip(nights, days, strict=True)]
-    return sorted(nights, key=lambda night: (night.at, night.name))
+        runs = [replace(run, at=day) for run, day in zip(runs, days, strict=True)]
+    return sorted(runs, key=lambda run: (run.at, run.name))
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
-    """Folders of nights with the files of their runs; of a night with several runs, all below it."""
+    """Dated folders with the files of their runs; of a date with several runs, all below it."""
     for place, names, files in os.walk(root):
         names.sort()
         path = Path(place)
@@ -133,42 +136,49 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
             yield path, here
 
 
-def _info(file: Path) -> dict[str, Any]:
+_Stored: TypeAlias = RunInfo | CapacityAnswer | None
+"""None for a file that cannot be read."""
+_STATISTICS = [(name, statistic) for name in ("tpot", "ttft") for statistic in ("mean", "p99")]
+
+
+def _read(file: Path) -> _Stored:
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return info if isinstance(info, dict) else {}
+        if file.name == "run.json":
+            return read_info(file.parent)
+        found = answers.of(file)
+    except UsageError:
+        return None
+    return found if isinstance(found, CapacityAnswer) else None
 
 
-def _night(path: Path, infos: Sequence[Mapping[str, Any]]) -> Night:
-    first = infos[0]
+def _nightly_run(path: Path, stored: Sequence[_Stored]) -> NightlyRun:
     at, commit = _named(path.name)
-    why = next((reason for info in infos if (reason := _unusable(info)) is not None), None)
-    overloaded = any(_part(info, "verdict").get("overloaded") for info in infos)
-    exact = all(info.get("clock") == "virtual" for info in infos)
+    why = next((reason for each in stored if (reason := _unusable(each)) is not None), None)
+    readable = [each for each in stored if each is not None]
+    infos = [as_run(each) if isinstance(each, CapacityAnswer) else each for each in readable]
+    exact = len(infos) == len(stored) and all(info.virtual for info in infos)
     values: dict[str, float] = {}
     if why is None:  # means over the runs of what all of them have
-        each = [_values(info) for info in infos]
+        each = [_values(one) for one in readable]
         names = [name for name in each[0] if all(name in one for one in each)]
         values = {name: statistics.fmean(one[name] for one in each) for name in names}
-    return Night(
+    return NightlyRun(
         name=path.name,
         at=at,
         commit=commit,
         path=path,
         exact=exact,
         values=values,
-        within={} if exact or why is not None or len(infos) > 1 else _within(first),
+        within={} if exact or why is not None or len(stored) > 1 else _within(readable[0]),
         why=why,
-        overloaded=bool(overloaded),
-        facts=_facts(infos),
-        marks=_marks(first),
+        overloaded=any(info.verdict.overloaded for info in infos),
+        facts=_facts(infos, len(stored)),
+        marks=_marks(infos[0]) if infos else {},
     )
 
 
 def _named(name: str) -> tuple[str, str | None]:
-    """When a night was, and of which commit, from the folder's name."""
+    """The date and the commit in a folder's name."""
     match = _NAME.search(name)
     assert match is not None
     year, month, day, hour, minute, second, commit = match.groups()
@@ -176,99 +186,73 @@ def _named(name: str) -> tuple[str, str | None]:
     return f"{year}-{month}-{day}{time}", commit
 
 
-def _unusable(info: Mapping[str, Any]) -> str | None:
-    if not info:
+def _unusable(stored: _Stored) -> str | None:
+    if stored is None:
         return "it cannot be read"
-    if info.get("kind") == "capacity":
-        answer = _answer(info)
-        state = answer.get("state")
-        found = state in ("resolved", "unreachable")
-        return None if found else f"{state or 'not finished'}: {answer.get('why') or 'no answer'}"
-    verdict = _part(info, "verdict")
-    if info.get("state") != "finished" or not verdict or "summary" not in info:
-        return f"not finished ({info.get('state', 'no state')})"
-    return None if verdict.get("valid") else str(verdict.get("text") or "not valid")
+    if isinstance(stored, CapacityAnswer):
+        if not stored.answers:
+            return "not finished: no answer"
+        first = stored.answers[0]
+        found = first.state in ("resolved", "unreachable")
+        return None if found else f"{first.state or 'not finished'}: {first.why or 'no answer'}"
+    if stored.state != "finished" or not stored.concluded:
+        return f"not finished ({stored.state or 'no state'})"
+    return None if stored.verdict.valid else stored.verdict.text or "not valid"
 
 
-def _values(info: Mapping[str, Any]) -> dict[str, float]:
-    lengths = _part(info, "output_lengths")
-    answered = {OUTPUT_TOKENS: lengths.get("output_tokens") if lengths.get("by") == "server" else None}
-    if info.get("kind") == "capacity":
-        return _finite({"capacity_rps": _answer(info).get("capacity_rps"), **answered})
-    summary = _part(info, "summary")
-    metrics = _part(summary, "metrics")
-    latencies = {
-        f"{name} {stat}": _part(metrics, name).get(stat) for name in ("tpot", "ttft") for stat in ("mean", "p99")
-    }
-    whole = {name: summary.get(name) for name in ("failed", "goodput_rps", "throughput_rps", "attainment")}
-    return _finite({**latencies, **whole, **answered})
+def _values(stored: RunInfo | CapacityAnswer) -> dict[str, float]:
+    """The values by name, of a search the capacity for its first goal."""
+    if isinstance(stored, CapacityAnswer):
+        found = {"capacity_rps": stored.answers[0].capacity_rps}
+    else:
+        summary, lengths = stored.summary, stored.output_lengths
+        found = {
+            f"{name} {statistic}": getattr(summary.metrics.get(name, Described()), statistic)
+            for name, statistic in _STATISTICS
+        }
+        found |= {name: getattr(summary, name) for name in ("failed", "goodput_rps", "throughput_rps", "attainment")}
+        found[OUTPUT_TOKENS] = lengths.output_tokens if lengths.by == "server" else None
+    return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def _within(info: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Name -> low and high of what a run or a search gives an interval for."""
-    if info.get("kind") == "capacity":
-        answer = _answer(info)
-        return _intervals({"capacity_rps": [answer.get("low_rps"), answer.get("high_rps")]})
-    within = _part(info, "within")
-    metrics, attainment = _part(within, "metrics"), _part(within, "attainment")
-    latencies = {
-        f"{name} {stat}": _part(metrics, name).get(stat) for name in ("tpot", "ttft") for stat in ("mean", "p99")
-    }
-    return _intervals({**latencies, "attainment": [attainment.get("low"), attainment.get("high")]})
-
-
-def _intervals(found: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    pairs = {
-        name: _finite(dict(zip("lh", ends, strict=False)))
-        for name, ends in found.items()
-        if isinstance(ends, list) and len(ends) == 2
-    }
-    return {name: (ends["l"], ends["h"]) for name, ends in pairs.items() if len(ends) == 2}
-
-
-def _answer(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer for the first goal of a search."""
-    answers = info.get("answers")
-    first = answers[0] if isinstance(answers, list) and answers else {}
-    return first if isinstance(first, Mapping) else {}
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, float]:
+def _within(stored: RunInfo | CapacityAnswer) -> dict[str, tuple[float, float]]:
+    """Name -> low and high of each value with an interval."""
+    if isinstance(stored, CapacityAnswer):
+        first = stored.answers[0]
+        ends = {"capacity_rps": (first.low_rps, first.high_rps)}
+    else:
+        metrics, attainment = stored.within.metrics, stored.within.attainment
+        ends = {
+            f"{name} {statistic}": getattr(metrics.get(name, Intervals()), statistic) or (None, None)
+            for name, statistic in _STATISTICS
+        }
+        ends |= {} if attainment is None else {"attainment": (attainment.low, attainment.high)}
     return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        name: (float(low), float(high)) for name, (low, high) in ends.items() if low is not None and high is not None
     }
 
 
-def _facts(infos: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What must be equal for two nights to be compared; of the client's machine only where its clock counts."""
-    first = infos[0]
-    backend, host = _part(first, "backend"), _part(first, "host")
-    schedules = {str(_part(info, "schedule").get("sha256", ""))[:12] for info in infos}
+def _facts(infos: Sequence[RunInfo], runs: int) -> dict[str, str]:
+    """What must be equal for two runs to be compared; of the client's machine only where its clock counts."""
+    first = infos[0] if infos else RunInfo.of({})
     facts: dict[str, object] = {
-        "schedule": " ".join(sorted(schedules)),
-        "SLO": _part(first, "slo").get("text"),
-        "model": backend.get("model"),
-        "hardware": backend.get("hardware"),
-        "GPUs": backend.get("gpus"),
-        "clock": first.get("clock"),
-        "bench": _part(first, "versions").get("bench"),
-        "runs a night": len(infos),
+        "schedule": " ".join(sorted({(info.schedule.sha256 or "")[:12] for info in infos})),
+        "SLO": first.slo.text,
+        "model": first.backend.get("model"),
+        "hardware": first.backend.get("hardware"),
+        "GPUs": first.backend.get("gpus"),
+        "clock": first.clock,
+        "bench": first.versions.get("bench"),
+        "runs a night": runs,
     }
-    if first.get("clock") != "virtual":
-        facts |= {"processor of the client": host.get("cpu"), "cores of the client": host.get("cores")}
+    if not first.virtual:
+        facts |= {"processor of the client": first.host.get("cpu"), "cores of the client": first.host.get("cores")}
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
-def _marks(info: Mapping[str, Any]) -> dict[str, str]:
+def _marks(info: RunInfo) -> dict[str, str]:
     """What else may have moved a value: options of the backend, versions."""
-    backend = {k: v for k, v in _part(info, "backend").items() if k not in PASSING and isinstance(v, str | int | float)}
-    versions = {f"version of {name}": version for name, version in _part(info, "versions").items()}
-    server = {f"server {k}": v for k, v in _part(info, "server").items() if k in ("kind", "version")}
+    backend = {k: v for k, v in info.backend.items() if k not in PASSING and isinstance(v, str | int | float)}
+    versions = {f"version of {name}": version for name, version in info.versions.items()}
+    server = {f"server {k}": v for k, v in inner(encode(info), "server").items() if k in ("kind", "version")}
     return {name: str(value) for name, value in {**backend, **versions, **server}.items()}
-
-
-def _part(info: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = info.get(key)
-    return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Whether the head answered as much as the base: output tokens per request, looked at before any speed.
+"""Whether the head answered as much as the base: output tokens per request, compared before any speed.
 
 A head whose answers are shorter does less work, and one whose answers are longer does more: neither is faster or slower
 for it. The same requests are compared one by one, because where the server ends an answer is chance.
@@ -7,13 +7,15 @@ for it. The same requests are compared one by one, because where the server ends
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from harness.data.lists import number
 from harness.experiments.compare import gates, refusals, verdict
+from harness.experiments.compare.compare_json import Difference, GateRow, LengthChange, LengthRow
 from harness.experiments.compare.gates import OUTPUT_TOKENS
 from harness.experiments.compare.pairing import Numbers, Pair, Source
 from harness.metrics.measure import succeeded
@@ -26,8 +28,6 @@ SHORTER, LONGER = 0.99, 1.01
 
 UNSEEN = 0.05
 """A fall that would not be found is warned of from here on: that of a speed that must be found (`gates`)."""
-
-Change = Literal["same", "shorter", "longer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Answered:
     series: verdict.Series
     exact: bool
 
-    def decided(self, alpha: float) -> tuple[Change, Decision]:
+    def decided(self, alpha: float) -> tuple[LengthChange, Decision]:
         """Whether the mean fell or rose by more than 1 %, and surely at all: paired t on the differences.
 
         Where the lengths are chance and neither side is shorter, either call has a probability below `alpha`. In the
@@ -55,7 +55,7 @@ class Answered:
         found = decide(fall.tolist(), Limits(0.0, math.inf), alpha)
         ratio, low, high = (1 - loss / mean for loss in (found.mean, found.high, found.low))
         sure = self.exact or (found.sd == 0 and len(fall) > 1)
-        change: Change = "same"
+        change: LengthChange = "same"
         if ratio < SHORTER and (sure or high < 1):
             change = "shorter"
         elif ratio > LONGER and (sure or low > 1):
@@ -68,8 +68,8 @@ def _loss(ratio: float) -> float:
     return 0.0 - math.log(ratio) if ratio > 0 else math.inf
 
 
-def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> list[dict[str, Any]]:
-    """A row for each point where both sides tell their tokens, with the `change` beside what every row has.
+def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> list[LengthRow]:
+    """A row for each point where the tokens of both sides are known.
 
     Several points share alpha equally, so that many of them do not make a false alarm likelier.
     """
@@ -77,32 +77,35 @@ def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> li
     rows = []
     for one in every:
         change, decision = one.decided(alpha / len(every))
-        rows.append(verdict.row(one.series, decision) | {"change": change, "requests": one.requests})
+        row = structs.asdict(verdict.row(one.series, decision))
+        rows.append(LengthRow(**row, change=change, requests=one.requests))
     return rows
 
 
-def gated(row: dict[str, Any]) -> dict[str, Any]:
+def gated(row: LengthRow) -> GateRow:
     """A row as one of those that decide: fewer output tokens are a loss."""
-    return row | {"min_effect_pct": 1.0, "must_detect_pct": 1.0, "pairs_needed": None, "verdict": "regressed"}
+    row_of = structs.asdict(row)
+    return GateRow(**row_of, min_effect_pct=1.0, must_detect_pct=1.0, pairs_needed=None, verdict="regressed")
 
 
-def different(row: dict[str, Any]) -> refusals.Difference:
+def different(row: LengthRow) -> Difference:
     """The difference of a row, as it is refused or allowed."""
-    at = ", ".join(f"{name} {value}" for name, value in row["point"].items())
-    base = f"{row['base']:.4g} tokens a request{f' at {at}' if at else ''}"
-    change = f"{abs(row['change_pct']):.3g}% {'fewer' if row['change'] == 'shorter' else 'more'}"
-    return refusals.Difference(refusals.OUTPUT_LENGTHS, base, f"{row['head']:.4g} ({change})")
+    assert row.base is not None and row.head is not None and row.change_pct is not None  # both sides have tokens
+    at = ", ".join(f"{name} {value}" for name, value in row.point.items())
+    base = f"{row.base:.4g} tokens a request{f' at {at}' if at else ''}"
+    change = f"{abs(row.change_pct):.3g}% {'fewer' if row.change == 'shorter' else 'more'}"
+    return Difference(refusals.OUTPUT_LENGTHS, base, f"{row.head:.4g} ({change})")
 
 
-def warning(row: dict[str, Any]) -> str | None:
+def warning(row: LengthRow) -> str | None:
     """What must be known where lengths differ by chance, and a fall that matters would not be found."""
-    least_pct = 100.0 if row["mde_pct"] is None else row["mde_pct"]
-    if row["change"] != "same" or not any(row["losses"]) or least_pct <= 100 * UNSEEN:
+    least_pct = 100.0 if row.mde_pct is None else row.mde_pct
+    if row.change != "same" or not any(row.losses) or least_pct <= 100 * UNSEEN:
         return None
     unseen = "no fall" if (least := f"{least_pct:.3g}") == "100" else f"only a fall by {least}% or more"
     return (
         f"answers end where the server likes: {unseen} of the output tokens per request would have been found by "
-        f"these {row['requests']:,} requests"
+        f"these {row.requests:,} requests"
     )
 
 
@@ -124,10 +127,10 @@ def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answer
 
 
 def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
-    """(groups,) output tokens of base and head, and of how many requests; None where a side tells none."""
+    """(groups,) output tokens of base and head, and of how many requests; None where a side has none."""
     if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
-        told = [_mean(side) for side in (pair.base, pair.head)]
-        return None if None in told else (np.array(told[:1], float), np.array(told[1:], float), 1)
+        means = [_mean(side) for side in (pair.base, pair.head)]
+        return None if None in means else (np.array(means[:1], float), np.array(means[1:], float), 1)
     base, head = (gates.measured(run.requests, cut_s) for run in (pair.base, pair.head))
     base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
     _, ours, theirs = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
@@ -135,10 +138,10 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
         return None
     made, made_by_head = (number(t, "output_tokens")[rows] for t, rows in ((base, ours), (head, theirs)))
     if not (pair.base.info.source or pair.head.info.source):  # other tools do not say what was requested
-        asked, asked_of_head = (
+        requested, requested_of_head = (
             number(t, "output_tokens_asked")[rows].sum() for t, rows in ((base, ours), (head, theirs))
         )
-        made_by_head = made_by_head * (asked / asked_of_head)  # 1, but where other requests were allowed
+        made_by_head = made_by_head * (requested / requested_of_head)  # 1, but where other requests were allowed
     session = number(base, "session")[ours]
     alone = np.isnan(session)
     session[alone] = -1 - np.arange(alone.sum())
@@ -147,7 +150,7 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
 
 
 def _mean(side: Source) -> float | None:
-    """Output tokens per request of what tells only totals: a command that prints vLLM's keys, or a search."""
+    """Output tokens per request of what has only totals: a command that prints vLLM's keys, or a search."""
     if not isinstance(side, Numbers):
         return None
     tokens, completed = side.values.get("total_output_tokens"), side.values.get("completed")

@@ -49,32 +49,32 @@ class Row:
 
 
 @dataclass(slots=True)
-class Book:
+class PairLog:
     """What `pairs.json` of a folder holds; every change is on disk when its method returns."""
 
     out: Path
     about: Mapping[str, Any]
     rows: list[Row] = field(default_factory=list)
-    looks: list[int] = field(default_factory=list)
+    interim: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def opened(cls, out: Path, sides: tuple[Command, Command], first_seed: int) -> Book:
-        """The book of a folder, begun or gone on with. Raises UsageError where the folder holds something else."""
+    def opened(cls, out: Path, sides: tuple[Command, Command], first_seed: int) -> PairLog:
+        """The log of a folder, new or resumed. Raises UsageError where the folder holds something else."""
         about = {
             **{name: _about(side) for name, side in zip(SIDES, sides, strict=True)},
             "first_seed": first_seed,
         }
-        book = cls(out, about)
+        log = cls(out, about)
         if out.exists() and not out.is_dir():
             raise UsageError(f"'{out}' is a file; --out names a folder.")
         if (out / FILE).exists():
-            book._read()
+            log._read()
         elif out.is_dir() and any(out.iterdir()):
             raise UsageError(f"'{out}' holds something that is no comparison; name an empty folder.")
         out.mkdir(parents=True, exist_ok=True)
-        book._write()
-        return book
+        log._write()
+        return log
 
     @property
     def complete(self) -> list[Row]:
@@ -98,14 +98,14 @@ class Book:
         self.rows.append(row)
         self._write()
 
-    def looked(self, pairs: int) -> None:
-        """Enter that an answer was drawn from so many pairs."""
-        if pairs not in self.looks:
-            self.looks.append(pairs)
+    def add_analysis(self, pairs: int) -> None:
+        """Enter that a verdict was drawn from so many pairs."""
+        if pairs not in self.interim:
+            self.interim.append(pairs)
             self._write()
 
     def note(self, sentence: str) -> bool:
-        """Enter what whoever reads the answer should know; whether it is new."""
+        """Enter a note for the reader of the answer; whether it is new."""
         new = sentence not in self.notes
         if new:
             self.notes.append(sentence)
@@ -121,7 +121,7 @@ class Book:
             kept = json.loads((self.out / FILE).read_text(encoding="utf-8"))
             about = {name: kept["about"][name] for name in self.about}
             self.rows = [Row(**row) for row in kept["pairs"]]
-            self.looks, self.notes = [int(n) for n in kept["looks"]], [str(n) for n in kept["notes"]]
+            self.interim, self.notes = [int(n) for n in kept["looks"]], [str(n) for n in kept["notes"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"'{self.out / FILE}' cannot be read ({type(error).__name__}: {error}); name an empty folder."
@@ -149,7 +149,7 @@ class Book:
             "kind": "pairs",
             "versions": host.versions(),
             "about": self.about,
-            "looks": self.looks,
+            "looks": self.interim,
             "notes": self.notes,
             "pairs": [asdict(row) for row in self.rows],
         }
@@ -176,13 +176,13 @@ SEED, OUT = "{seed}", "{out}"
 """Places in a command: the seed of the pair, and where its result goes (a folder, or a name that an ending follows)."""
 
 WARMUP = "mser5"
-"""The cut of warm-up in runs that are made for a comparison, where nothing else is asked."""
+"""The cut of warm-up in runs that are made for a comparison, unless another one is given."""
 
 _OURS = ("--seed", "--out", "--force", "--json")
 """Options of `bench run` that the comparison gives itself."""
 
 _SEARCHES = ("capacity", "sweep")
-"""Commands of ours that have seeds of their own."""
+"""Commands of bench that have seeds of their own."""
 
 _SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)

@@ -41,11 +41,17 @@ class Numbers:
     @property
     def info(self) -> RunInfo:
         """The search as a run.json."""
-        return RunInfo.of({} if self.search is None else {key: encode(self.search).get(key) for key in _ALIKE})
+        return RunInfo.of({}) if self.search is None else as_run(self.search)
 
 
 _ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
 """Keys of a search that mean the same in run.json."""
+
+
+def as_run(search: CapacityAnswer) -> RunInfo:
+    """A search as a run.json that holds what is alike in both."""
+    return RunInfo.of({key: encode(search).get(key) for key in _ALIKE})
+
 
 Source: TypeAlias = Run | Numbers
 Point: TypeAlias = tuple[tuple[str, str], ...]
@@ -78,7 +84,7 @@ class Matched:
 def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     """The runs that a path names: a run, a folder of runs, a sweep, a file of another tool, or several with commas.
 
-    A capacity search gives its seeds, for the goal that is asked for, else the first it answered. Raises UsageError.
+    A capacity search gives its seeds, for the given goal, else the first it answered. Raises UsageError.
     """
     path = Path(text)
     if not str(text).strip(" ,"):
@@ -116,8 +122,8 @@ def _printed(path: Path) -> list[Source]:
 def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool = False) -> Matched:
     """Pair the runs of two sides by their schedule; of several with one schedule, those with the most equal options.
 
-    With `any_schedule` what is left is paired in the same way. Where nothing fits, all are paired in order, so that it
-    can be told in what they differ.
+    With `any_schedule` what is left is paired in the same way. Where nothing fits, all are paired in order, to
+    report their differences.
     """
     base, head = _for_seeds(base, head), _for_seeds(head, base)
     pairs: list[Pair] = []
@@ -161,7 +167,7 @@ def joined(matches: Iterable[Matched]) -> Matched:
 
 
 def _nearest(base: Sequence[Source], head: Sequence[Source]) -> tuple[list[Pair], list[Source], list[Source]]:
-    """Pairs of those who were told the most equal options, the nearest first; and what is left on both sides."""
+    """Pairs of those with the most equal options, the nearest first; and what is left on both sides."""
     ours, theirs = [_options(run) for run in base], [_options(run) for run in head]
     near = sorted(
         (sum(one.get(name) != other.get(name) for name in {*one, *other}), i, j)

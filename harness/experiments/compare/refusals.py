@@ -2,19 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
 
-from harness.data.codec import encode
+from harness.data.codec import encode, inner
 from harness.data.folder import Run
 from harness.errors import no_such
+from harness.experiments.compare.compare_json import Difference, Refusal
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.options import SCHEDULE
 from harness.stats.paired import LEAST_PAIRS
 
 PASSING = ("salt", "notes", "capabilities", "timeouts", "address", "addresses")
-"""What a backend tells of itself that changes with every run, or says again what its URL says."""
+"""Facts of a backend that change with every run, or repeat its URL."""
 
 _OWN = ("workload", "rate", "seed", "requests")
 """Options of a schedule that a search varies, or that stand in a field of their own."""
@@ -25,21 +24,14 @@ OTHERS = ("pairs", "runs", OUTPUT_LENGTHS)
 """What can be refused beside the fields: too few pairs, runs of the base without a partner, longer answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A field in which base and head differ."""
-
-    field: str
-    base: str
-    head: str
-
-    @property
-    def sentence(self) -> str:
-        """As it is said: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
-        if self.field == "pairs":
-            return f"{self.base}, {self.head}: with fewer than that no difference can be told from noise"
-        verb = "differ" if self.field in ("requests", "runs", OUTPUT_LENGTHS) else "differs"
-        return f"the {self.field.replace('-', ' ')} {verb}: {self.base} in the base, {self.head} in the head"
+def refusal(difference: Difference) -> Refusal:
+    """A difference with its sentence: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
+    field, base, head = difference.field, difference.base, difference.head
+    verb = "differ" if field in ("requests", "runs", OUTPUT_LENGTHS) else "differs"
+    message = f"the {field.replace('-', ' ')} {verb}: {base} in the base, {head} in the head"
+    if field == "pairs":
+        message = f"{base}, {head}: with fewer than that no difference can be distinguished from noise"
+    return Refusal(field, base, head, message)
 
 
 def checked(text: str) -> frozenset[str]:
@@ -52,20 +44,15 @@ def checked(text: str) -> frozenset[str]:
 
 
 def found(matched: Matched, *, rescored: bool) -> list[Difference]:
-    """All that stands against a comparison, each once; the SLO does not where it is given anew (`rescored`)."""
+    """Everything that forbids a comparison, each once; other SLOs do not where both sides are `rescored`."""
     differing = (
-        Difference(name, _said(base), _said(head))
+        Difference(name, _text(base), _text(head))
         for pair in matched.pairs
         for name, of in FIELDS.items()
         if not (rescored and name == "slo")
         if (base := of(pair.base)) != (head := of(pair.head))
     )
     return [*dict.fromkeys(differing), *_too_few(matched.pairs), *_without_partner(matched)]
-
-
-def as_json(difference: Difference) -> dict[str, str]:
-    """A difference as it is stored."""
-    return asdict(difference) | {"message": difference.sentence}
 
 
 def _too_few(pairs: Sequence[Pair]) -> Iterator[Difference]:
@@ -94,20 +81,20 @@ def is_virtual(pair: Pair) -> bool:
 
 
 def others(pairs: Sequence[Pair]) -> list[Difference]:
-    """Everything recorded in which base and head differ, of what they were told, what they ran on and with."""
+    """Everything recorded in which base and head differ: options, hardware, versions."""
     every: list[Difference] = []
     for pair in pairs:
         base, head = _facts(pair.base), _facts(pair.head)
         names = (name for name in dict.fromkeys([*base, *head]) if base.get(name) != head.get(name))
-        every += [Difference(name, _said(base.get(name)), _said(head.get(name))) for name in names]
+        every += [Difference(name, _text(base.get(name)), _text(head.get(name))) for name in names]
     return list(dict.fromkeys(every))
 
 
-def _facts(source: Source) -> dict[str, Any]:
-    """What a run was told and what it ran with, flat; of a simulator the machine plays no part."""
+def _facts(source: Source) -> dict[str, object]:
+    """The options of a run and what it ran with, flat; of a simulator the machine plays no part."""
     info = source.info
-    server = encode(info).get("server") or {}  # other tools may tell a version
-    parts: dict[str, Mapping[str, Any]] = {
+    server = inner(encode(info), "server")  # other tools may have a version
+    parts: dict[str, Mapping[str, object]] = {
         "": {k: v for k, v in info.backend.items() if k not in PASSING and isinstance(v, str | int | float | None)},
         "option ": {k: v for k, v in info.spec.items() if k not in info.backend},
         "version of ": info.versions,
@@ -117,7 +104,7 @@ def _facts(source: Source) -> dict[str, Any]:
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
 
 
-def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
+def _as_text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
     """A field as text; None where it is not known."""
 
     def read(source: Source) -> str | None:
@@ -128,7 +115,7 @@ def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
 
 
 def _backend(name: str) -> Callable[[Source], str | None]:
-    return _text(lambda source: source.info.backend.get(name))
+    return _as_text(lambda source: source.info.backend.get(name))
 
 
 def _definition(source: Source) -> object:
@@ -149,8 +136,8 @@ def _tool(source: Source) -> str:
 
 def _workload(source: Source) -> str | None:
     if isinstance(source, Run):
-        told = source.info.workload
-        return " ".join(text for text in (told.name, told.lengths) if text) or None
+        sent = source.info.workload
+        return " ".join(text for text in (sent.name, sent.lengths) if text) or None
     if source.search is None or source.search.workload is None:
         return None
     spec = source.info.spec  # a search has many schedules: its options are all that is known of them
@@ -177,20 +164,20 @@ def _requests(source: Source) -> object:
 FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
     {
         "tool": _tool,
-        "workload": _text(_workload),
-        "requests": _text(_requests),
+        "workload": _as_text(_workload),
+        "requests": _as_text(_requests),
         "schedule": schedule_of,
-        "slo": _text(lambda source: source.info.slo.text),
-        "definition": _text(_definition),
+        "slo": _as_text(lambda source: source.info.slo.text),
+        "definition": _as_text(_definition),
         "backend": _backend("backend"),
         "model": _backend("model"),
-        "hardware": _text(_hardware),
-        "schema": _text(_schema),
+        "hardware": _as_text(_hardware),
+        "schema": _as_text(_schema),
     }
 )
 """What must be equal, and how it is read from a run."""
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     text = "none" if value is None else str(value)
     return text[:12] if len(text) == 64 and text.isalnum() else text

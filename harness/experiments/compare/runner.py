@@ -1,7 +1,7 @@
 """Pairs of runs that are made for a comparison: interleaved, one after another, A B, B A, A B, ...
 
-Both runs of a pair send the same schedule, that of the pair's seed. Order, looks and runs that had to be made again
-stand in the folder of the comparison, which a second call goes on with.
+Both runs of a pair send the same schedule, that of the pair's seed. Order, interim analyses and repeated runs are
+logged in the folder of the comparison, which a second call resumes.
 
 One process at a time, with Ctrl-C handed on to it: a run that is interrupted still ends in order.
 """
@@ -17,15 +17,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from harness import termination
 from harness.data.storage import locked
 from harness.errors import BackendError, Crashed, Interrupted, NotValid, UsageError
-from harness.experiments.compare import outcomes as remains
-from harness.experiments.compare import verdict as compare_verdict
-from harness.experiments.compare.outcomes import Left
-from harness.experiments.compare.pair_log import SIDES, Book, Command, Row
+from harness.experiments.compare import outcomes, verdict
+from harness.experiments.compare.compare_json import ComparedPair
+from harness.experiments.compare.outcomes import RunOutcome
+from harness.experiments.compare.pair_log import SIDES, Command, PairLog, Row
 from harness.stats.paired import ALPHA, LEAST_PAIRS
 
 Folders: TypeAlias = "list[tuple[Path, Path]]"
@@ -33,7 +33,7 @@ Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], str]
 """(Results of base and head of the valid pairs, alpha) -> verdict; `inconclusive` asks for more pairs."""
 
 Wanted = int | Literal["auto"] | None
-"""How many pairs; `auto` looks after some of them; None is one for a virtual clock, and `auto` for the wall's."""
+"""How many pairs; `auto` has interim analyses; None is one pair for a virtual clock, and `auto` for the wall's."""
 
 OPEN = "inconclusive"
 
@@ -45,16 +45,16 @@ _FAILED, _NOT_VALID = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The pairs of a folder. `folders` are base and head of the valid ones; `rows` are all attempts, as JSON.
+    """The pairs of a folder. `folders` are base and head of the valid ones; `attempts` are all.
 
-    `alpha` is the one-sided chance of a wrong call at this look, the last of `looks`. `exit_code` is 3 or 4 where a
-    pair failed twice, which ends the comparison; else None. `same` tells that base was compared with itself.
+    `alpha` is the one-sided chance of a wrong call at this analysis, the last of `interim`. `exit_code` is 3 or 4 where
+    a pair failed twice, which ends the comparison; else None. `same` where base was compared with itself.
     """
 
     out: Path
     folders: Folders
-    rows: list[dict[str, Any]]
-    looks: list[int]
+    attempts: list[ComparedPair]
+    interim: list[int]
     alpha: float
     notes: list[str]
     exit_code: int | None = None
@@ -72,16 +72,18 @@ def run_pairs(
     pause_s: float = 0.0,
     alpha: float = ALPHA,
 ) -> Made:
-    """Make the pairs that are still missing in `out`; `say` gets a line for each run. All looks together keep `alpha`.
+    """Make the pairs that are still missing in `out`; `say` gets a line for each run.
+
+    All interim analyses together have `alpha`.
 
     Raises UsageError for a command that cannot run, and for a folder of something else; NotValid where the two sides
     send different requests; BackendError or NotValid where no pair could be made; Interrupted before the first one.
     """
-    book = Book.opened(out, sides, first_seed)
+    log = PairLog.opened(out, sides, first_seed)
     with locked(out, "comparison"), Watched() as watched:
-        pairs = _Pairs(sides, wanted, book, judge, say, watched, first_seed, pause_s, alpha)
+        pairs = _Pairs(sides, wanted, log, judge, say, watched, first_seed, pause_s, alpha)
         code = pairs.make()
-    return _made(book, pairs, code, same=sides[0].words == sides[1].words)
+    return _made(log, pairs, code, same=sides[0].words == sides[1].words)
 
 
 def check_enough(wanted: Wanted, *, exact: bool) -> None:
@@ -99,7 +101,7 @@ class _Pairs:
 
     sides: tuple[Command, Command]
     wanted: Wanted
-    book: Book
+    log: PairLog
     judge: Judge
     say: Callable[[str], None]
     watched: Watched
@@ -111,7 +113,7 @@ class _Pairs:
         """Make pairs until there are enough; the exit code of what ended it early, else None."""
         in_vain = 0
         while not self._enough():
-            row, found = self._attempt(len(self.book.complete) + 1)
+            row, found = self._attempt(len(self.log.complete) + 1)
             if row is None:
                 return None
             check_enough(self.wanted, exact=row.exact)
@@ -121,41 +123,41 @@ class _Pairs:
         return None
 
     @property
-    def looking(self) -> bool:
-        """Whether the number of pairs depends on what they say."""
-        exact = all(row.exact for row in self.book.complete)
+    def open_ended(self) -> bool:
+        """Whether the number of pairs depends on interim analyses."""
+        exact = all(row.exact for row in self.log.complete)
         return self.wanted == "auto" or (self.wanted is None and not exact)
 
     def _enough(self) -> bool:
         """Whether no further pair is to be made."""
-        done = len(self.book.complete)
+        done = len(self.log.complete)
         if self.watched.interruptions:
             return True
         if isinstance(self.wanted, int):
             return done >= self.wanted
-        return bool(done) and (not self.looking or self._clear(done))
+        return bool(done) and (not self.open_ended or self._clear(done))
 
     def _clear(self, done: int) -> bool:
-        """Whether `auto` has its answer: looked at after some numbers of pairs, each with its share of alpha."""
-        if done not in compare_verdict.LOOKS:
-            return done > compare_verdict.LOOKS[-1]
-        self.book.looked(done)
-        verdict = self.judge(_folders(self.book), compare_verdict.alpha(compare_verdict.LOOKS, self.alpha))
-        self.say(f"look after {count(done)}: {verdict}")
-        return verdict != OPEN or done == compare_verdict.LOOKS[-1]
+        """Whether `auto` has its answer, from analyses after some numbers of pairs, each with its share of alpha."""
+        if done not in verdict.INTERIM:
+            return done > verdict.INTERIM[-1]
+        self.log.add_analysis(done)
+        found = self.judge(_folders(self.log), verdict.alpha(verdict.INTERIM, self.alpha))
+        self.say(f"interim analysis after {count(done)}: {found}")
+        return found != OPEN or done == verdict.INTERIM[-1]
 
-    def _attempt(self, pair: int) -> tuple[Row | None, Left]:
-        """Both runs of a pair, entered in the book; None where it was interrupted, and then nothing is entered."""
-        seed, repeated = self.first_seed + pair - 1, bool(self.book.failed(pair))
-        folder = self.book.folder(pair, seed, repeated=repeated)
+    def _attempt(self, pair: int) -> tuple[Row | None, RunOutcome]:
+        """Both runs of a pair, entered in the log; None where it was interrupted, and then nothing is entered."""
+        seed, repeated = self.first_seed + pair - 1, bool(self.log.failed(pair))
+        folder = self.log.folder(pair, seed, repeated=repeated)
         order = (0, 1) if pair % 2 else (1, 0)
-        found: dict[int, Left] = {}
+        found: dict[int, RunOutcome] = {}
         took_s = [0.0, 0.0]
         for place, side in enumerate(order):
-            if place or self.book.rows:
+            if place or self.log.rows:
                 self.watched.pause(self.pause_s)
             if self.watched.interruptions:
-                return None, Left(folder, "interrupted")
+                return None, RunOutcome(folder, "interrupted")
             self._announce(pair, seed, side, place, again=repeated)
             begun_s = time.monotonic()
             found[side] = self._run(side, seed, folder)
@@ -171,43 +173,49 @@ class _Pairs:
                 break
         return self._entered(pair, seed, order, found, took_s, folder)
 
-    def _run(self, side: int, seed: int, folder: Path) -> Left:
+    def _run(self, side: int, seed: int, folder: Path) -> RunOutcome:
         """One run of a side, in a process of its own: each begins in the same state."""
         command, path = self.sides[side], folder / SIDES[side]
-        out, err = remains.log(path, "out"), remains.log(path, "err")
+        out, err = outcomes.log(path, "out"), outcomes.log(path, "err")
         try:
             code = self.watched.call(command.at(seed, path), command.variables, out, err)
         except OSError as error:
             raise UsageError(f"'{command.text}' cannot be started: {error.strerror}.") from None
-        return remains.left(path, code, out, err, ours=command.ours)
+        return outcomes.outcome_of(path, code, out, err, ours=command.ours)
 
     def _entered(
-        self, pair: int, seed: int, order: tuple[int, int], found: dict[int, Left], took_s: list[float], folder: Path
-    ) -> tuple[Row, Left]:
-        """The row of an attempt, now in the book, and the run that decided it."""
+        self,
+        pair: int,
+        seed: int,
+        order: tuple[int, int],
+        found: dict[int, RunOutcome],
+        took_s: list[float],
+        folder: Path,
+    ) -> tuple[Row, RunOutcome]:
+        """The row of an attempt, now in the log, and the run that decided it."""
         bad = next((side for side in order if side in found and found[side].state != "good"), None)
         paths = [found[side].path if side in found else folder / SIDES[side] for side in (0, 1)]
         row = Row(
             pair=pair,
             seed=seed,
             order="AB" if order == (0, 1) else "BA",
-            base_run=str(paths[0].relative_to(self.book.out)),
-            head_run=str(paths[1].relative_to(self.book.out)),
+            base_run=str(paths[0].relative_to(self.log.out)),
+            head_run=str(paths[1].relative_to(self.log.out)),
             schedule_hash=_schedule(pair, seed, found),
             valid=bad is None,
-            repeated=bool(self.book.failed(pair)),
+            repeated=bool(self.log.failed(pair)),
             why=None if bad is None else f"{SIDES[bad]}: {found[bad].why}",
             exact=all(one.exact for one in found.values()),
             base_s=round(took_s[0], 3),
             head_s=round(took_s[1], 3),
         )
-        self.book.add(row)
+        self.log.add(row)
         last = found[order[1] if bad is None else bad]
         self._remark(row, found, last)
         return row, last
 
-    def _remark(self, row: Row, found: dict[int, Left], last: Left) -> None:
-        """What a pair tells that its numbers do not."""
+    def _remark(self, row: Row, found: dict[int, RunOutcome], last: RunOutcome) -> None:
+        """Notes on a pair that its numbers do not show."""
         if not row.valid:
             again = "" if last.exact or row.repeated else "; the pair is made again"
             self.say(f"pair {row.pair} cannot be used, {row.why}{again}")
@@ -215,7 +223,7 @@ class _Pairs:
             self._note(shared)
         for side, one in found.items():
             if not (self.sides[side].seeded or one.exact or one.many_seeds):
-                self._note(f"{SIDES[side]} has no {{seed}}, so all pairs may be of one schedule, and tell of no other.")
+                self._note(f"{SIDES[side]} has no {{seed}}, so all pairs may be of one schedule, and show no other.")
             if one.given_up:
                 self._note(
                     f"pair {row.pair}, {SIDES[side]}: {one.given_up:,} requests were given up, and the server may have "
@@ -223,43 +231,39 @@ class _Pairs:
                 )
 
     def _note(self, sentence: str) -> None:
-        if self.book.note(sentence):
+        if self.log.note(sentence):
             self.say(f"warning: {sentence}")
 
     def _announce(self, pair: int, seed: int, side: int, place: int, *, again: bool) -> None:
-        wanted = "auto" if self.wanted is None and self.book.rows and self.looking else self.wanted
-        of = "" if wanted is None else f" of up to {compare_verdict.LOOKS[-1]}" if wanted == "auto" else f" of {wanted}"
-        last = self.wanted if isinstance(self.wanted, int) else compare_verdict.LOOKS[-1]
-        left = _left_text(2 * (last - pair + 1) - place, self.book.seconds(), wanted)
+        wanted = "auto" if self.wanted is None and self.log.rows and self.open_ended else self.wanted
+        of = "" if wanted is None else f" of up to {verdict.INTERIM[-1]}" if wanted == "auto" else f" of {wanted}"
+        last = self.wanted if isinstance(self.wanted, int) else verdict.INTERIM[-1]
+        left = _left_text(2 * (last - pair + 1) - place, self.log.seconds(), wanted)
         self.say(f"pair {pair}{of}{', again' if again else ''}, seed {seed}: {SIDES[side]}{left}")
 
 
-def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
-    """What came of it; raises where no pair can be used."""
-    complete = len(book.complete)
-    exact = all(row.exact for row in book.complete)
-    broken = next((row.why for row in reversed(book.rows) if not row.valid), None)
+def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
+    """The result; raises where no pair can be used."""
+    complete = len(log.complete)
+    exact = all(row.exact for row in log.complete)
+    broken = next((row.why for row in reversed(log.rows) if not row.valid), None)
     if code is not None and not complete:
         raise (NotValid if code == _NOT_VALID else BackendError)(f"no pair could be made; {broken}.")
-    notes = [*book.notes]
+    notes = [*log.notes]
     if code is not None:
         notes.append(f"pair {complete + 1} could not be made in {ATTEMPTS} attempts; {broken}.")
     if pairs.watched.interruptions:
-        notes.append(f"interrupted after {count(complete)}; the same command with --out {book.out} goes on from here.")
+        notes.append(f"interrupted after {count(complete)}; rerun the command with --out {log.out} to resume.")
         if not complete or (not exact and complete < LEAST_PAIRS):
             raise Interrupted(notes[-1])
-    book.looked(complete)
+    log.add_analysis(complete)
     return Made(
-        out=book.out,
-        folders=_folders(book),
-        rows=[
-            {**asdict(row), **{f"{side}_run": str(book.out / getattr(row, f"{side}_run")) for side in SIDES}}
-            for row in book.rows
-        ],
-        looks=sorted(book.looks),
+        out=log.out,
+        folders=_folders(log),
+        attempts=[_attempt(row, log.out) for row in log.rows],
+        interim=sorted(log.interim),
         alpha=min(
-            compare_verdict.alpha(each, pairs.alpha)
-            for each in (book.looks, compare_verdict.LOOKS if pairs.looking else ())
+            verdict.alpha(each, pairs.alpha) for each in (log.interim, verdict.INTERIM if pairs.open_ended else ())
         ),
         notes=notes,
         exit_code=code,
@@ -267,16 +271,22 @@ def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
     )
 
 
+def _attempt(row: Row, out: Path) -> ComparedPair:
+    """A row of the log with whole paths."""
+    runs = {"base_run": str(out / row.base_run), "head_run": str(out / row.head_run)}
+    return ComparedPair(**{**asdict(row), **runs})
+
+
 def count(pairs: int) -> str:
     """So many pairs, in words."""
     return "1 pair" if pairs == 1 else f"{pairs} pairs"
 
 
-def _folders(book: Book) -> Folders:
-    return [(book.out / row.base_run, book.out / row.head_run) for row in book.complete]
+def _folders(log: PairLog) -> Folders:
+    return [(log.out / row.base_run, log.out / row.head_run) for row in log.complete]
 
 
-def _schedule(pair: int, seed: int, found: Mapping[int, Left]) -> str | None:
+def _schedule(pair: int, seed: int, found: Mapping[int, RunOutcome]) -> str | None:
     """The hash of what both sides sent, None where none is known. Raises NotValid where there are two."""
     hashes = {one.schedule_sha256: None for one in found.values() if one.schedule_sha256 is not None}
     if len(hashes) > 1:
@@ -288,14 +298,14 @@ def _schedule(pair: int, seed: int, found: Mapping[int, Left]) -> str | None:
     return next(iter(hashes), None)
 
 
-def _shared(found: Mapping[int, Left]) -> str | None:
+def _shared(found: Mapping[int, RunOutcome]) -> str | None:
     """A warning where both sides send equal prompts to one server, whose prefix cache then helps the second one."""
     base, head = found[0], found[1]
     if base.address is None or base.address != head.address or base.salt != head.salt:
         return None
     return (
         f"base and head share the server at {base.address} and the salt of their prompts, so its prefix cache favours "
-        "whichever runs second; leave salt=auto."
+        "the run that comes second; leave salt=auto."
     )
 
 
@@ -343,12 +353,12 @@ class Watched:
         """The exit code of a command whose output goes to two files. Raises OSError where it cannot be started."""
         # The guard ends the command when we end: else it would disturb the runs that come next.
         guard = [sys.executable, "-I", "-S", "-c", _GUARD] if sys.platform == "linux" else []
-        with out.open("wb") as told, err.open("wb") as complained:
+        with out.open("wb") as printed, err.open("wb") as errors:
             self._process = subprocess.Popen(  # noqa: S603  # the user's own command, and no shell
                 [*guard, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=complained,
+                stdout=printed,
+                stderr=errors,
                 env={**os.environ, **variables},
                 start_new_session=True,
             )

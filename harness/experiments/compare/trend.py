@@ -1,7 +1,7 @@
-"""What a series of nights tells: the level of each metric, and the steps in it, called after two nights in a row.
+"""Trends in series of nightly runs: the level of each metric, and the steps in it, called after two runs in a row.
 
-Stored nights never gate a real server, whose noise from one occasion to the next is larger than what matters; they
-show a step, its first night, and what changed with it.
+Stored runs never gate a real server, whose noise from one occasion to the next is larger than what matters; they show
+a step, its first run, and what changed with it.
 """
 
 import math
@@ -10,149 +10,162 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from harness.data import host
-from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, Night, read
+from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, NightlyRun, read
+from harness.experiments.compare.trend_json import (
+    ChangedRun,
+    FactChange,
+    InvalidRun,
+    MetricState,
+    RunValue,
+    Step,
+    TrendAnswer,
+    TrendMetric,
+    TrendRule,
+    TrendSeries,
+    TrendState,
+)
 from harness.stats.steps import pieces
 from harness.stats.watch import EXACT, ROBUST, Found, Judged, Rule, Watch, watch
 
 NOISY = 0.03
-"""Scatter from night to night above which a step of 10 % is found within a week in less than two of three cases."""
+"""Scatter from run to run above which a step of 10 % is found within a week in less than two of three cases."""
 
 FEWEST_FOR_SCATTER = 8
 _OWN = "version of bench"
 _NEAR = 3
-"""Nights by which the first one of a step may lie away from the first suspect one."""
+"""Runs by which the first one of a step may lie away from the first suspect one."""
+_EXIT_CODES: Mapping[TrendState, int] = {
+    "longer": 4, "regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5,
+}  # fmt: skip
 
 
-def trend(root: Path) -> dict[str, Any]:
-    """The answer for a folder of nights, as JSON. Raises UsageError where there are none."""
-    found = read(root)
-    series = [_series(name, nights) for name, nights in found.items()]
-    states = [metric["state"] for one in series for metric in one["metrics"] if metric["judged"]]
-    state = _whole(states, series)
-    return {
-        "schema": 1,
-        "kind": "trend",
-        "versions": host.versions(),
-        "exit_code": {"longer": 4, "regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5}.get(state, 0),
-        "folder": str(root),
-        "state": state,
-        "rule": asdict(Rule()),
-        "series": series,
-    }
+def trend(root: Path) -> TrendAnswer:
+    """The answer for a folder of nightly runs. Raises UsageError where there are none."""
+    series = [_series(name, runs) for name, runs in read(root).items()]
+    state = _whole(series)
+    return TrendAnswer(
+        versions=dict(host.versions()),
+        exit_code=_EXIT_CODES.get(state, 0),
+        folder=str(root),
+        state=state,
+        rule=TrendRule(**asdict(Rule())),
+        series=series,
+    )
 
 
-def _whole(states: Sequence[str], series: Sequence[Mapping[str, Any]]) -> str:
+def _whole(series: Sequence[TrendSeries]) -> TrendState:
     """The state of all series together, from those of the judged metrics."""
+    states = {metric.state for one in series for metric in one.judged}
     if "longer" in states:
         return "longer"
     if "regressed" in states:
         return "regressed"
-    if not any(one["valid"] for one in series):
+    if not any(one.valid for one in series):
         return "invalid"
-    if "none" in states or any(one["missing"] for one in series):
+    if "none" in states or any(one.missing for one in series):
         return "missing"
-    if not states or set(states) != {"few"}:
+    if states != {"few"}:
         return "steady"
     for one in series:
-        seen = {night["state"] for metric in one["metrics"] for night in metric["nights"]}
-        if not (one["breaks"] and one["valid"] > Rule().reference and seen <= {"few", "gap"}):
+        seen = {run.state for metric in one.metrics for run in metric.runs}
+        if not (one.breaks and one.valid > Rule().reference and seen <= {"few", "gap"}):
             return "few"
-    return "incomparable"  # there would have been nights enough, had they been comparable
+    return "incomparable"  # there would have been enough runs, had they been comparable
 
 
-def _series(name: str, nights: Sequence[Night]) -> dict[str, Any]:
-    there = [metric for metric in METRICS if any(metric.name in night.values for night in nights)]
-    judged = [_Series(metric, nights).as_json() for metric in there]
-    return {
-        "name": name,
-        "exact": _exact(nights),
-        "first": nights[0].at,
-        "last": nights[-1].at,
-        "nights": len(nights),
-        "valid": sum(night.why is None for night in nights),
-        "missing": nights[-1].why is not None,
-        "metrics": judged,
-        "gaps": [{"night": night.at, "path": str(night.path), "why": night.why} for night in nights if night.why],
-        "breaks": [{"night": nights[place].at, "changed": changed} for place, changed in _breaks(nights).items()],
-        "versions": _versions(nights),
-    }
+def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
+    there = [metric for metric in METRICS if any(metric.name in run.values for run in runs)]
+    return TrendSeries(
+        name=name,
+        exact=_exact(runs),
+        first=runs[0].at,
+        last=runs[-1].at,
+        runs=len(runs),
+        valid=sum(run.why is None for run in runs),
+        missing=runs[-1].why is not None,
+        metrics=[_MetricHistory(metric, runs).summary() for metric in there],
+        gaps=[InvalidRun(night=run.at, path=str(run.path), why=run.why) for run in runs if run.why],
+        breaks=[ChangedRun(night=runs[place].at, changed=changed) for place, changed in _breaks(runs).items()],
+        versions=_versions(runs),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Nights that can be compared with one another, and have a value; what the rule says of them."""
+    """Runs that can be compared with one another, and have a value; the verdicts of the rule on them."""
 
-    nights: Sequence[Night]
+    runs: Sequence[NightlyRun]
     values: Sequence[float]
     watch: Watch
 
 
-class _Series:
-    """One metric over the nights of a series."""
+class _MetricHistory:
+    """One metric over the runs of a series."""
 
-    def __init__(self, metric: Metric, nights: Sequence[Night]) -> None:
+    def __init__(self, metric: Metric, runs: Sequence[NightlyRun]) -> None:
         self.metric = metric
-        self.nights = nights
-        self.exact = _exact(nights)
+        self.runs = runs
+        self.exact = _exact(runs)
         plain = Rule(least=metric.least, relative=metric.relative)
         self.rule = replace(EXACT, relative=metric.relative) if self.exact else plain
-        places = [0, *_breaks(nights), len(nights)]  # between two of them nothing changed that must not
-        self.parts = [self._part(nights[start:stop]) for start, stop in pairwise(places)]
+        places = [0, *_breaks(runs), len(runs)]  # between two of them nothing changed that must not
+        self.parts = [self._part(runs[start:stop]) for start, stop in pairwise(places)]
 
-    def as_json(self) -> dict[str, Any]:
+    def summary(self) -> TrendMetric:
         """The metric as trend.json holds it."""
-        steps = [self._step(part, step) for part in self.parts for step in part.watch.steps]
         last = self.parts[-1]
         state = self._state(last)
         scatter = None if self.exact else _scatter(last.values)
-        # What the last value is shown beside: what it was held to, or the level before a step that is still news.
+        # The last value is shown beside what it was compared with, or the level before a step that is still news.
         news = state in ("regressed", "improved", "changed", "longer")
         beside = last.watch.steps if news else last.watch.judged
         reference = beside[-1].reference if beside else None
-        return {
-            "name": self.metric.name,
-            "unit": self.metric.unit,
-            "better": "higher" if self.metric.higher else "lower",
-            "judged": self.metric.judged,
-            "state": state,
-            "needed": max(0, self.rule.reference - len(last.values)) if state == "few" else 0,
-            "last": _plain(last.values[-1]) if len(last.values) else None,
-            "reference": _plain(reference),
-            "change_pct": self._change(last, reference),
-            "sd_pct": None if scatter is None else 100 * scatter,
-            "noisy": scatter is not None and scatter > NOISY and self.metric.relative,
-            "steps": steps,
-            "nights": self._each(),
-        }
+        return TrendMetric(
+            name=self.metric.name,
+            unit=self.metric.unit,
+            better="higher" if self.metric.higher else "lower",
+            judged=self.metric.judged,
+            state=state,
+            needed=max(0, self.rule.reference - len(last.values)) if state == "few" else 0,
+            last=_finite(last.values[-1]) if len(last.values) else None,
+            reference=_finite(reference),
+            change_pct=self._change(last, reference),
+            sd_pct=None if scatter is None else 100 * scatter,
+            noisy=scatter is not None and scatter > NOISY and self.metric.relative,
+            steps=[self._step(part, step) for part in self.parts for step in part.watch.steps],
+            runs=self._each(),
+        )
 
-    def _part(self, nights: Sequence[Night]) -> _Part:
-        there = [night for night in nights if self._value(night) is not None]
-        values = [value for night in there if (value := self._value(night)) is not None]
+    def _part(self, runs: Sequence[NightlyRun]) -> _Part:
+        there = [run for run in runs if self._value(run) is not None]
+        values = [value for run in there if (value := self._value(run)) is not None]
         return _Part(there, values, watch(values, self.rule, higher=self.metric.higher))
 
-    def _value(self, night: Night) -> float | None:
-        if night.why is None and night.overloaded and self.metric.latency:
+    def _value(self, run: NightlyRun) -> float | None:
+        if run.why is None and run.overloaded and self.metric.latency:
             return math.inf
-        return night.values.get(self.metric.name)
+        return run.values.get(self.metric.name)
 
-    def _state(self, part: _Part) -> str:
-        """The state after the last night."""
+    def _state(self, part: _Part) -> MetricState:
+        """The state after the last run."""
         if not part.values:
             return "none"
         step = part.watch.steps[-1] if part.watch.steps else None
         if step is not None and step.ended is None and self._lasts(step, part):
             after = statistics.median(part.values[step.first : self._until(part, step)])
-            matters = abs(part.watch.loss(after, step.reference)) >= self.metric.least
-            if matters and self.metric.name == OUTPUT_TOKENS and step.side == "better":
-                return "longer"  # more work: what came before is no measure of any speed
-            return {"worse": "regressed", "better": "improved"}[step.side] if matters else "changed"
-        state = part.watch.judged[-1].state
-        if state == "few":
-            return state
-        return "none" if self._value(self.nights[-1]) is None else "suspect" if state == "suspect" else "steady"
+            if abs(part.watch.loss(after, step.reference)) < self.metric.least:
+                return "changed"
+            if step.side == "worse":
+                return "regressed"
+            # longer answers are more work: earlier runs are no measure of any speed
+            return "longer" if self.metric.name == OUTPUT_TOKENS else "improved"
+        if part.watch.judged[-1].state == "few":
+            return "few"
+        if self._value(self.runs[-1]) is None:
+            return "none"
+        return "suspect" if part.watch.judged[-1].state == "suspect" else "steady"
 
     def _lasts(self, step: Found, part: _Part) -> bool:
         """Whether a step is still news: for a week, or until its level is the reference."""
@@ -163,24 +176,24 @@ class _Series:
         later = [other.first for other in part.watch.steps if other.first > step.first]
         return min([len(part.values), *later, *([] if step.ended is None else [step.ended])])
 
-    def _step(self, part: _Part, step: Found) -> dict[str, Any]:
-        first = step.first if self.exact else _first_night(part.values, step.first)
+    def _step(self, part: _Part, step: Found) -> Step:
+        first = step.first if self.exact else _first_run(part.values, step.first)
         after = statistics.median(part.values[first : max(first + 1, self._until(part, step))])
-        night, before = part.nights[first], part.nights[first - 1]
-        return {
-            "side": step.side,
-            "first": night.at,
-            "commit": night.commit,
-            "night_before": before.at,
-            "commit_before": before.commit,
-            "called": part.nights[step.called].at,
-            "ended": None if step.ended is None else part.nights[step.ended].at,
-            "open": step.open or (step.ended is None and self._lasts(step, part)),
-            "before": _plain(step.reference),
-            "after": _plain(after),
-            "loss_pct": _plain(100 * part.watch.loss(after, step.reference)),
-            "changed": _changed(before.marks, night.marks),
-        }
+        run, before = part.runs[first], part.runs[first - 1]
+        return Step(
+            side=step.side,
+            first=run.at,
+            commit=run.commit,
+            night_before=before.at,
+            commit_before=before.commit,
+            called=part.runs[step.called].at,
+            ended=None if step.ended is None else part.runs[step.ended].at,
+            open=step.open or (step.ended is None and self._lasts(step, part)),
+            before=_finite(step.reference),
+            after=_finite(after),
+            loss_pct=_finite(100 * part.watch.loss(after, step.reference)),
+            changed=_changed(before.marks, run.marks),
+        )
 
     def _change(self, part: _Part, reference: float | None) -> float | None:
         """The last value beside a reference in %, plus being more; None where there is no reference."""
@@ -190,75 +203,74 @@ class _Series:
             return 100 * (part.values[-1] - reference)
         return 100 * (part.values[-1] / reference - 1) if reference else None
 
-    def _each(self) -> list[dict[str, Any]]:
+    def _each(self) -> list[RunValue]:
         judged = {
-            id(night): verdict
-            for part in self.parts
-            for night, verdict in zip(part.nights, part.watch.judged, strict=True)
+            id(run): verdict for part in self.parts for run, verdict in zip(part.runs, part.watch.judged, strict=True)
         }
-        return [self._night(night, judged.get(id(night))) for night in self.nights]
+        return [self._run(run, judged.get(id(run))) for run in self.runs]
 
-    def _night(self, night: Night, judged: Judged | None) -> dict[str, Any]:
-        value = self._value(night)
-        finite = value is not None and math.isfinite(value)
-        low, high = night.within.get(self.metric.name, (None, None)) if finite else (None, None)
-        return {
-            "night": night.at,
-            "commit": night.commit,
-            "path": str(night.path),
-            "value": None if value is None else _plain(value),
-            "low": low,
-            "high": high,
-            "overloaded": value is not None and not math.isfinite(value),
-            "state": "gap" if judged is None else judged.state,
-            "reference": None if judged is None else _plain(judged.reference),
-            "threshold_pct": None if judged is None or judged.threshold is None else 100 * judged.threshold,
-        }
+    def _run(self, run: NightlyRun, judged: Judged | None) -> RunValue:
+        value = self._value(run)
+        overloaded = value is not None and not math.isfinite(value)
+        measured = value is not None and not overloaded
+        low, high = run.within.get(self.metric.name, (None, None)) if measured else (None, None)
+        return RunValue(
+            night=run.at,
+            commit=run.commit,
+            path=str(run.path),
+            value=_finite(value),
+            low=low,
+            high=high,
+            overloaded=overloaded,
+            state="gap" if judged is None else judged.state,
+            reference=None if judged is None else _finite(judged.reference),
+            threshold_pct=None if judged is None or judged.threshold is None else 100 * judged.threshold,
+        )
 
 
-def _exact(nights: Sequence[Night]) -> bool:
+def _exact(runs: Sequence[NightlyRun]) -> bool:
     """Whether the clock was virtual, so that any difference is one of the systems."""
-    usable = [night for night in nights if night.why is None]
-    return bool(usable) and all(night.exact for night in usable)
+    usable = [run for run in runs if run.why is None]
+    return bool(usable) and all(run.exact for run in usable)
 
 
-def _breaks(nights: Sequence[Night]) -> dict[int, list[dict[str, str]]]:
-    """Places of the nights from which on something differs that must not, and what; a killed run may not tell."""
+def _breaks(runs: Sequence[NightlyRun]) -> dict[int, list[FactChange]]:
+    """Places of the runs from which on something differs that must not, and what; a killed run may lack facts."""
     known: dict[str, str] = {}
     found = {}
-    for place, night in enumerate(nights):
-        if changed := _changed(known, night.facts):
+    for place, run in enumerate(runs):
+        if changed := _changed(known, run.facts):
             found[place] = changed
-        known |= night.facts
+        known |= run.facts
     return found
 
 
-def _versions(nights: Sequence[Night]) -> list[dict[str, Any]]:
-    """Nights with other versions than the night before that told any, and which; values are compared across them.
+def _versions(runs: Sequence[NightlyRun]) -> list[ChangedRun]:
+    """Runs with other versions than the last run that stored any, and which; values are compared across them.
 
     Another bench is not among them: it breaks the series.
     """
     known: dict[str, str] = {}
     found = []
-    for night in nights:
-        told = {name: version for name, version in night.marks.items() if "version" in name and name != _OWN}
-        if changed := _changed(known, told):
-            found.append({"night": night.at, "changed": changed})
-        known |= told
+    for run in runs:
+        stored = {name: version for name, version in run.marks.items() if "version" in name and name != _OWN}
+        if changed := _changed(known, stored):
+            found.append(ChangedRun(night=run.at, changed=changed))
+        known |= stored
     return found
 
 
-def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[dict[str, str]]:
-    """What both tell, and tell differently."""
+def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[FactChange]:
+    """The facts that both have, with different values."""
     return [
-        {"what": name, "before": before[name], "after": after[name]}
+        FactChange(what=name, before=before[name], after=after[name])
         for name in before
         if name in after and before[name] != after[name]
     ]
 
 
-def _first_night(values: Sequence[float], suspected: int) -> int:
-    """Where the level changes nearest to the first suspect night; that night, where the fit finds nothing near."""
+def _first_run(values: Sequence[float], suspected: int) -> int:
+    """Where the level changes nearest to the first suspect run; that run, where the fit finds nothing near."""
     if not all(math.isfinite(value) for value in values):
         return suspected
     starts = [piece.start for piece in pieces(values)[1:]]
@@ -267,7 +279,7 @@ def _first_night(values: Sequence[float], suspected: int) -> int:
 
 
 def _scatter(values: Sequence[float]) -> float | None:
-    """Standard deviation from night to night as a share, robust: steps and single bad nights hardly move it."""
+    """Standard deviation from run to run as a share, robust: steps and single bad runs hardly move it."""
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < FEWEST_FOR_SCATTER:
         return None
@@ -276,6 +288,6 @@ def _scatter(values: Sequence[float]) -> float | None:
     return ROBUST * apart / math.sqrt(2) / abs(middle) if middle else None
 
 
-def _plain(value: float | None) -> float | None:
-    """A number for JSON, which knows no infinity."""
+def _finite(value: float | None) -> float | None:
+    """A number for JSON, which has no infinity."""
     return value if value is not None and math.isfinite(value) else None

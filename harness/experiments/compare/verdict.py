@@ -2,7 +2,7 @@
 
 Where two runs of a simulator part: it has no noise, so the first difference is where the cause shows.
 
-How often the pairs may be looked at before the verdict: each look is another chance to be wrong.
+How many interim analyses there may be before the verdict: each is another chance to be wrong.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from harness.data.lists import lists
+from harness.experiments.compare.compare_json import FirstDifference, GateRow, Parting, Row, SideValues
 from harness.stats.paired import ALPHA, LEAST_PAIRS, Decision, Limits, Verdict, decide, decide_all
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class Series:
 
     @property
     def endless(self) -> list[float]:
-        """The losses that are infinite: who cannot be measured any more is worse than anybody who can."""
+        """The losses that are infinite: what cannot be measured any more is worse than anything that can."""
         return [loss for loss in self.every if loss is not None and math.isinf(loss)]
 
     @property
@@ -58,7 +60,7 @@ class Series:
         return any(value is not None for value in (*self.base, *self.head))
 
 
-def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str, Any]]:
+def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[GateRow]:
     """The rows of the gates: the paired t decides, with Holm's correction over all of them."""
     found = {i: (gate, series, series.losses) for i, (gate, series) in enumerate(gated)}
     enough = {str(i): losses for i, (_, _, losses) in found.items() if losses}
@@ -69,7 +71,7 @@ def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str,
     ]
 
 
-def exact(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str, Any]]:
+def exact(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[GateRow]:
     """The rows of the gates on simulators: what is worse at all is worse, where no seed says otherwise."""
     return [
         _gate_row(gate, series, _over_seeds(series, alpha), _exact_verdict(gate, series, alpha))
@@ -77,7 +79,7 @@ def exact(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str, 
     ]
 
 
-def shown(series: Sequence[Series], alpha: float) -> list[dict[str, Any]]:
+def shown(series: Sequence[Series], alpha: float) -> list[Row]:
     """The rows of what is shown and decides nothing."""
     return [row(each, _over_seeds(each, alpha)) for each in series if each.is_there]
 
@@ -109,47 +111,47 @@ def _paired_verdict(series: Series, decision: Decision | None) -> Verdict:
     return side if decision is None or decision.verdict == side else "inconclusive"
 
 
-def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> dict[str, Any]:
-    return row(series, decision) | {
-        "min_effect_pct": 100 * gate.min_effect,
-        "must_detect_pct": 100 * gate.must_detect,
-        "pairs_needed": None if decision is None else decision.pairs_needed,
-        "verdict": verdict,
-    }
+def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> GateRow:
+    return GateRow(
+        **structs.asdict(row(series, decision)),
+        min_effect_pct=100 * gate.min_effect,
+        must_detect_pct=100 * gate.must_detect,
+        pairs_needed=None if decision is None else decision.pairs_needed,
+        verdict=verdict,
+    )
 
 
-def row(series: Series, decision: Decision | None) -> dict[str, Any]:
-    """Values, change, bounds and losses of a quantity, as JSON; no verdict is in it."""
+def row(series: Series, decision: Decision | None) -> Row:
+    """Values, change, bounds and losses of a quantity, without a verdict."""
     quantity = series.quantity
     low, high = (None, None) if decision is None else (decision.low, decision.high)
     ends = sorted(quantity.change_pct(end) for end in (low, high) if end is not None and math.isfinite(end))
-    return {
-        "point": dict(series.point),
-        "metric": quantity.name,
-        "label": quantity.label,
-        "unit": quantity.unit,
-        "better": quantity.better,
-        "scale": quantity.scale,
-        "base": _middle(series.base, quantity),
-        "head": _middle(series.head, quantity),
-        "change_pct": None if decision is None else quantity.change_pct(decision.mean),
-        "low_pct": ends[0] if len(ends) == 2 else None,
-        "high_pct": ends[1] if len(ends) == 2 else None,
-        "p": None if decision is None else decision.p,
-        "p_signflip": None if decision is None else decision.p_sign_flip,
-        "mde_pct": None if decision is None or decision.mde is None else quantity.loss_pct(decision.mde),
-        "pairs": len(series.losses),
-        "endless": len(series.endless),
-        "changes_pct": [
-            quantity.change_pct(loss) if loss is not None and math.isfinite(loss) else None for loss in series.every
-        ],
-        "losses": [loss if loss is not None and math.isfinite(loss) else None for loss in series.every],
-        "values": {"base": list(series.base), "head": list(series.head)},
-    }
+    losses = [loss if loss is not None and math.isfinite(loss) else None for loss in series.every]
+    return Row(
+        point=dict(series.point),
+        metric=quantity.name,
+        label=quantity.label,
+        unit=quantity.unit,
+        better=quantity.better,
+        scale=quantity.scale,
+        base=_middle(series.base, quantity),
+        head=_middle(series.head, quantity),
+        change_pct=None if decision is None else quantity.change_pct(decision.mean),
+        low_pct=ends[0] if len(ends) == 2 else None,
+        high_pct=ends[1] if len(ends) == 2 else None,
+        p=None if decision is None else decision.p,
+        p_signflip=None if decision is None else decision.p_sign_flip,
+        mde_pct=None if decision is None or decision.mde is None else quantity.loss_pct(decision.mde),
+        pairs=len(series.losses),
+        endless=len(series.endless),
+        changes_pct=[None if loss is None else quantity.change_pct(loss) for loss in losses],
+        losses=losses,
+        values=SideValues(list(series.base), list(series.head)),
+    )
 
 
 def _middle(values: Sequence[Value], quantity: Quantity) -> Value:
-    """The mean of what is known; of ratios the geometric one, so that the two means have the ratio that is told."""
+    """The mean of what is known; of ratios the geometric one, so that the two means have the printed ratio."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -161,19 +163,19 @@ def _middle(values: Sequence[Value], quantity: Quantity) -> Value:
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-def compared(base: Run, head: Run) -> dict[str, Any]:
+def compared(base: Run, head: Run) -> Parting:
     """Whether all rows are equal to the last bit, how many requests are not, and the first request and step."""
     ours, theirs = base.requests.sort_by("request_id"), head.requests.sort_by("request_id")
     differ = _differ(ours, theirs)
     step = _first_step(base.steps, head.steps)
-    return {
-        "identical": not differ.any() and step is None,
-        "requests": max(len(ours), len(theirs)),
-        "requests_differ": int(differ.sum()),
-        "first_request": _first_request(ours, theirs, differ),
-        "steps": None if base.steps is None or head.steps is None else max(len(base.steps), len(head.steps)),
-        "first_step": step,
-    }
+    return Parting(
+        identical=not differ.any() and step is None,
+        requests=max(len(ours), len(theirs)),
+        requests_differ=int(differ.sum()),
+        first_request=_first_request(ours, theirs, differ),
+        steps=None if base.steps is None or head.steps is None else max(len(base.steps), len(head.steps)),
+        first_step=step,
+    )
 
 
 def _differ(base: pa.Table, head: pa.Table) -> Mask:
@@ -216,24 +218,22 @@ def _lists_differ(base: pa.Table, head: pa.Table, name: str) -> Mask:
     return found
 
 
-def _first_request(base: pa.Table, head: pa.Table, differ: Mask) -> dict[str, Any] | None:
+def _first_request(base: pa.Table, head: pa.Table, differ: Mask) -> FirstDifference | None:
     """Of the requests that differ the one that is due first, and the first of its columns that differs."""
     both = min(len(base), len(head))
     if not differ.any():
         return None
     if not differ[:both].any():
         longer = base if len(base) > len(head) else head
-        return {"request_id": longer["request_id"][both].as_py(), "column": "request_id", "base": None, "head": None}
+        request_id = longer["request_id"][both].as_py()
+        return FirstDifference(request_id=request_id, column="request_id", base=None, head=None)
     rows = np.flatnonzero(differ[:both])
     row = int(rows[np.argmin(base["scheduled_s"].to_numpy()[rows])])
-    return {
-        "request_id": base["request_id"][row].as_py(),
-        "scheduled_s": base["scheduled_s"][row].as_py(),
-        **_first_column(base, head, row),
-    }
+    request_id, scheduled_s = (base[name][row].as_py() for name in ("request_id", "scheduled_s"))
+    return structs.replace(_first_column(base, head, row), request_id=request_id, scheduled_s=scheduled_s)
 
 
-def _first_step(base: pa.Table | None, head: pa.Table | None) -> dict[str, Any] | None:
+def _first_step(base: pa.Table | None, head: pa.Table | None) -> FirstDifference | None:
     """The first step that is not the same in both, which is the first decision of the schedulers that differs."""
     if base is None or head is None:
         return None
@@ -242,42 +242,42 @@ def _first_step(base: pa.Table | None, head: pa.Table | None) -> dict[str, Any] 
         return None
     row = int(np.argmax(differ))
     if row >= min(len(base), len(head)):
-        return {"step": row, "column": "steps", "base": len(base), "head": len(head)}
-    return {"step": row, "start_s": base["start_s"][row].as_py(), **_first_column(base, head, row)}
+        return FirstDifference(step=row, column="steps", base=len(base), head=len(head))
+    return structs.replace(_first_column(base, head, row), step=row, start_s=base["start_s"][row].as_py())
 
 
-def _first_column(base: pa.Table, head: pa.Table, row: int) -> dict[str, Any]:
+def _first_column(base: pa.Table, head: pa.Table, row: int) -> FirstDifference:
     """Name and both values of the first column in which two rows differ; of a list, the first item that differs."""
     for name in dict.fromkeys([*base.column_names, *head.column_names]):
         ours, theirs = (table[name][row].as_py() if name in table.column_names else None for table in (base, head))
         if ours == theirs:
             continue
         if not (isinstance(ours, list) and isinstance(theirs, list)):
-            return {"column": name, "base": ours, "head": theirs}
+            return FirstDifference(column=name, base=ours, head=theirs)
         place = next(
             (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
         )
-        return {"column": name, "item": place, "base": _item(ours, place), "head": _item(theirs, place)}
+        return FirstDifference(column=name, item=place, base=_item(ours, place), head=_item(theirs, place))
     raise AssertionError("the row was found to differ")
 
 
-def _item(values: list[Any], place: int) -> Any:
+def _item(values: list[object], place: int) -> object:
     return values[place] if place < len(values) else None
 
 
-LOOKS = (3, 5, 7, 10)
-"""Numbers of pairs after which `--pairs auto` looks, and stops where the answer is clear."""
+INTERIM = (3, 5, 7, 10)
+"""Numbers of pairs after which `--pairs auto` makes an interim analysis, and stops where the answer is clear."""
 
-ALPHA_LOOK = 0.003
-"""Alpha at each of up to four looks that keep 1 % together: 0.99 % in 200,000 draws (tests/perf/pair_looks.py)."""
+ALPHA_INTERIM = 0.003
+"""Alpha at each of up to four analyses with 1 % in all: 0.99 % in 200,000 draws (tests/perf)."""
 
 
-def alpha(looks: Sequence[int], total: float = ALPHA) -> float:
-    """One-sided alpha at each of these looks (numbers of pairs), so that all of them together keep `total`.
+def alpha(analyses: Sequence[int], total: float = ALPHA) -> float:
+    """One-sided alpha at each of these analyses (numbers of pairs), so that all of them together have `total`.
 
-    Up to four looks that keep 1 % have the alpha of `--pairs auto`; all others share theirs evenly (Bonferroni).
+    Up to four with 1 % in all have the alpha of `--pairs auto`; all others share theirs evenly (Bonferroni).
     """
-    count = len(set(looks))
-    if 1 < count <= len(LOOKS):
-        return ALPHA_LOOK if total == ALPHA else total / len(LOOKS)
+    count = len(set(analyses))
+    if 1 < count <= len(INTERIM):
+        return ALPHA_INTERIM if total == ALPHA else total / len(INTERIM)
     return total / max(count, 1)

@@ -1,41 +1,49 @@
 """What a reader of a comparison must know beside its verdict; each with a remedy."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from harness.data.run_json import Warned
 from harness.experiments.compare import lengths
+from harness.experiments.compare.compare_json import (
+    CachedShares,
+    CompareAnswer,
+    ComparedPair,
+    GateRow,
+    LengthRow,
+    Refusal,
+)
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
 from harness.stats.paired import outliers
 
 CACHED = 0.01
-"""Difference of the shares of cached prompt tokens from which on it is told [ours]."""
+"""Difference of the shares of cached prompt tokens above which a warning is given [ours]."""
 
 FLIPS = 7
 """Pairs from which on a test by sign flips can reach p = 0.01 at all."""
 
 
-def cautions(info: Mapping[str, Any], matched: Matched) -> Iterator[dict[str, str]]:
+def found(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
     """The warnings of an answer that has its rows."""
-    yield from _alone(matched, [stop["field"] for stop in info["refused"]])
-    yield from _allowed(info["allowed_differences"])
+    yield from _alone(matched, [stop.field for stop in info.refused])
+    yield from _allowed(info.allowed_differences)
     yield from _overloaded(matched.pairs)
-    yield from _caches(info["pairs"])
+    yield from _caches(info.pairs)
     yield from _from_sending(matched.pairs)
     yield from _unresolved(matched.pairs)
-    yield from _unknown(info["gates"])
-    yield from _lengths(info["output_lengths"])
+    yield from _unknown(info.gates)
+    yield from _lengths(info.output_lengths)
     yield from _hidden(info)
-    if info["mode"] == "paired":
+    if info.mode == "paired":
         yield from _not_in_turns(matched.pairs)
-        yield from _outliers(info["gates"])
-        yield from _sign_flips(info["gates"], info["alpha"])
+        yield from _outliers(info.gates)
+        yield from _sign_flips(info.gates, info.alpha)
 
 
-def _warning(code: str, message: str, remedy: str = "") -> dict[str, str]:
-    return {"code": code, "message": message, "remedy": remedy}
+def _warning(code: str, message: str, remedy: str = "") -> Warned:
+    return Warned(code=code, message=message, remedy=remedy)
 
 
-def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[dict[str, str]]:
+def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[Warned]:
     for side, every in (("base", matched.alone_base), ("head", matched.alone_head)):
         alone = [run for run in every if not isinstance(run, Numbers)]
         if alone and not (side == "base" and "runs" in refused):
@@ -50,16 +58,16 @@ def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[dict[str, str]]
             yield _warning("unpaired", f"seeds that only the {side} has are left out: {', '.join(seeds)}")
 
 
-def _allowed(differences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _allowed(differences: Sequence[Refusal]) -> Iterator[Warned]:
     for each in differences:
         yield _warning(
             "allowed-difference",
-            f"compared although {each['message']}",
+            f"compared although {each.message}",
             "part of what is shown may come from that",
         )
 
 
-def _overloaded(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+def _overloaded(pairs: Sequence[Pair]) -> Iterator[Warned]:
     runs = [run for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)]
     count = sum(run.info.verdict.grew for run in runs)
     if count:
@@ -70,7 +78,7 @@ def _overloaded(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
         )
 
 
-def _not_in_turns(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+def _not_in_turns(pairs: Sequence[Pair]) -> Iterator[Warned]:
     """All runs of one side before all of the other: their difference is also that of two occasions."""
     began = [
         [run.info.started for run in side if not isinstance(run, Numbers) and run.info.started]
@@ -89,20 +97,20 @@ def _not_in_turns(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
         )
 
 
-def _caches(pairs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _caches(pairs: Sequence[ComparedPair]) -> Iterator[Warned]:
     for pair in pairs:
-        shares = pair.get("cached") or {}
-        base, head = shares.get("base"), shares.get("head")
+        shares = pair.cached or CachedShares()
+        base, head = shares.base, shares.head
         if base is not None and head is not None and abs(head - base) > CACHED:
             yield _warning(
                 "cached-tokens",
-                f"pair {pair['pair']}: {base:.0%} of the prompt tokens came from a cache in the base, {head:.0%} in "
+                f"pair {pair.pair}: {base:.0%} of the prompt tokens came from a cache in the base, {head:.0%} in "
                 "the head",
                 "a warm cache favours who runs second; start both sides with the same cache, or salt the contents",
             )
 
 
-def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+def _from_sending(pairs: Sequence[Pair]) -> Iterator[Warned]:
     missing = (
         run.info.source.missing for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)
     )
@@ -114,7 +122,7 @@ def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
         )
 
 
-def _unresolved(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+def _unresolved(pairs: Sequence[Pair]) -> Iterator[Warned]:
     sides = [run for pair in pairs for run in (pair.base, pair.head) if isinstance(run, Numbers)]
     searches = {str(run.path): run.search for run in sides if run.search is not None}
     for path, search in searches.items():
@@ -126,18 +134,18 @@ def _unresolved(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
             )
 
 
-def _unknown(gates: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _unknown(gates: Sequence[GateRow]) -> Iterator[Warned]:
     for row in gates:
-        missing = len(row["losses"]) - row["pairs"]
+        missing = len(row.losses) - row.pairs
         if missing:
             yield _warning(
                 "not-measured",
-                f"{row['label']} could not be compared in {missing} of {len(row['losses'])} pairs",
+                f"{row.label} could not be compared in {missing} of {len(row.losses)} pairs",
                 "see which requests failed in these runs",
             )
 
 
-def _lengths(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def _lengths(rows: Sequence[LengthRow]) -> Iterator[Warned]:
     for row in rows:
         if (message := lengths.warning(row)) is not None:
             yield _warning(
@@ -145,10 +153,10 @@ def _lengths(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
             )
 
 
-def _hidden(info: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _hidden(info: CompareAnswer) -> Iterator[Warned]:
     """Of simulators: rows that differ although no gate says so."""
-    exact = info["exact"]
-    if exact and not exact["identical"] and all(row["verdict"] == "equivalent" for row in info["gates"]):
+    exact = info.exact
+    if exact and not exact.identical and all(row.verdict == "equivalent" for row in info.gates):
         yield _warning(
             "rows-differ",
             "no gated metric is different, but the runs are not the same",
@@ -156,26 +164,26 @@ def _hidden(info: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         )
 
 
-def _outliers(gates: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+def _outliers(gates: Sequence[GateRow]) -> Iterator[Warned]:
     for row in gates:
-        known = [(number, loss) for number, loss in enumerate(row["losses"], 1) if loss is not None]
+        known = [(number, loss) for number, loss in enumerate(row.losses, 1) if loss is not None]
         for place in outliers([loss for _, loss in known]):
             yield _warning(
                 "outlier",
-                f"{row['label']}: pair {known[place][0]} is more than 6 robust standard deviations from the others",
+                f"{row.label}: pair {known[place][0]} is more than 6 robust standard deviations from the others",
                 "it stays in; look at what else the machine did then",
             )
 
 
-def _sign_flips(gates: Sequence[Mapping[str, Any]], alpha: float) -> Iterator[dict[str, str]]:
+def _sign_flips(gates: Sequence[GateRow], alpha: float) -> Iterator[Warned]:
     for row in gates:
-        flips, p = row["p_signflip"], row["p"]
-        if flips is None or row["pairs"] < FLIPS or (flips <= alpha) == (p <= alpha):
+        flips, p = row.p_signflip, row.p
+        if flips is None or p is None or row.pairs < FLIPS or (flips <= alpha) == (p <= alpha):
             continue
-        if 2.0 ** -row["pairs"] > alpha:
+        if 2.0**-row.pairs > alpha:
             continue
         yield _warning(
             "tests-disagree",
-            f"{row['label']}: p is {p:.3g} by t and {flips:.3g} by sign flips, on different sides of {alpha:g}",
+            f"{row.label}: p is {p:.3g} by t and {flips:.3g} by sign flips, on different sides of {alpha:g}",
             "the losses are not normal, or the difference is at the edge; make more pairs",
         )

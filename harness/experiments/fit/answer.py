@@ -1,4 +1,4 @@
-"""One fit from beginning to end: read, split, fit, score on what was held out, and tell it.
+"""One fit from beginning to end: read, split, fit, and score on the rows that were held out.
 
 The file of a fitted latency model: TOML that `--latency file:PATH` reads.
 """
@@ -19,6 +19,7 @@ from harness.data.host import versions
 from harness.errors import UsageError
 from harness.experiments.fit import probe as probing
 from harness.experiments.fit import requests
+from harness.experiments.fit.fit_json import Constant, FitAnswer, Score
 from harness.experiments.fit.forms import Fitted, System, check, fit
 from harness.experiments.fit.probe import Probe
 from harness.experiments.fit.score import sample, scores, split
@@ -37,7 +38,7 @@ class FitOptions:
     gaps: bool = True
 
 
-def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = None) -> dict[str, Any]:
+def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = None) -> FitAnswer:
     """The answer of a fit to step logs; the model goes to the file `out`."""
     check(options.latency, options.fixed)
     rows = read(paths, gaps=options.gaps)
@@ -47,16 +48,12 @@ def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = Non
     model = made(content, options.system)
     if out is not None:
         write(out, content)
-    errors = {
-        "seen": [dataclasses.asdict(one) for one in scores(seen, model, options.seed)],
-        "unseen": [dataclasses.asdict(one) for one in scores(unseen, model, options.seed)],
-    }
-    counts = {"rows": len(rows), "left_out_rows": rows.left_out, "seen_rows": len(seen), "unseen_rows": len(unseen)}
-    return {**_head(options, paths, "steps"), **counts, **_constants(fitted, options), **errors,
-            "out": None if out is None else str(out), "file": content}  # fmt: skip
+    errors = [scores(part, model, options.seed) for part in (seen, unseen)]
+    counts = _Counts(len(seen), len(unseen), rows.left_out)
+    return _answer("steps", paths, options, fitted, counts, errors, out, content)
 
 
-def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: Path | None = None) -> dict[str, Any]:
+def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: Path | None = None) -> FitAnswer:
     """The answer of a fit to results of requests, through the simulator that `backend` describes."""
     runs = requests.read(paths)
     masks = requests.split(runs, options.holdout, options.seed)
@@ -69,18 +66,15 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     content = text(fitted.latency, fitted.arguments, notes)
     if out is not None:
         write(out, content)
-    errors = {
-        name: [dataclasses.asdict(one) for one in requests.scores(runs, which, options.latency, constants, backend)]
-        for name, which in (("seen", masks), ("unseen", [~mask for mask in masks]))
-    }
-    counts = {"rows": total, "left_out_rows": 0, "seen_rows": seen, "unseen_rows": total - seen}
-    return {**_head(options, paths, "requests"), **counts, **_constants(fitted, options), **errors,
-            "out": None if out is None else str(out), "file": content}  # fmt: skip
+    errors = [
+        requests.scores(runs, which, options.latency, constants, backend) for which in (masks, [~m for m in masks])
+    ]
+    return _answer("requests", paths, options, fitted, _Counts(seen, total - seen), errors, out, content)
 
 
 def from_endpoint(
     backend: str, probe: Probe, options: FitOptions, out: Path | None, say: Callable[[str], None]
-) -> dict[str, Any]:
+) -> FitAnswer:
     """The answer of a fit to a probing run of an endpoint."""
     if options.latency not in ("linear", "mixed"):
         raise UsageError(f"An endpoint identifies the latency models linear and mixed, not '{options.latency}'.")
@@ -98,11 +92,9 @@ def from_endpoint(
     if out is not None:
         write(out, content)
     model = made(content, options.system)
-    errors = {name: [dataclasses.asdict(one) for one in scores(part, model, options.seed, front_s)]
-            for name, part in (("seen", seen), ("unseen", unseen))}  # fmt: skip
-    counts = {"rows": len(rows), "left_out_rows": 0, "seen_rows": len(seen), "unseen_rows": len(unseen)}
-    return {**_head(options, [backend], "steps of an endpoint"), **counts, **_constants(fitted, options), **errors,
-            "out": None if out is None else str(out), "file": content}  # fmt: skip
+    errors = [scores(part, model, options.seed, front_s) for part in (seen, unseen)]
+    counts = _Counts(len(seen), len(unseen))
+    return _answer("steps of an endpoint", [backend], options, fitted, counts, errors, out, content)
 
 
 def made(content: str, system: System) -> Any:
@@ -118,38 +110,53 @@ def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, options: FitOptions) 
     return {"from": [*paths], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": options.seed, **errors}
 
 
-def _head(options: FitOptions, paths: Sequence[str], what: str) -> dict[str, Any]:
-    return {"schema": 1, "kind": "fit", "versions": versions(), "exit_code": 0, "what": what, "from": [*paths],
-            "latency": options.latency, "system": dataclasses.asdict(options.system), "seed": options.seed,
-            "holdout": options.holdout}  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Rows that the fit has seen, that were held out, and that are no measurement."""
+
+    seen: int
+    unseen: int
+    left_out: int = 0
 
 
-def _constants(fitted: Fitted, options: FitOptions) -> dict[str, Any]:
-    """Constants with half the width of their 95 % interval: None where they were given, or where it is unknown."""
-    rows = []
-    for name, value in fitted.arguments.items():
-        if isinstance(value, float):
-            spread = fitted.plus_minus.get(name)
-            known = spread is not None and spread == spread
-            rows.append({"name": name, "value": value, "plus_minus": spread if known else None,
-                         "given": name in options.fixed})  # fmt: skip
-        elif isinstance(value, list) and all(isinstance(x, float) for x in value):
-            rows.extend(_of_list(name, value, fitted))
-    points = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and rows_of(value)}
-    return {"constants": rows, "points": points, "left_out": dict(fitted.left_out)}
+def _answer(
+    what: str, paths: Sequence[str], options: FitOptions, fitted: Fitted, counts: _Counts, errors: list[list[Score]],
+    out: Path | None, content: str,
+) -> FitAnswer:  # fmt: skip
+    """The answer; `errors` are those on the rows that the fit has seen, and on those that were held out."""
+    lists = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and value}
+    return FitAnswer(
+        versions=dict(versions()),
+        what=what,
+        sources=[*paths],
+        latency=options.latency,
+        system=dataclasses.asdict(options.system),
+        seed=options.seed,
+        holdout=options.holdout,
+        rows=counts.seen + counts.unseen,
+        left_out_rows=counts.left_out,
+        seen_rows=counts.seen,
+        unseen_rows=counts.unseen,
+        constants=[row for name, value in fitted.arguments.items() for row in _constants(name, value, fitted, options)],
+        points={name: value for name, value in lists.items() if isinstance(value[0], list)},
+        left_out=dict(fitted.left_out),
+        seen=errors[0],
+        unseen=errors[1],
+        out=None if out is None else str(out),
+        file=content,
+    )
 
 
-def rows_of(value: list[Any]) -> bool:
-    """Whether an argument is a list of points."""
-    return bool(value) and isinstance(value[0], list)
-
-
-def _of_list(name: str, values: list[float], fitted: Fitted) -> list[dict[str, Any]]:
-    names = [f"{name.removesuffix('_s')}_{letter}_s" for letter in "abc"]
-    return [
-        {"name": one, "value": value, "plus_minus": fitted.plus_minus.get(one), "given": False}
-        for one, value in zip(names, values, strict=True)
-    ]
+def _constants(name: str, value: object, fitted: Fitted, options: FitOptions) -> list[Constant]:
+    """The constants of one argument of a latency model; none of a text, or of a list of points."""
+    if isinstance(value, float):
+        spread = fitted.plus_minus.get(name)
+        known = spread is not None and spread == spread
+        return [Constant(name, value, spread if known else None, name in options.fixed)]
+    if isinstance(value, list) and all(isinstance(x, float) for x in value):
+        names = [f"{name.removesuffix('_s')}_{letter}_s" for letter in "abc"]
+        return [Constant(one, x, fitted.plus_minus.get(one), False) for one, x in zip(names, value, strict=True)]
+    return []
 
 
 def text(latency: str, arguments: Mapping[str, Any], notes: Mapping[str, Any]) -> str:

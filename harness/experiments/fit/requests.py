@@ -22,7 +22,8 @@ from harness import registry
 from harness.api import Request, Simulator
 from harness.errors import UsageError, no_such
 from harness.experiments import imports
-from harness.experiments.fit.score import Score, score
+from harness.experiments.fit.fit_json import Score
+from harness.experiments.fit.score import score
 from harness.experiments.fit.solve import estimate, identify
 from harness.experiments.fit.steps import numbers, table
 from harness.spec import Spec, parse

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from harness.api import LatencyModel
 from harness.errors import UsageError
+from harness.experiments.fit.fit_json import Score
 from harness.experiments.fit.steps import LEAST_KNOWN, Rows
 
 BLOCK = 20
@@ -16,17 +17,6 @@ BLOCK = 20
 
 MOST = 40_000
 """Most rows that are fitted, and that are scored: a sample beyond."""
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Relative errors over rows of one kind: mean and P90 without sign, and that of the summed time."""
-
-    kind: str
-    rows: int
-    mean: float
-    p90: float
-    bias: float
 
 
 def split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -49,7 +39,7 @@ def sample(rows: Rows, seed: int) -> Rows:
     return rows.take(np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False)))
 
 
-def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> tuple[Score, ...]:
+def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> list[Score]:
     """The errors of a latency model on all rows, on steps of decodes alone, and on steps with prompts.
 
     `front_s` is what steps with prompts take beyond the model.
@@ -62,7 +52,7 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
         "with prompts": lambda r: r.tokens > 0,
     }
     found = [score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
-    return tuple(one for one in found if one is not None)
+    return [one for one in found if one is not None]
 
 
 def _with_pairs(rows: Rows) -> Rows:

@@ -41,9 +41,9 @@ def names() -> list[str]:
     return [OURS, *(name for name in registry.names("profiles") if name != OURS)]
 
 
-def made(asked: Sequence[str]) -> list[Profile]:
+def made(requested: Sequence[str]) -> list[Profile]:
     """The profiles of these names, ours first; `all` has every one. Raises UsageError for an unknown one."""
-    plain = [name.strip().lower().replace(".", "-").replace("_", "-") for name in asked]
+    plain = [name.strip().lower().replace(".", "-").replace("_", "-") for name in requested]
     wanted = names() if "all" in plain else [OURS, *(name for name in plain if name != OURS)]
     return [registry.make("profiles", name) for name in dict.fromkeys(wanted)]
 
@@ -98,7 +98,7 @@ def _events(source: Source, lost: Collection[str] = ()) -> Events:
 
 
 def _opened(source: Source, first_s: Floats) -> Floats:
-    """(requests,) the first event of any kind, as the wire saw it; the first token where nobody looked."""
+    """(requests,) the first event of any kind, as the wire saw it; the first token where it was not recorded."""
     wire = source.wire()
     if wire is None:
         return first_s
@@ -149,7 +149,7 @@ def _column(
             **_itl(profile, gaps, pooled),
             **known,
         },
-        "said": dict(judged.said) if limits else {},
+        "said": dict(judged.more) if limits else {},
     }
 
 

@@ -48,8 +48,8 @@ class Axis:
     @property
     def stored(self) -> dict[str, Any]:
         """The axis as sweep.json holds it."""
-        told: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
-        return told | {"rescored": True} if self.rescored else told
+        stored: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
+        return stored | {"rescored": True} if self.rescored else stored
 
 
 Values = tuple[tuple[str, str], ...]
@@ -58,12 +58,12 @@ Values = tuple[tuple[str, str], ...]
 
 def axis(name: str, text: str) -> Axis:
     """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
-    said = f"--{name}" if name == RATE else f"--over {name}"
-    found = Axis(name, values(text, said, whole=name in OPTIONS and OPTIONS[name].commas))
+    option = f"--{name}" if name == RATE else f"--over {name}"
+    found = Axis(name, values(text, option, whole=name in OPTIONS and OPTIONS[name].commas))
     for value in found.values if name == SCALE else ():
         scale = valued(value)
         if isinstance(scale, str) or scale <= 0:
-            raise UsageError(f"{said}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
+            raise UsageError(f"{option}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
     return found
 
 
@@ -262,10 +262,10 @@ class Layout:
 
 def point_folder(values: Values) -> str:
     """Where the runs of a point stand: points/rate=1.5,policy=static; odd characters make way for dashes and a hash."""
-    told = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in told)[:LONGEST]
-    if name != told:
-        name = f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
+    whole = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in whole)[:LONGEST]
+    if name != whole:
+        name = f"{name}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
     return f"points/{name}"
 
 

@@ -76,13 +76,13 @@ class Times:
 class Judged:
     """`good` of `of` requests kept the bounds, in `duration_s`; `of` is None where the tool prints no attainment.
 
-    `said` are further results under the tool's own names.
+    `more` are further results under the tool's own names.
     """
 
     good: int | None
     of: int | None
     duration_s: float | None
-    said: tuple[tuple[str, float], ...] = ()
+    more: tuple[tuple[str, float], ...] = ()
 
 
 class Profile(Protocol):

@@ -108,13 +108,13 @@ def element(values: Floats, q: float) -> float:
 
 def bounds_at_p99(events: Events, times: Times, limits: Limits) -> Judged:  # noqa: ARG001  # the signature of a rule
     """1 for each bound that holds at the percentile, 0 for one that does not."""
-    said = []
+    more = []
     for metric in ("ttft", "tpot"):
         values = times.of(metric)
         values = values[~np.isnan(values)]
         if metric in limits and len(values):
-            said.append((f"{metric} p99 within the bound", float(element(values, P99) <= limits[metric])))
-    return Judged(None, None, None, tuple(said))
+            more.append((f"{metric} p99 within the bound", float(element(values, P99) <= limits[metric])))
+    return Judged(None, None, None, tuple(more))
 
 
 def by_deadlines(events: Events, times: Times, limits: Limits) -> Judged:
@@ -128,8 +128,8 @@ def by_deadlines(events: Events, times: Times, limits: Limits) -> Judged:
         found = deadlines(first_s[at : at + rows], gaps, limits["ttft"], limits["tpot"])
         good += count(found.missed <= (1 - LEAST_FLUIDITY) * found.total)
         missed, total, at = missed + int(found.missed.sum()), total + int(found.total.sum()), at + rows
-    said = (("fluidity index", 1 - missed / total),) if total else ()
-    return Judged(good, count(events.ok), None, said)
+    more = (("fluidity index", 1 - missed / total),) if total else ()
+    return Judged(good, count(events.ok), None, more)
 
 
 def lowest_share(events: Events, times: Times, limits: Limits) -> Judged:

@@ -4,7 +4,9 @@ import json
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec import structs
 
+from harness.data.codec import encode
 from harness.experiments.compare import answer, gates
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.pairing import Matched, Pair
@@ -18,7 +20,7 @@ def parsed(xml):
 
 
 @pytest.fixture
-def told(stored):
+def compared(stored):
     """The answer on five pairs whose heads are slower by a factor, under a wall clock or a simulator's."""
 
     def made(slower=1.06, clock="wall", settings=None, label="after", **head):
@@ -34,15 +36,15 @@ def told(stored):
     return made
 
 
-def test_the_answer_is_json_without_nan(told):
+def test_the_answer_is_json_without_nan(compared):
     """The JSON is read by other programs, which know no NaN and no Infinity."""
-    for info in (told(), told(clock="virtual"), told(backend={"model": "other"})):
-        assert json.loads(json.dumps(info, allow_nan=False))["schema"] == 1
+    for info in (compared(), compared(clock="virtual"), compared(backend={"model": "other"})):
+        assert json.loads(json.dumps(encode(info), allow_nan=False))["schema"] == 1
 
 
-def test_the_text_holds_the_verdict_and_a_row_for_each_gate(told):
+def test_the_text_holds_the_verdict_and_a_row_for_each_gate(compared):
     """A newcomer reads the first line, and then the table."""
-    shown = text.render(compare.document(told()))
+    shown = text.render(compare.document(compared()))
 
     assert shown.startswith("after against before\npairs: 5, valid: 5, order: B A A B ..., alpha 1%\n")
     assert all(len(line) <= 100 for line in shown.splitlines())
@@ -50,27 +52,27 @@ def test_the_text_holds_the_verdict_and_a_row_for_each_gate(told):
     assert rows["tpot"].endswith("regressed") and rows["failed"].endswith("equivalent")
 
 
-def test_a_pair_that_was_made_again_is_told_as_such(told):
+def test_a_pair_that_was_made_again_is_marked(compared):
     """'Not valid' beside a verdict that counts would make people doubt the verdict."""
-    info = told()
-    failed = {**info["pairs"][1], "valid": False, "reasons": ["head: late"]}
-    found = compare.document({**info, "pairs": [info["pairs"][0], failed, *info["pairs"][1:]]})
+    info = compared()
+    failed = structs.replace(info.pairs[1], valid=False, reasons=["head: late"])
+    found = compare.document(info.change(pairs=[info.pairs[0], failed, *info.pairs[1:]]))
     [table] = next(section for section in found.sections if section.key == "notes").blocks
 
     assert (("2", "made again", "head: late"),) == table.rows
     assert "not valid" not in text.render(found)
 
 
-def test_no_significant_difference_is_no_small_percentage(told):
+def test_no_significant_difference_is_no_small_percentage(compared):
     """'+0.3 %' that is noise becomes a headline."""
-    shown = text.render(compare.document(told(1.0)))
+    shown = text.render(compare.document(compared(1.0)))
 
     assert "~" in next(line for line in shown.splitlines() if line.startswith("tpot mean"))
 
 
-def test_a_simulator_has_no_bounds(told):
+def test_a_simulator_has_no_bounds(compared):
     """Bounds around an exact number would be a lie about where it came from."""
-    found = compare.document(told(1.01, clock="virtual"))
+    found = compare.document(compared(1.01, clock="virtual"))
     shown = text.render(found)
     [table] = next(section for section in found.sections if section.key == "parting").blocks
 
@@ -79,9 +81,9 @@ def test_a_simulator_has_no_bounds(told):
     assert ("first request", "0") == table.rows[0][:2]
 
 
-def test_markdown_cannot_be_broken_by_foreign_names(told):
+def test_markdown_cannot_be_broken_by_foreign_names(compared):
     """A model or folder name from outside must not forge a heading, a link or a table row."""
-    info = told(label="x|y\n# owned <img src=x> [a](http://evil)")
+    info = compared(label="x|y\n# owned <img src=x> [a](http://evil)")
     found = markdown.render(compare.document(info))
 
     assert "<img" not in found and "\n# owned" not in found and "[a](" not in found
@@ -89,32 +91,32 @@ def test_markdown_cannot_be_broken_by_foreign_names(told):
     assert found.endswith("\n")
 
 
-def test_markdown_stays_below_what_a_comment_holds(told):
-    """GitHub refuses a longer comment, and then nobody sees the verdict."""
-    info = told()
-    many = [{**info["gates"][0], "point": {"rate": str(i)}} for i in range(2000)]
-    found = markdown.render(compare.document({**info, "gates": many}))
+def test_markdown_stays_below_what_a_comment_holds(compared):
+    """GitHub refuses a longer comment, and the verdict would be lost."""
+    info = compared()
+    many = [structs.replace(info.gates[0], point={"rate": str(i)}) for i in range(2000)]
+    found = markdown.render(compare.document(info.change(gates=many)))
 
     assert len(found.encode()) < 60_000
     assert "gates (the first 40 of 2,000; all are in the JSON)" in found
 
 
-def test_a_table_has_a_row_for_each_metric(told):
+def test_a_table_has_a_row_for_each_metric(compared):
     """Who follows a series in a spreadsheet would have to read tables of rounded text."""
-    info = told()
+    info = compared()
     found = {row["metric"]: row for row in compare.rows(info)}
-    tpot = next(row for row in info["gates"] if row["metric"] == "tpot")
+    tpot = next(row for row in info.gates if row.metric == "tpot")
 
-    assert [row["metric"] for row in (*info["gates"], *info["shown"])] == list(found)
-    assert (tpot["base"], tpot["head"], "s", "regressed") == tuple(
+    assert [row.metric for row in (*info.gates, *info.shown)] == list(found)
+    assert (tpot.base, tpot.head, "s", "regressed") == tuple(
         found["tpot"][name] for name in ("base", "head", "unit", "verdict")
     )
     assert found["attainment"]["verdict"] is None
 
 
-def test_junit_has_a_case_for_each_gate(told):
+def test_junit_has_a_case_for_each_gate(compared):
     """CI systems count failures, errors and skipped tests, and show their messages."""
-    suite = parsed(exports.junit(told()))
+    suite = parsed(exports.junit(compared()))
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
 
@@ -125,18 +127,18 @@ def test_junit_has_a_case_for_each_gate(told):
     assert properties["seeds"] == "0,1,2,3,4"
 
 
-def test_junit_skips_what_is_open_and_errs_on_what_is_not_comparable(told):
+def test_junit_skips_what_is_open_and_errs_on_what_is_not_comparable(compared):
     """'Inconclusive' is neither green nor red; 'not comparable' is not a regression."""
-    open_ = parsed(exports.junit(told(1.0, settings=Settings(gates=gates.parse("tpot=0%:0.01%")))))
-    refused = parsed(exports.junit(told(backend={"model": "other"})))
+    open_ = parsed(exports.junit(compared(1.0, settings=Settings(gates=gates.parse("tpot=0%:0.01%")))))
+    refused = parsed(exports.junit(compared(backend={"model": "other"})))
 
     assert "pairs needed" in open_.find("testcase/skipped").get("message")
     assert "the model differs" in refused.find("testcase/error").get("message")
 
 
-def test_junit_holds_no_character_that_xml_forbids(told):
+def test_junit_holds_no_character_that_xml_forbids(compared):
     """One control character in a model name makes the whole report unreadable."""
-    info = told(backend={"model": "a\x00b\x1b[31m<&\"'"})
+    info = compared(backend={"model": "a\x00b\x1b[31m<&\"'"})
 
     assert parsed(exports.junit(info)).get("errors") == "1"
 
@@ -148,20 +150,20 @@ def test_a_run_is_junit_too(stored):
     assert [case.get("name") for case in suite.iter("testcase")] == ["valid", "attainment", "ttft=0.25", "tpot=0.1"]
 
 
-def test_services_get_the_candidates_numbers(told):
+def test_services_get_the_candidates_numbers(compared):
     """A series in which base and candidate are mixed up shows steps that are none."""
-    info = told()
-    tpot = next(row for row in info["gates"] if row["metric"] == "tpot")
+    info = compared()
+    tpot = next(row for row in info.gates if row.metric == "tpot")
     smaller, bigger = (json.loads(form(info)) for form in (exports.github_smaller, exports.github_bigger))
     bencher = json.loads(exports.bencher(info))["chatbot on engine"]["tpot mean"]
     pytorch = next(r for r in json.loads(exports.pytorch(info)) if r["metric"]["name"] == "tpot mean")
 
     assert {"chatbot on engine: tpot mean", "chatbot on engine: failed"} <= {each["name"] for each in smaller}
     assert {"chatbot on engine: goodput_rps", "chatbot on engine: attainment"} <= {each["name"] for each in bigger}
-    assert next(each["value"] for each in smaller if each["name"].endswith(": tpot mean")) == tpot["head"]
+    assert next(each["value"] for each in smaller if each["name"].endswith(": tpot mean")) == tpot.head
     assert (
         "5 pairs" in smaller[0]["extra"]
-        and "1 pair" == json.loads(exports.github_smaller(told(clock="virtual")))[0]["extra"].rpartition(", ")[2]
+        and "1 pair" == json.loads(exports.github_smaller(compared(clock="virtual")))[0]["extra"].rpartition(", ")[2]
     )
-    assert bencher["lower_value"] < bencher["value"] == tpot["head"] < bencher["upper_value"]
-    assert pytorch["metric"]["benchmark_values"] == [tpot["head"]] and pytorch["model"]["name"] == "tiny"
+    assert bencher["lower_value"] < bencher["value"] == tpot.head < bencher["upper_value"]
+    assert pytorch["metric"]["benchmark_values"] == [tpot.head] and pytorch["model"]["name"] == "tiny"

@@ -1,4 +1,4 @@
-"""What a command has left behind: whether it counts as a run, and why not."""
+"""The result of a command: whether it counts as a run, and why not."""
 
 import json
 import signal
@@ -9,11 +9,11 @@ import time
 import pytest
 
 from harness.errors import UsageError
-from harness.experiments.compare.outcomes import left
-from harness.experiments.compare.pair_log import Book, Command
+from harness.experiments.compare.outcomes import outcome_of
+from harness.experiments.compare.pair_log import Command, PairLog
 from harness.experiments.compare.runner import Watched
 
-RUN = {"clock": "wall", "verdict": {"valid": True}, "outcome": {"ended": "finished"}}
+RUN = {"schema": 2, "clock": "wall", "verdict": {"valid": True}, "outcome": {"ended": "finished"}}
 VLLM = {
     "backend": "vllm", "model_id": "m", "tokenizer_id": "t", "date": "20260101-000000", "num_prompts": 2,
     "request_rate": 1.0, "burstiness": 1.0, "max_concurrency": None, "duration": 2.0, "completed": 2, "failed": 0,
@@ -25,7 +25,7 @@ VLLM = {
 
 @pytest.fixture
 def found(tmp_path):
-    """What `left` says of `files` (name -> JSON) beside what was printed and complained."""
+    """The outcome of `files` (name -> JSON) beside what was printed."""
 
     def look(files, code=0, *, out="", err="", ours=False):
         for name, value in files.items():
@@ -34,7 +34,7 @@ def found(tmp_path):
             path.write_text(json.dumps(value))
         (tmp_path / "out").write_text(out)
         (tmp_path / "err").write_text(err)
-        return left(tmp_path / "base", code, tmp_path / "out", tmp_path / "err", ours=ours)
+        return outcome_of(tmp_path / "base", code, tmp_path / "out", tmp_path / "err", ours=ours)
 
     return look
 
@@ -51,7 +51,7 @@ def found(tmp_path):
         ({**RUN, "outcome": {"ended": "stopped"}}, 4, True, "interrupted"),
         ({**RUN, "outcome": {"ended": "interrupted"}}, 0, True, "interrupted"),
         ({**RUN, "verdict": {"valid": False, "text": "not valid: late"}}, 4, True, "invalid"),
-        ({"clock": "wall"}, 0, True, "invalid"),
+        ({"schema": 2, "clock": "wall"}, 0, True, "invalid"),
     ],
 )
 def test_a_run_counts_by_its_verdict_and_how_it_ended(found, run, code, ours, state):
@@ -60,7 +60,7 @@ def test_a_run_counts_by_its_verdict_and_how_it_ended(found, run, code, ours, st
 
 
 def test_why_a_run_failed_is_its_own_last_sentence(found):
-    """Nobody knows why a pair was made again."""
+    """A pair would be made again without a reason."""
     assert "gone" == found({"base/run.json": {**RUN, "outcome": {"ended": "failed", "error": "gone."}}}, 3).why
 
 
@@ -74,8 +74,8 @@ def test_why_a_command_failed_is_its_last_line(found):
     [({"clock": "virtual"}, 5, "good"), ({"exit_code": 4}, 0, "invalid"), ({}, 4, "invalid"), ({}, 3, "failed")],
 )
 def test_an_unresolved_search_is_an_answer(found, answer, code, state):
-    """A search that could not be resolved is repeated until somebody stops it."""
-    assert state == found({"base/capacity.json": answer}, code, ours=True).state
+    """A search that could not be resolved would be repeated until it is stopped."""
+    assert state == found({"base/capacity.json": {"schema": 1, "kind": "capacity", **answer}}, code, ours=True).state
 
 
 def test_a_file_of_another_tool_is_a_run(found, tmp_path):
@@ -87,7 +87,7 @@ def test_a_file_of_another_tool_is_a_run(found, tmp_path):
 
 
 def test_a_file_with_numbers_counts_like_printed_ones(found, tmp_path):
-    """A script that writes its numbers into a file is told that it left none."""
+    """A script that writes its numbers into a file would seem to have left none."""
     result = found({"base.json": {"latency_ms": 3.5}}, out='{"other": 1}')
 
     assert ("good", tmp_path / "base") == (result.state, result.path)
@@ -101,27 +101,27 @@ def test_several_runs_are_not_one(found):
     assert ("failed", "it left 2 runs where one was expected") == (with_two.state, with_two.why)
 
 
-def test_an_interrupted_command_is_told_from_a_failed_one(found):
+def test_an_interrupted_command_is_no_failed_one(found):
     """Ctrl-C counts as a failure of the server."""
     assert "interrupted" == found({}, 130).state
 
 
-def test_a_broken_book_is_not_gone_on_with(tmp_path):
+def test_a_broken_log_is_not_resumed(tmp_path):
     """Half a file of a full disk ends in a traceback."""
     side = Command("x", ("true",))
     (tmp_path / "pairs.json").write_text('{"about": ')
 
     with pytest.raises(UsageError, match=r"pairs.json' cannot be read"):
-        Book.opened(tmp_path, (side, side), 0)
+        PairLog.opened(tmp_path, (side, side), 0)
     with pytest.raises(UsageError, match="is a file"):
-        Book.opened(tmp_path / "pairs.json", (side, side), 0)
+        PairLog.opened(tmp_path / "pairs.json", (side, side), 0)
 
 
 def test_the_book_holds_no_keys(tmp_path):
     """The key of a paid server is uploaded with the pairs of every night."""
     words = ("bench", "run", "--header", "X-Mine: s3cret", "--header=X-Other: s3cret", "-H", "a: s3cret", "{seed}")
     side = Command("x", words, {"HF_TOKEN": "s3cret"}, ours=True)
-    Book.opened(tmp_path, (side, side), 0)
+    PairLog.opened(tmp_path, (side, side), 0)
 
     assert "s3cret" not in (tmp_path / "pairs.json").read_text()
 
@@ -150,7 +150,7 @@ def test_no_run_outlives_the_comparison(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_reaches_a_run_that_is_just_starting(tmp_path, monkeypatch):
-    """Whoever interrupts in the wrong millisecond waits for a run of an hour."""
+    """An interruption in the wrong millisecond would wait for a run of an hour."""
     popen = subprocess.Popen
 
     def interrupted(*args, **options):
@@ -165,7 +165,7 @@ def test_ctrl_c_reaches_a_run_that_is_just_starting(tmp_path, monkeypatch):
     assert (1, True) == (watched.interruptions, code != 0)
 
 
-def test_an_error_of_ours_leaves_no_process(tmp_path):
+def test_an_error_in_bench_leaves_no_process(tmp_path):
     """A bug in the comparison leaves a load generator running."""
     with Watched() as watched:
         watched._process = subprocess.Popen(

@@ -1,0 +1,215 @@
+"""compare.json as a type: the pairs of a comparison, a row for each quantity, and the verdict."""
+
+from typing import Literal
+
+from msgspec import UNSET, UnsetType, field
+
+from harness.data.codec import Count, Document, Facts, Number, Part, Share, Text
+from harness.data.run_json import Warned
+
+RowVerdict = Literal["improved", "equivalent", "regressed", "inconclusive"]
+LengthChange = Literal["same", "shorter", "longer"]
+
+
+class Side(Part, frozen=True, kw_only=True):
+    """The base or the head: its name, its runs, and the system that they measured."""
+
+    label: str
+    runs: list[str]
+    system: Facts
+
+
+class CachedShares(Part, frozen=True):
+    """The share of the prompt tokens that came from a prefix cache on either side."""
+
+    base: Share | None = None
+    head: Share | None = None
+
+
+class ComparedPair(Part, frozen=True, kw_only=True):
+    """Two runs of the same requests, or an attempt at them, which has no `point`, `reasons`, `cut_s` and `cached`.
+
+    `order` is AB where the base ran first. Pairs that were made for the comparison have the rest: `why` an attempt
+    failed, whether both clocks were virtual, and the seconds of either run.
+    """
+
+    pair: Count
+    point: dict[str, str] | UnsetType = UNSET
+    seed: object = None
+    schedule_hash: Text = None
+    order: Text = None
+    base_run: str
+    head_run: str
+    valid: bool
+    reasons: list[str] | UnsetType = UNSET
+    repeated: bool = False
+    cut_s: Number | UnsetType = UNSET
+    cached: CachedShares | UnsetType = UNSET
+    why: Text | UnsetType = UNSET
+    exact: bool | UnsetType = UNSET
+    base_s: Number | UnsetType = UNSET
+    head_s: Number | UnsetType = UNSET
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it does not count."""
+        return self.reasons or ([self.why] if self.why else [])
+
+    def run(self, side: str) -> str:
+        """The path of the run of the base or of the head."""
+        return self.base_run if side == "base" else self.head_run
+
+
+class SideValues(Part, frozen=True):
+    """The values of all pairs on either side."""
+
+    base: list[Number | None] = field(default_factory=list)
+    head: list[Number | None] = field(default_factory=list)
+
+    def on(self, side: str) -> list[Number | None]:
+        """Those of the base or the head."""
+        return self.base if side == "base" else self.head
+
+
+class Row(Part, frozen=True, kw_only=True):
+    """A quantity at a point of a sweep: both values, the change with its bounds, and the losses pair by pair.
+
+    `low_pct` and `high_pct` are one-sided bounds, `mde_pct` the minimum detectable effect; `endless` pairs have a value
+    on one side only. Losses are above 0 where the head is worse.
+    """
+
+    point: dict[str, str]
+    metric: str
+    label: str
+    unit: str
+    better: Literal["higher", "lower"]
+    scale: Literal["ratio", "difference"]
+    base: Number | None
+    head: Number | None
+    change_pct: Number | None
+    low_pct: Number | None
+    high_pct: Number | None
+    p: Number | None
+    p_signflip: Number | None
+    mde_pct: Number | None
+    pairs: Count
+    endless: Count = 0
+    changes_pct: list[Number | None]
+    losses: list[Number | None]
+    values: SideValues = SideValues()
+
+    def on(self, side: str) -> Number | None:
+        """The value of the base or the head."""
+        return self.base if side == "base" else self.head
+
+    @property
+    def bounds_pct(self) -> tuple[Number, Number] | None:
+        """Both bounds of the change; None where there are none."""
+        return None if self.low_pct is None or self.high_pct is None else (self.low_pct, self.high_pct)
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the bounds leave out 0."""
+        return self.bounds_pct is not None and not self.bounds_pct[0] <= 0 <= self.bounds_pct[1]
+
+
+class LengthRow(Row, frozen=True, kw_only=True):
+    """Output tokens per request, of so many requests."""
+
+    change: LengthChange
+    requests: Count
+
+
+class GateRow(Row, frozen=True, kw_only=True):
+    """A row that decides, with the limits of its gate; output tokens do where the answers of the head are shorter."""
+
+    change: LengthChange | UnsetType = UNSET
+    requests: Count | UnsetType = UNSET
+    min_effect_pct: Number
+    must_detect_pct: Number
+    pairs_needed: Count | None
+    verdict: RowVerdict
+
+
+class FirstDifference(Part, frozen=True, kw_only=True):
+    """The first request or step that differs, the first of its columns that does, and of a list the first item."""
+
+    request_id: int | UnsetType = UNSET
+    scheduled_s: Number | UnsetType | None = UNSET
+    step: int | UnsetType = UNSET
+    start_s: Number | UnsetType | None = UNSET
+    column: str
+    item: Count | UnsetType = UNSET
+    base: object
+    head: object
+
+
+class Parting(Part, frozen=True, kw_only=True):
+    """Whether simulated runs are equal to the last bit, and where those of a pair part; counts are of all pairs."""
+
+    pair: Count = 1
+    identical: bool
+    requests: Count
+    requests_differ: Count
+    first_request: FirstDifference | None
+    steps: Count | None
+    first_step: FirstDifference | None
+
+
+class Difference(Part, frozen=True):
+    """A field in which base and head differ."""
+
+    field: str
+    base: str
+    head: str
+
+
+class Refusal(Difference, frozen=True):
+    """A difference that must not be, as a sentence."""
+
+    message: str
+
+
+class CompareAnswer(Document, frozen=True, kw_only=True):
+    """compare.json. `interim` are the numbers of pairs after which a verdict was requested."""
+
+    schema: int = 1
+    kind: Literal["compare"] = "compare"
+    versions: Facts = field(default_factory=dict)
+    verdict: Literal["improved", "equivalent", "regressed", "refused", "invalid", "inconclusive"]
+    mode: Literal["exact", "paired"]
+    alpha: Share
+    interim: list[Count] = field(name="looks")
+    base: Side
+    head: Side
+    workload: Facts | None
+    slo: Text
+    goal: Share
+    rescored: bool = False
+    warmup: Text = None
+    pairs: list[ComparedPair]
+    gates: list[GateRow]
+    shown: list[Row]
+    output_lengths: list[LengthRow] = field(default_factory=list)
+    exact: Parting | None
+    differences: list[Difference]
+    refused: list[Refusal]
+    allowed_differences: list[Refusal]
+    notes: list[str]
+    warnings: list[Warned] = field(default_factory=list)
+    exit_code: Count = 0
+    text: str = ""
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every row: those of the gates, then those that decide nothing."""
+        return [*self.gates, *self.shown]
+
+    @property
+    def same_requests(self) -> bool:
+        """Whether both sides of every pair sent the same requests; else --allow-different let others pass."""
+        return all(each.field != "schedule" for each in (*self.refused, *self.allowed_differences))
+
+    def on(self, side: str) -> Side:
+        """The base or the head."""
+        return self.base if side == "base" else self.head
