@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -69,7 +69,7 @@ def names(kind: str) -> list[str]:
     """Sorted names of all plug-ins of a kind, with dashes, entry points included."""
     files = folder(KINDS[kind]).glob("*.py")
     own = {f.stem.replace("_", "-") for f in files if _is_member(f.stem)}
-    return sorted(own | {name for name, _ in _together(kind)} | set(_entry_points(kind)))
+    return sorted({*own, *_together(kind, KINDS[kind]), *_entry_points(kind)})
 
 
 def summary(kind: str, name: str) -> str:
@@ -77,7 +77,7 @@ def summary(kind: str, name: str) -> str:
     path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
     if path.exists():
         return _first_paragraph(_docstring(path))
-    listed = dict(_together(kind)).get(name)
+    listed = _together(kind, KINDS[kind]).get(name)
     if listed is not None:
         return _first_paragraph(listed)
     elsewhere = _source(kind, name)
@@ -109,22 +109,24 @@ def _is_member(stem: str) -> bool:
     return not stem.startswith("_") and stem != "builtin"
 
 
-def _together(kind: str) -> Iterator[tuple[str, str]]:
-    """Name and text of the plug-ins of a kind that share a file, without importing it."""
-    file = folder(KINDS[kind]) / "builtin.py"
+@cache
+def _together(kind: str, package: str) -> Mapping[str, str]:
+    """Text of the plug-ins of a kind that share a file by their names, without importing it."""
+    file = folder(package) / "builtin.py"
+    found = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            yield _dashed(node.name), ast.get_docstring(node) or ""
+            found[_dashed(node.name)] = ast.get_docstring(node) or ""
         elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ROWS":
             for row in getattr(node.value, "elts", ()):
                 given = {k.arg: str(k.value.value) for k in row.keywords if isinstance(k.value, ast.Constant)}
-                yield _of_row(given["name"]), inspect.cleandoc(given["about"])
-    for name, entry in _table(kind).items():
-        yield name, inspect.cleandoc(entry["about"])
+                found[_of_row(given["name"])] = inspect.cleandoc(given["about"])
+    return found | {name: inspect.cleandoc(entry["about"]) for name, entry in _table(kind, package).items()}
 
 
-def _table(kind: str) -> dict[str, Any]:
-    file = folder(KINDS[kind]) / f"{kind}.toml"
+@cache
+def _table(kind: str, package: str) -> Mapping[str, Any]:
+    file = folder(package) / f"{kind}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
@@ -178,7 +180,7 @@ def find(kind: str, name: str) -> Any:
         for attribute in vars(module).values():
             if _is_own(attribute, module) and _dashed(attribute.__name__) == dashed:
                 return attribute
-    if dashed in _table(kind):
+    if dashed in _table(kind, package):
         return importlib.import_module(f"{package}._rows").plugin(dashed)
     points = _entry_points(kind)
     if name in points:

@@ -142,7 +142,8 @@ def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacin
     figure = make_subplots(
         rows=len(heights), cols=1, shared_xaxes=shared, row_heights=list(heights), vertical_spacing=spacing
     )
-    return figure.update_layout(layout(height))
+    figure.layout.update(layout(height), overwrite=True)
+    return figure
 
 
 def layout(height: int) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def layout(height: int) -> dict[str, Any]:
 def done(figure: go.Figure, finding: str, notes: Iterable[str] = (), table: Table | None = None) -> go.Figure:
     """`figure` with its finding (one sentence), its notes, and the `table` for its points if it brings one."""
     own = {} if table is None else {"table": table}
-    figure.update_layout(meta={"finding": finding, "notes": [n for n in notes if n], **own})
+    figure.layout.meta = {"finding": finding, "notes": [n for n in notes if n], **own}
     return figure
 
 
@@ -172,10 +173,11 @@ def finding(values: Mapping[str, Iterable[str]]) -> str:
 
 
 def axes(figure: go.Figure, x: Mapping[str, Any], y: Mapping[str, Any], row: int | None = None) -> None:
-    """Give a panel its axes."""
+    """Give a panel its axes. (Set at once: plotly's update of an axis that is in a figure takes ten times as long.)"""
     where = {} if row is None else {"row": row, "col": 1}
-    figure.update_xaxes(x, **where)
-    figure.update_yaxes(y, **where)
+    for panels_axes, values in ((figure.select_xaxes(**where), x), (figure.select_yaxes(**where), y)):
+        for found in tuple(panels_axes):
+            figure.layout[found.plotly_name] = {**found.to_plotly_json(), **values}
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

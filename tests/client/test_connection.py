@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from backends.client.target import Limits
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
 async def request_of(reader: asyncio.StreamReader) -> bytes:

@@ -1,11 +1,9 @@
 """The table of numbers, as CSV and as Parquet: complete, with units, the same in both, harmless in a spreadsheet."""
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +13,6 @@ from harness.data.folder import Run
 from reports import _tables
 
 MakeRun = Callable[..., Run]
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def lines(text: str) -> list[dict[str, str]]:
@@ -23,17 +20,14 @@ def lines(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("case", ["good", "classes"])
-def test_table_golden(case: str, make_run: MakeRun) -> None:
+def test_table_golden(case: str, make_run: MakeRun, golden: Callable[[str, str], None]) -> None:
     """What spreadsheets and scripts read would change its names or its units without anybody noticing."""
     within = {"attainment": {"low": 0.91, "high": 0.97}, "metrics": {"ttft": {"mean": [0.11, 0.13]}}}
     run = make_run(60, within=within, tags=(None,) if case == "good" else ("chat", "code", None))
-    path = GOLDEN / f"{case}.csv.txt"
-    expected = path.read_text(encoding="utf-8") if path.exists() else ""
     text = registry.make("reports", "csv").render(run)
     actual = re.sub(r"\d+\.\d+", lambda n: f"{float(n[0]):.6g}", text)  # the last digits are those of a numpy
-    if expected != actual:
-        path.with_name(f"{path.name}.got").write_text(actual, encoding="utf-8")
-        pytest.fail("\n".join(difflib.unified_diff(expected.splitlines(), actual.splitlines(), lineterm="")))
+
+    golden(f"{case}.csv.txt", actual)
 
 
 def test_parquet_holds_what_csv_holds(make_run: MakeRun) -> None:

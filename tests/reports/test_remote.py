@@ -1,10 +1,8 @@
 """Runs against a remote server: the client that measured, its floor, and the server's own view in every form."""
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,6 @@ from reports.markdown import Markdown
 from reports.text import Text
 
 RemoteRun = Callable[..., Run]
-GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = '<script>alert(1)</script> <a href="https://evil.example/">x</a> \x1b[31m| `b`'
 
 
@@ -36,16 +33,6 @@ def floor_of(error_s: float) -> dict[str, Any]:
     return {name: {"p50_s": error_s / 4, "p99_s": error_s} for name in ("ttft", "itl", "tpot", "e2e")}
 
 
-def check_golden(name: str, actual: str) -> None:
-    """Compare with golden/<name>; a difference is printed and kept as <name>.got."""
-    path = GOLDEN / name
-    expected = path.read_text(encoding="utf-8") if path.exists() else ""
-    if expected != actual:
-        path.with_name(f"{name}.got").write_text(actual, encoding="utf-8")
-        difference = difflib.unified_diff(expected.splitlines(), actual.splitlines(), name, f"{name}.got", lineterm="")
-        pytest.fail("\n".join(difference))
-
-
 CASES: dict[str, dict[str, Any]] = {
     "remote": {},
     "remote-unresolved": {"slo": "ttft=0.144,p99:tpot=0.0201", "floor": floor_of(0.004), "server_ttft": 1.1},
@@ -55,11 +42,13 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", ["text", "markdown"])
-def test_summary_of_a_remote_run(form: str, case: str, remote_run: RemoteRun) -> None:
+def test_summary_of_a_remote_run(
+    form: str, case: str, remote_run: RemoteRun, golden: Callable[[str, str], None]
+) -> None:
     """What people read of a remote endpoint would change unnoticed."""
     given = Text(width=100) if form == "text" else Markdown()
 
-    check_golden(f"{case}.{form}.txt", given.render(concluded(remote_run(**CASES[case]))))
+    golden(f"{case}.{form}.txt", given.render(concluded(remote_run(**CASES[case]))))
 
 
 def test_the_page_shows_client_and_server(remote_run: RemoteRun) -> None:

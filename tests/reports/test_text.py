@@ -1,7 +1,6 @@
 """The summaries for a terminal, a pull request and a program."""
 
 import dataclasses
-import difflib
 import json
 import re
 from collections.abc import Callable
@@ -21,17 +20,6 @@ from reports.markdown import Markdown
 from reports.text import Text
 
 MakeRun = Callable[..., Run]
-GOLDEN = Path(__file__).parent / "golden"
-
-
-def check_golden(name: str, actual: str) -> None:
-    """Compare with golden/<name>; a difference is printed and kept as <name>.got."""
-    path = GOLDEN / name
-    expected = path.read_text(encoding="utf-8") if path.exists() else ""
-    if expected != actual:
-        path.with_name(f"{name}.got").write_text(actual, encoding="utf-8")
-        difference = difflib.unified_diff(expected.splitlines(), actual.splitlines(), name, f"{name}.got", lineterm="")
-        pytest.fail("\n".join(difference))
 
 
 def changed(run: Run, **parts: Any) -> Run:
@@ -57,7 +45,7 @@ def overloaded(run: Run) -> Run:
 
 @pytest.mark.parametrize("case", ["good", "missed", "invalid", "killed", "empty", "no-slo", "classes", "overloaded"])
 @pytest.mark.parametrize("form", ["text", "markdown"])
-def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
+def test_summary_golden(form: str, case: str, make_run: MakeRun, golden: Callable[[str, str], None]) -> None:
     """The summary that people read and paste would change without anybody noticing."""
     runs: dict[str, Callable[[], Run]] = {
         "good": make_run,
@@ -71,7 +59,7 @@ def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
     }
     given = registry.make("reports", form, **({"width": 100} if form == "text" else {}))
 
-    check_golden(f"{case}.{form}.txt", given.render(runs[case]()))
+    golden(f"{case}.{form}.txt", given.render(runs[case]()))
 
 
 def test_text_fits_and_is_plain(make_run: MakeRun) -> None:
