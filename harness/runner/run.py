@@ -184,7 +184,7 @@ def why(code: int, info: RunInfo, outcome: Outcome, fail_under: float | None) ->
         if shares is not None:
             between = f"between {shares[0]:.1%} and {shares[1]:.1%} of the requests met the SLO"
         return (
-            f"exit code {UNRESOLVED}: within the client's own error {between}, so {option} is not decided; measure with "
+            f"exit code {UNRESOLVED}: within the client's own error {between}, so {option} is undecided; measure with "
             "a quieter client, or choose another bound."
         )
     if info.verdict.overloaded:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 LATE_SHARE = 0.01
-"""Share of requests that may leave late (by more than `LATE_S`) without a warning: the p99 of lateness is then below it.
+"""Share of requests that may leave late (by more than `LATE_S`) without a warning: p99 of lateness is then below it.
 
 More is a warning and no more than that up to `TOO_LATE_SHARE`, because TTFT and E2E count from the scheduled time: a
 late client makes a system look slower, never faster, and by little while it is late by less than `TOO_LATE_S`.

@@ -55,9 +55,9 @@ def test_the_sentence_says_what_failed_and_what_is_allowed(table):
 def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, attainment, expected):
     """A night in which the server broke would read as a regression of its speed."""
     failed = round(100 * share)
-    told = failures(table(100, status=statuses(ok=100 - failed, error=failed)), overloaded=False)
+    result = failures(table(100, status=statuses(ok=100 - failed, error=failed)), overloaded=False)
     summary = {"attainment": attainment, "bounds": []}
-    info = RunInfo.of({"verdict": {"valid": valid, "overloaded": False}, "summary": summary}).change(failures=told)
+    info = RunInfo.of({"verdict": {"valid": valid, "overloaded": False}, "summary": summary}).change(failures=result)
     outcome = Outcome("finished", 100, 0, 0)
 
     assert expected == exit_code(info, outcome, 0.9)

@@ -34,7 +34,7 @@ def sent(traffic, record):
     return make
 
 
-def test_a_faithful_client_looks_faithful(sent):
+def test_a_faithful_client_has_no_finding(sent):
     """A good run would be suspected."""
     found = fidelity(*sent(), Law(2.0, exponential(2.0)))
 
@@ -135,10 +135,10 @@ def test_constant_arrivals_have_no_spread(record):
     assert found == pytest.approx(0.0, abs=0.02)
 
 
-@pytest.mark.parametrize(("span_s", "told"), [(9.5, False), (10.5, True)])
-def test_short_runs_have_no_index_of_dispersion(span_s, told):
+@pytest.mark.parametrize(("span_s", "expected"), [(9.5, False), (10.5, True)])
+def test_short_runs_have_no_index_of_dispersion(span_s, expected):
     """A variance of three counts would be printed with two digits."""
-    assert told == (dispersion(np.linspace(0, span_s, 50), 1.0) is not None)
+    assert expected == (dispersion(np.linspace(0, span_s, 50), 1.0) is not None)
 
 
 def test_dispersion_is_variance_by_mean_of_counts():
@@ -161,7 +161,7 @@ def test_distances_to_the_law_are_scipys(n, true_rate):
     assert p == pytest.approx(expected.pvalue, abs=0.03)
 
 
-def test_burstiness_is_told_of_the_schedule_and_of_the_sending(sent):
+def test_burstiness_is_reported_of_the_schedule_and_of_the_sending(sent):
     """A client that smooths bursts, or makes some, could not be told from a workload that is so."""
     schedule, rows = sent(late_s=lambda _, n: np.zeros(n))
     same = fidelity(schedule, rows, Law(2.0))
@@ -305,7 +305,7 @@ def test_a_closed_loop_has_no_requested_rate(record):
     assert found.line.startswith("sending: closed loop of 2 users, 1 req/s, ")
 
 
-def test_no_law_is_said_and_a_lost_one_is_not(judged):
+def test_no_law_is_stated_and_a_lost_one_is_not(judged):
     """A reader would ask in vain why there is no KS; and of a killed run a law would be denied that there was."""
     gaps_s = np.random.default_rng(0).exponential(0.5, 100)
 

@@ -110,9 +110,9 @@ def main() -> None:
     parser.add_argument("--systems", type=int, default=24)
     parser.add_argument("--budget", default="100s")
     parser.add_argument("--requests", type=int, default=20_000)
-    told = parser.parse_args()
-    numbers = range(told.first, told.first + told.systems)
-    found = [judged(number, told.budget, told.requests) for number in numbers]
+    arguments = parser.parse_args()
+    numbers = range(arguments.first, arguments.first + arguments.systems)
+    found = [judged(number, arguments.budget, arguments.requests) for number in numbers]
     for one in sorted(found, key=lambda one: (not one.gross, -one.off)):
         gross = "GROSS " if one.gross else ""
         print(f"{one.number:>4} {gross}{100 * one.off:.1f} points  {one.printed}  [{one.shares}]  {one.system}")

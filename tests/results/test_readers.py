@@ -17,10 +17,10 @@ READERS = registry.names("results")
 def test_a_reader_says_whose_files_it_reads_and_from_which_source(name):
     """`bench list results` would show a name that nobody can look up."""
     reader = registry.find("results", name)
-    told = inspect.getdoc(inspect.getmodule(reader)) or ""
+    result = inspect.getdoc(inspect.getmodule(reader)) or ""
 
-    assert told.startswith("Results of ")
-    assert "Source: " in told
+    assert result.startswith("Results of ")
+    assert "Source: " in result
     assert registry.make("results", name) == reader()
 
 

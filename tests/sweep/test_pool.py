@@ -45,7 +45,7 @@ def test_error_of_a_trial_comes_through_as_it_is() -> None:
         list(made.map(refused, [3]))
 
 
-def test_worker_that_is_killed_is_told() -> None:
+def test_worker_that_is_killed_is_reported() -> None:
     """A worker that ran out of memory would leave the command waiting for ever."""
     with pytest.raises(Crashed, match="fewer --workers"), pool.Processes(2) as made:
         list(made.map(killed, [1]))

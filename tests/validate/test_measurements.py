@@ -169,11 +169,11 @@ def test_what_is_wrong_with_a_file_is_one_sentence(
 ) -> None:
     """A mistyped column would end in a traceback, or in numbers of something else."""
     code = main(["validate", "--against", str(files(tmp_path, **changed))])
-    told = capsys.readouterr()
+    result = capsys.readouterr()
 
-    assert (2, "") == (code, told.out)
-    assert words in told.err
-    assert 1 == told.err.count("\n")
+    assert (2, "") == (code, result.out)
+    assert words in result.err
+    assert 1 == result.err.count("\n")
 
 
 def test_bounds_of_the_command_need_measured_requests(tmp_path: Path) -> None:
