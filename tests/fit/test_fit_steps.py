@@ -1,4 +1,4 @@
-"""`bench fit --steps`: constants come back, errors are told on rows that were not seen, and blind rows are refused."""
+"""`bench fit --steps`: constants come back, errors are those of rows that were held out, and blind rows are refused."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is said of a run against a remote server: where the client may be what was seen, and what decides nothing."""
+"""Warnings of a run against a remote server: what may be due to the client, and what remains undecided."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def floor_of(ttft_s: float) -> dict[str, Any]:
 
 
 def test_a_sound_run_has_nothing_to_say(remote_run: RemoteRun) -> None:
-    """Warnings that always come are read by nobody."""
+    """Warnings that always come are not read."""
     info = concluded(remote_run())
 
     assert few([w["code"] for w in info["warnings"]]) == []
@@ -90,7 +90,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("code", CASES)
 def test_what_may_be_the_client_is_reported(code: str, remote_run: RemoteRun) -> None:
-    """Somebody would buy a faster server because his client was slow."""
+    """A user would buy a faster server because the client was slow."""
     run = remote_run(**CASES[code])
     warning = next(w for w in concluded(run)["warnings"] if w["code"] == code)
 
@@ -112,7 +112,7 @@ NEAR: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("code", NEAR)
 def test_what_is_within_its_limit_is_not(code: str, remote_run: RemoteRun) -> None:
-    """Warnings that always come are read by nobody."""
+    """Warnings that always come are not read."""
     assert code not in codes(remote_run(**NEAR[code]))
 
 
@@ -272,7 +272,7 @@ def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
 
 
 def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: RemoteRun) -> None:
-    """A server that died would be said to lie about what it had done."""
+    """The metrics of a server that died would be called wrong."""
     run = remote_run(server_requests=2)
     gone = server_metrics_table([(17.0, "up", 'instance="127.0.0.1:8000"', 0.0)])
     run = dataclasses.replace(run, server_metrics=pa.concat_tables([run.server_metrics, gone]))
@@ -340,7 +340,7 @@ def test_without_facts_of_the_host_the_cores_of_this_machine_count(
 
 
 def test_answers_that_were_not_streamed_blame_no_proxy(remote_run: RemoteRun) -> None:
-    """Whoever gave stream=false would be sent to look for a proxy between him and the server."""
+    """A user of stream=false would look for a proxy before the server."""
     ask = {"token_s": lambda r: [r.token_s[-1]], "token_n": [20]}
     wire = {"first_event_s": lambda e: e.first_event_s - 1.0, "first_content_s": lambda e: e.first_content_s + 1.0}
     info = concluded(remote_run(ask=ask, wire=wire, server_ttft=0.2, backend={**BACKEND, "stream": False}))
@@ -420,7 +420,7 @@ def test_a_mean_output_of_99_percent_is_enough(remote_run: RemoteRun) -> None:
 def test_lengths_by_the_server_are_valid_and_labelled(
     backend: dict[str, Any], valid: bool, remote_run: RemoteRun
 ) -> None:
-    """A provider that ends answers where it likes could not be measured at all, or nobody would know."""
+    """A provider that ends answers where it likes could not be measured, or only without a warning."""
     found = lengths_check(remote_run, **SHORT, backend=backend)
 
     assert (valid, "warning" if valid else "failed") == (found["verdict"]["valid"], found["state"])

@@ -1,4 +1,4 @@
-"""Whether the client kept its promise, told in figures."""
+"""How closely the client followed its schedule, in figures."""
 
 import json
 
@@ -98,7 +98,7 @@ def test_gaps_below_the_resolution_of_time_do_not_accuse_a_correct_schedule(judg
 
 
 def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
-    """Requests in bunches of three would pass, because gaps below a microsecond are not told apart."""
+    """Requests in bunches of three would pass, because gaps below a microsecond are not distinguished."""
     gaps_s = np.random.default_rng(0).exponential(1.5, 3000)
     gaps_s[np.arange(3000) % 3 > 0] = 0.0
     found = judged(gaps_s, Law(2.0, exponential(2.0)))
@@ -107,7 +107,7 @@ def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
 
 
 def test_the_gap_law_judges_what_was_drawn_and_not_how_late_it_was_sent(sent):
-    """A client that is late would be told that its Poisson process is none: lateness is told on its own."""
+    """A client that is late would be refused as no Poisson process: lateness is reported by itself."""
     law = Law(2.0, exponential(2.0))
     in_time, late = (fidelity(*sent(late_s=late_s), law) for late_s in (lambda _, n: np.zeros(n), _clumps))
 
@@ -162,7 +162,7 @@ def test_distances_to_the_law_are_scipys(n, true_rate):
 
 
 def test_burstiness_is_reported_of_the_schedule_and_of_the_sending(sent):
-    """A client that smooths bursts, or makes some, could not be told from a workload that is so."""
+    """A client that smooths bursts, or makes some, could not be distinguished from a workload that is so."""
     schedule, rows = sent(late_s=lambda _, n: np.zeros(n))
     same = fidelity(schedule, rows, Law(2.0))
     late = fidelity(*sent(late_s=_clumps), Law(2.0))
@@ -296,7 +296,7 @@ def test_follow_ups_are_counted_apart(record):
 
 
 def test_a_closed_loop_has_no_requested_rate(record):
-    """The highest possible rate of its users would be told as asked, and the loop accused of missing it."""
+    """The highest possible rate of its users would be reported as requested, and the loop blamed for missing it."""
     rows = to_table([record(i, scheduled_s=float(i), sent_s=float(i)) for i in range(8)])
     found = fidelity(follow_up_schedule(False), rows, Law(640.0))
 
@@ -371,7 +371,7 @@ def test_the_line_says_it_all():
 
 
 def test_requests_at_one_instant_have_no_rate_and_say_so(record):
-    """A list of requests that all wait from the start would be told as 'rate - of 0 req/s'."""
+    """A list of requests that all wait from the start would be reported as 'rate - of 0 req/s'."""
     rows = to_table([record(i, scheduled_s=0.0, sent_s=0.0, tokens=[0.1]) for i in range(7)])
     found = fidelity(schedule_of(np.zeros(7)), rows, Law(0.0))
 

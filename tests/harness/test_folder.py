@@ -197,7 +197,7 @@ def test_a_kill_between_any_two_steps_of_finishing_loses_nothing(tmp_path, recor
 
 
 def test_nothing_half_written_stands_in_the_place_of_a_file(tmp_path, record, monkeypatch):
-    """A full disk would leave half a Parquet file that looks like a result."""
+    """A full disk would leave half a Parquet file that could pass for a result."""
     folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
 

@@ -19,7 +19,7 @@ SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo":
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """`carried_out(**options)`: the run read back from its folder."""
+    """`executed(**options)`: the run read back from its folder."""
 
     def make(**options):
         spec = run_spec(Given({**SIM, "requests": 300, **{k.replace("_", "-"): v for k, v in options.items()}}))

@@ -183,7 +183,7 @@ def test_a_run_without_one_good_answer_is_not_valid(run):
 
 
 def test_good_answers_before_the_cut_alone_are_not_valid(run):
-    """A server that broke after its warm-up would be told of as one that never answered, or pass."""
+    """A server that broke after its warm-up would be reported as one that never answered, or pass."""
     rows, schedule = run(status=lambda i: "ok" if i < 50 else "error")
     found = judge(rows, schedule, cut=warmup.find(rows, "50"))
 
@@ -223,7 +223,7 @@ def test_a_growing_queue_is_overload_only_where_the_slo_is_missed(record, met, e
 
 
 def test_a_start_of_all_at_once_is_no_queue_that_grew_in_no_time(record):
-    """'60 requests in 0 s' would be told as a rate."""
+    """'60 requests in 0 s' would be reported as a rate."""
     rows = to_table([record(i, scheduled_s=0.0, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(60)])
     found = judge(rows)
 

@@ -1,4 +1,4 @@
-"""Is what `bench capacity` prints right on systems that nobody chose? Draws them, searches them, looks with long runs.
+"""Is what `bench capacity` prints right on systems drawn at random? Draws them, searches them, checks with long runs.
 
 Models, GPUs, layouts, policies, workloads, arrivals and objectives are drawn from a seeded generator. Each is searched
 with the default settings; runs of 20,000 requests then tell attainment at both ends of what was printed (the interval,

@@ -194,7 +194,7 @@ def line(case: Case, result: Result) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit that a client of ours keeps in one of its cases, in the unit that is printed."""
+    """A limit that a client of bench meets in one of its cases, in the unit that is printed."""
 
     what: str
     streams: int

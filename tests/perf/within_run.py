@@ -27,7 +27,7 @@ MEASURED = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run measured, in the order of `ASKED`, its intervals or None, and its marks."""
+    """What a run measured, in the order of `MEASURED`, its intervals or None, and its marks."""
 
     values: tuple[float, ...]
     intervals: tuple[tuple[float, float] | None, ...]

@@ -189,7 +189,7 @@ class _Measured:
     clients: float
     ttft_ms: float
     tpot_ms: float
-    shape: Shape | None = None  # at the precision of this row, where it is told
+    shape: Shape | None = None  # at the precision of this row, where it is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ START: Mapping[str, float] = {
 """Where the search for the constants begins: round numbers."""
 UPPER: Mapping[str, float] = {"memory_share": 1.0, "flops_share": 1.0}
 ITL_WEIGHT = 4.0
-"""Of an error of ITL beside one of TTFT, in the fit: it is the mean of a hundred times as many intervals, and is asked
-to be within 3 % where TTFT is asked to be within 12 %."""
+"""Of an error of ITL beside one of TTFT, in the fit: it is the mean of a hundred times as many intervals, and must
+be within 3 % where TTFT must be within 12 %."""
 _RUN = re.compile(
     r"(?P<model>[a-z]+)_(?P<trace>[a-z]+)_(?P<rate>\d+)_validation_(?:(?P<dp>\d+)DP)?(?P<tp>\d+)TP(?:_(?P<shard>\d+))?"
 )

@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 from harness.experiments.validate.simulated import Floats, Traffic
 
 FEWEST = 5
-"""Tokens of an answer whose span is worth a row: of shorter ones the waiting for the first step decides."""
+"""Tokens of an answer whose span gives a row: of shorter ones the waiting for the first step decides."""
 MOMENTS = 60
 """Points of time at which the others are looked at, per answer."""
 

@@ -33,7 +33,7 @@ def made(name: str) -> apex_h100.Run:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files as the public ones are, of runs with known constants, one of a model that nobody knows."""
+    """Files as the public ones are, of runs with known constants, one of an unknown model."""
     data = tmp_path_factory.mktemp("data")
     profiles = data / "profiles"
     profiles.mkdir()

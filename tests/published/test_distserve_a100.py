@@ -61,7 +61,7 @@ def test_memory_is_found_that_holds_as_much(tmp_path: Path) -> None:
 
 
 def table(rows: list[tuple[str, str, float, requests_fit.Seen]]) -> pa.Table:
-    """A file of measurements: name, system, rate and times of each run; no shape is told."""
+    """A file of measurements: name, system, rate and times of each run; no shape is stated."""
     parts = []
     for name, system, rate_rps, one in rows:
         count = len(one.ttft_s)

@@ -51,7 +51,7 @@ def changed(tmp_path):
 
 @pytest.mark.parametrize(("name", "words"), ROUND_TRIPS.items())
 def test_the_rows_give_the_aggregates_that_the_tool_wrote(foreign, name, words):
-    """A number would change by being carried over from another tool."""
+    """A number would change on its way from another tool."""
     run = foreign(name)
     quantiles = ["p50"] if name == "guidellm.json" else ["p50", "p90", "p99"]  # guidellm does not interpolate
     for word in words:
@@ -78,7 +78,7 @@ def test_every_request_is_there_the_failed_ones_too(foreign, name):
 
 
 def test_goodput_of_vllm_is_found_again(foreign):
-    """The SLO that a user knows from vLLM would score differently here, for a reason nobody could name."""
+    """The SLO that a user knows from vLLM would score differently here, for no visible reason."""
     run = foreign("vllm-detailed.json")
     scored = slo.score(run.requests, slo.parse("ttft=40ms,tpot=6ms"))
     good = run.info.aggregates["goodput_rps"] * run.info.aggregates["duration_s"]
@@ -117,7 +117,7 @@ def test_what_a_file_cannot_tell_is_stated_and_has_no_value(foreign, name, expec
 
 
 def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_path):
-    """A closed loop has such times in its file too; TTFT would count from a time that nobody set."""
+    """A closed loop has such times in its file too; TTFT would count from a time that was never set."""
 
     def streams(value):
         value["benchmarks"][0]["config"]["strategy"] = {"type_": "concurrent", "streams": 4}
@@ -221,7 +221,7 @@ def test_runs_appended_to_one_file_are_several(tmp_path, foreign):
 
 
 def test_tokens_that_share_an_event_are_reported_as_missing(changed):
-    """With speculation vLLM writes fewer gaps than tokens; which event carried how many is not in the file."""
+    """With speculation vLLM writes fewer gaps than tokens; which event held how many is not in the file."""
 
     def shared(value):
         value["output_lens"] = [2 * n for n in value["output_lens"]]
@@ -266,7 +266,7 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, message):
 )
 def test_a_damaged_file_ends_in_a_sentence(changed, change):
     """A field of the wrong kind would end in a traceback."""
-    with pytest.raises(UsageError, match="looks like results of vllm"):
+    with pytest.raises(UsageError, match="has the form of results of vllm"):
         imports.open(changed("vllm-detailed.json", change))
 
 

@@ -62,7 +62,7 @@ def test_server_of_the_workers_is_deaf_to_ctrl_c() -> None:
 
 
 def test_ctrl_c_does_not_tear_the_start_of_a_worker() -> None:
-    """A worker that nobody knows of would end in a traceback, long after the command."""
+    """A worker that is not reported would end in a traceback, long after the command."""
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         started(done)

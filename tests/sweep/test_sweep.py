@@ -207,7 +207,7 @@ def test_rescored_percentile_fails_the_curve(sweep: Sweep) -> None:
 
 
 def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path: Path) -> None:
-    """One seed of which too many requests failed would leave the mean of the others, which looks good."""
+    """One seed of which too many requests failed would leave the mean of the others, which is good."""
     requested = ("--rate", "1", "--requests", "100", "--seeds", "2", "--slo", "p99:ttft=9", "--fail-under", "0.9")
     sweep(*requested)
     file = tmp_path / "sweep" / "points" / "rate=1" / "seed-1" / "run.json"
@@ -244,7 +244,7 @@ def test_a_growing_queue_is_no_overload_where_the_slo_is_met(sweep: Sweep) -> No
 
 
 def test_no_attainment_falls_where_there_are_bounds_on_percentiles_alone(sweep: Sweep) -> None:
-    """'Attainment there falls further' was said of points without an attainment."""
+    """'Attainment there falls further' was printed for points without an attainment."""
     heavy = ("--rate", "40", "--requests", "200", "--seeds", "1", "--warmup", "none")
     info = sweep(*heavy, "--slo", "p99:ttft=1")
 
@@ -300,7 +300,7 @@ def test_csv_and_markdown_tell_the_same_points(sweep: Sweep, tmp_path: Path) -> 
 
 
 def test_csv_tells_the_requests_that_are_swept(sweep: Sweep, tmp_path: Path) -> None:
-    """The axis of a plot would be the number of measured requests instead of the one that was asked for."""
+    """The axis of a plot would be the number of measured requests instead of the requested one."""
     sweep("--rate", "2", "--seeds", "1", "--over", "requests=60,120")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "sweep" / "sweep.csv").read_text())))
 
@@ -378,7 +378,7 @@ def test_skewed_intervals_are_reported(sweep: Sweep) -> None:
 
 
 def test_what_runs_warn_of_is_shown_once(sweep: Sweep) -> None:
-    """A caution of a run would be seen by nobody who looks at the curve alone."""
+    """A warning of a run would be missed by a reader of the curve alone."""
     info = sweep("--rate", "1,2", "--requests", "40", "--seeds", "1")
     result = [
         warning for warning in info["warnings"] if warning.startswith("few-requests in 2 of 2 runs, first in points/")
@@ -410,7 +410,7 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "slo-scale=0,1"), "a number above 0, got '0'"),
         (("--over", "slo-scale=1x"), "a number above 0, got '1x'"),
         (("--over", "slo=ttft=0.1|xtft=1"), "Did you mean 'ttft'?"),
-        (("--over", "slo=ttft=0.1|ttft@nobody=1"), "no request to send is of class 'nobody'"),
+        (("--over", "slo=ttft=0.1|ttft@absent=1"), "no request to send is of class 'absent'"),
         (("--rate", "1,2", "--workload", "long-tail", "--fail-under", "0.9"), "--fail-under needs an SLO"),
         (("--rate", "1,2", "--over", "rate=3,4"), "rate is swept over twice"),
         (("--rate", "1,0"), "--rate must be a number of requests per second above 0"),
@@ -428,4 +428,4 @@ def test_wrong_usage_is_one_sentence(
 ) -> None:
     """The user would meet a traceback, or hours of the wrong runs."""
     assert message in refused(*arguments)
-    assert not (tmp_path / "sweep").exists()  # told before the first run
+    assert not (tmp_path / "sweep").exists()  # reported before the first run

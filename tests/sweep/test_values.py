@@ -24,7 +24,7 @@ from harness.experiments.sweep.axes import valued, values
     ],
 )
 def test_list_means_what_it_says(text: str, wanted: tuple[str, ...]) -> None:
-    """A curve would have other points than those that were asked for, or miss its last one."""
+    """A curve would have other points than the requested ones, or miss its last one."""
     assert wanted == values(text, "--rate")
 
 
@@ -44,7 +44,7 @@ def test_list_means_what_it_says(text: str, wanted: tuple[str, ...]) -> None:
     ],
 )
 def test_doubtful_list_is_refused(text: str, message: str) -> None:
-    """A typing error would become hours of runs that nobody wanted."""
+    """A typing error would become hours of unwanted runs."""
     with pytest.raises(UsageError, match=r"^--over x: ") as error:
         values(text, "--over x")
 

@@ -1,4 +1,4 @@
-"""`bench validate --against`: pairs, errors, targets, and how they are told."""
+"""`bench validate --against`: pairs, errors, targets, and how they are shown."""
 
 import dataclasses
 import math

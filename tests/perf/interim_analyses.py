@@ -1,6 +1,6 @@
 """How `--pairs auto` ends: after 3, 5, 7 or 10 pairs, how often wrongly, and beside the table it was taken from.
 
-    python tests/perf/pair_looks.py [--draws 4000]
+    python tests/perf/interim_analyses.py [--draws 4000]
 
 Losses of a pair are normal; the noise of a run is its standard deviation, of which a pair has sqrt(2) and, from the
 jitter of the server, 0.16 % more. The verdict is that of `harness.stats.paired`, at the alpha of each look.
