@@ -1,4 +1,4 @@
-"""Whether a file can be written, asked before the work that is to fill it, and how it gets there whole."""
+"""Whether a file can be written, checked before the work that fills it, and how it is written whole."""
 
 import errno
 import os

@@ -130,9 +130,9 @@ def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:
 
 
 def missing(table: pa.Table) -> frozenset[str]:
-    """Names of the columns and metrics that the table cannot tell; none of a run of ours."""
-    told = (table.schema.metadata or {}).get(_KEY, b"").decode()
-    return frozenset(told.split(",")) if told else frozenset()
+    """Names of the columns and metrics that the table does not have; none for a run of bench."""
+    names = (table.schema.metadata or {}).get(_KEY, b"").decode()
+    return frozenset(names.split(",")) if names else frozenset()
 
 
 def check_bounds(table: pa.Table, names: Iterable[str]) -> None:

@@ -84,7 +84,7 @@ def test_each_check_can_fail(conclusion, check, change):
 
     assert check in failed
     assert failed[check].remedy
-    assert failed[check].said in " ".join(found.verdict.reasons)
+    assert failed[check].text in " ".join(found.verdict.reasons)
     assert f"Remedy: {failed[check].remedy}." in " ".join(found.verdict.reasons)
     assert (3 if check == "answers" else 4) == exit_code(found, Outcome("finished", N, 0, 0), None)
     assert not found.verdict.valid
@@ -128,13 +128,13 @@ def test_a_simulator_is_never_late(conclusion):
 def test_the_floor_of_the_client_is_among_the_checks(remote_run):
     """A bound nearer than the client's own error would look as sure as any other."""
     run = remote_run(slo="ttft=0.1491,tpot=0.1")
-    told = conclude(run, parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
+    result = conclude(run, parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
     near = conclude(
         dataclasses.replace(run, info=run.info.change(floor=Floor(ttft=FloorError(0.01, 0.05)))),
         parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0),
     )  # fmt: skip
-    floors = [next(c for c in found.checks if c.check == "client-floor") for found in (told, near)]
+    floors = [next(c for c in found.checks if c.check == "client-floor") for found in (result, near)]
 
     assert ["ok", "warning"] == [floor.state for floor in floors]
-    assert "p99 ttft 0.09 ms" in floors[0].said
+    assert "p99 ttft 0.09 ms" in floors[0].text
     assert floors[1].remedy

@@ -45,8 +45,8 @@ def main() -> None:
     rng = np.random.default_rng(0)
     print("false alarms a year: 1 run / 2 runs / 2 runs with MAD; 10% step found in 7 runs: 2 runs / with MAD\n")
     print(f"{'sd':>4}  {'ours':32}  specification")
-    for sd, told in TABLE.items():
-        print(f"{sd:4.0%}  {row(rng, sd, years):32}  {told}", flush=True)
+    for sd, result in TABLE.items():
+        print(f"{sd:4.0%}  {row(rng, sd, years):32}  {result}", flush=True)
     begun_s = time.perf_counter()
     pieces((100 + rng.standard_normal(LONGEST)).tolist())
     print(f"\nstep fit of {LONGEST} runs: {time.perf_counter() - begun_s:.2f} s")

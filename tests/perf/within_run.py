@@ -22,12 +22,12 @@ from harness.stats.within_run import within
 from harness.validity import overload, warmup
 
 SLO = "ttft=0.25,tpot=0.1"
-ASKED = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")
+MEASURED = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run measured, in the order of `ASKED`, its intervals or None, and its marks."""
+    """What a run measured, in the order of `MEASURED`, its intervals or None, and its marks."""
 
     values: tuple[float, ...]
     intervals: tuple[tuple[float, float] | None, ...]
@@ -50,16 +50,16 @@ def look(spec: RunSpec) -> Seen:
     cut = warmup.find(table, "mser5")
     measured = kept(table, cut)
     grown = overload.overload(table, after_s=cut.at_s) is not None
-    told = within(measured, slo.parse(SLO), overloaded=grown)
+    result = within(measured, slo.parse(SLO), overloaded=grown)
     ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], kept) for name in ("ttft", "tpot"))
     values = [slo.score(measured, slo.parse(SLO)).attainment]
     for of in (ttft_s, tpot_s):
         values += [float(np.nanmean(of)), float(np.nanquantile(of, 0.99))]
-    share = told["attainment"]
+    share = result["attainment"]
     found = [None if share is None else (share["low"], share["high"])]
     for name in ("ttft", "tpot"):
-        found += [told["metrics"].get(name, {}).get(word) for word in ("mean", "p99")]
-    return Seen(tuple(values), tuple(found), told["why_not"] is None, told["alike"] or 0.0, grown)
+        found += [result["metrics"].get(name, {}).get(word) for word in ("mean", "p99")]
+    return Seen(tuple(values), tuple(found), result["why_not"] is None, result["alike"] or 0.0, grown)
 
 
 def covered(seen: Iterable[Seen], truth: tuple[float, ...]) -> list[str]:
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--arrivals", default="poisson")
     given = parser.parse_args()
     workers = pool.of()
-    heads = ("rate", "lag-1 of TTFT", "overloaded", "with intervals", *ASKED)
+    heads = ("rate", "lag-1 of TTFT", "overloaded", "with intervals", *MEASURED)
     print("  ".join(heads))
     for rate_rps in map(float, given.rates.split(",")):
         long = [spec_of(rate_rps, 10_000 + i, 10 * given.requests, given.arrivals) for i in range(given.long)]

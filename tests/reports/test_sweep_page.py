@@ -263,7 +263,7 @@ def test_run_without_an_slo_does_not_reach_the_goal(make_run: Callable[..., Any]
     sheet = pages.together([], runs, tmp_path)
 
     assert "GOAL MISSED" == sheet.mark
-    assert "SLO asked ttft=0.01" in sheet.findings[0].text
+    assert "SLO requested ttft=0.01" in sheet.findings[0].text
     assert any("1 of 2 runs had no SLO" in message for message in (warning.message for warning in sheet.warnings))
 
 

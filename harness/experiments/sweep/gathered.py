@@ -18,7 +18,7 @@ ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "fail-under"
 """Options that may differ without making another system or another rate of it."""
 
 SLO = "slo"
-OWN_SLO = "SLO asked"
+OWN_SLO = "SLO requested"
 """The SLO as an axis: these runs are not the same ones scored again."""
 
 MOST_DIGITS = 4

@@ -74,7 +74,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`good` of `of` requests kept the bounds, in `duration_s`; `of` is None where the tool prints no attainment.
+    """`good` of `of` requests met the bounds, in `duration_s`; `of` is None where the tool prints no attainment.
 
     `more` are further results under the tool's own names.
     """

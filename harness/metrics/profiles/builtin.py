@@ -36,7 +36,7 @@ def later_tokens(events: Events) -> Floats:
 
 
 def between_events(events: Events) -> Floats:
-    """All but the first; 0 of one event, because nobody knows the time between its tokens."""
+    """All but the first; 0 of one event, because the time between its tokens is unknown."""
     return np.where(events.events < 2, 0.0, events.tokens - 1)
 
 
@@ -254,7 +254,7 @@ ROWS: tuple[Definition, ...] = (
             ("needs a tokenizer: by default it counts tokens itself; here they are the server's "
              "(use_server_output_tokens)"),
             "repeats the time of a chunk for each of its tokens: gaps of zero inside chunks are part of its ITL",
-            "its E2E ends after its own work on the answer, which nobody stores: the last token stands for it",
+            "its E2E ends after its own work on the answer, which is not stored: the last token stands for it",
         ),
     ),
     Definition(

@@ -1,6 +1,6 @@
 """How `--pairs auto` ends: after 3, 5, 7 or 10 pairs, how often wrongly, and beside the table it was taken from.
 
-    python tests/perf/pair_looks.py [--draws 4000]
+    python tests/perf/interim_analyses.py [--draws 4000]
 
 Losses of a pair are normal; the noise of a run is its standard deviation, of which a pair has sqrt(2) and, from the
 jitter of the server, 0.16 % more. The verdict is that of `harness.stats.paired`, at the alpha of each look.
@@ -53,11 +53,11 @@ def main() -> None:
     rng = np.random.default_rng(0)
     print(f"{draws:,} comparisons a cell; ours, and in brackets the table of the specification, in %\n")
     print("noise   no loss: regressed / open, pairs     loss 3%: regressed   loss 5%: regressed / equivalent, pairs")
-    for noise, told in TABLE.items():
+    for noise, result in TABLE.items():
         (a, a_pairs), (b, _), (c, c_pairs) = (cell(rng, noise, loss, draws) for loss in LOSSES)
-        none = f"{a['regressed']:.2g} / {a['inconclusive']:.2g}, {a_pairs:.1f} ({told[0]})"
-        five = f"{c['regressed']:.3g} / {c['equivalent']:.2g}, {c_pairs:.1f} ({told[2]})"
-        print(f"{noise:5.1%}   {none:36} {b['regressed']:5.3g} ({told[1]})         {five}", flush=True)
+        none = f"{a['regressed']:.2g} / {a['inconclusive']:.2g}, {a_pairs:.1f} ({result[0]})"
+        five = f"{c['regressed']:.3g} / {c['equivalent']:.2g}, {c_pairs:.1f} ({result[2]})"
+        print(f"{noise:5.1%}   {none:36} {b['regressed']:5.3g} ({result[1]})         {five}", flush=True)
 
 
 if __name__ == "__main__":
