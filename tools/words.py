@@ -44,6 +44,8 @@ class Words:
         rows = table["word"]
         assert isinstance(rows, list)
         self._rows = [(re.compile(rf"\b(?:{'|'.join(row['words'])})\b", re.IGNORECASE), row["write"]) for row in rows]
+        self._any = re.compile("|".join(word for row in rows for word in row["words"]), re.IGNORECASE)
+        self._of_names: dict[str, list[tuple[int, str, str]]] = {}
         public = table["public"]
         assert isinstance(public, list)
         self._public = {str(name) for name in public}
@@ -51,6 +53,8 @@ class Words:
 
     def of_text(self, text: str) -> Iterator[tuple[int, str, str]]:
         """(offset, word, what to write) in prose."""
+        if self._any.search(text) is None:
+            return
         for pattern, write in self._rows:
             for match in pattern.finditer(text):
                 if not text.startswith(self._prefixes, match.start()):
@@ -58,10 +62,10 @@ class Words:
 
     def of_name(self, name: str) -> Iterator[tuple[int, str, str]]:
         """The same in an identifier: `was_told` and `ToldOf` hold the word `told`."""
-        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ")
-        yield from self.of_text(spaced)
-        if "_" in name:
-            yield from self.of_text(name.strip("_"))
+        if name not in self._of_names:
+            spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ")
+            self._of_names[name] = [*self.of_text(spaced), *(self.of_text(name.strip("_")) if "_" in name else ())]
+        yield from self._of_names[name]
 
     def of_python(self, text: str) -> Iterator[tuple[int, str, str]]:
         """(line, word, what to write) in names, strings and comments; a string that is a public key is none."""

@@ -35,6 +35,11 @@ def test_a_word_is_found_wherever_it_stands(table, line):
     assert [1] == sorted({line_number for line_number, _, _ in table.of_python(f"{line}\n")})
 
 
+def test_the_project_has_none_of_the_words():
+    """A private vocabulary would grow again, and outsiders could not read the code."""
+    assert [] == sorted({f"{place.file}:{place.line}: {place.word}" for place in words.places(words.tracked([]))})
+
+
 @pytest.mark.parametrize("line", ["x['told']", "x = '--workload deck-orca'", "stolid = 'a toldo'", "kept = the_slo"])
 def test_public_keys_and_other_words_are_none(table, line):
     """Files of yesterday could not be read, or plain English could not be written."""
