@@ -44,7 +44,9 @@ class Words:
         rows = table["word"]
         assert isinstance(rows, list)
         self._rows = [(re.compile(rf"\b(?:{'|'.join(row['words'])})\b", re.IGNORECASE), row["write"]) for row in rows]
-        self._any = re.compile(rf"\b(?:{'|'.join(word for row in rows for word in row['words'])})\b", re.IGNORECASE)
+        self._any = re.compile(
+            rf"(?<![a-z])(?:{'|'.join(word for row in rows for word in row['words'])})(?![a-z])", re.IGNORECASE
+        )
         self._of_names: dict[str, list[tuple[int, str, str]]] = {}
         public = table["public"]
         assert isinstance(public, list)
@@ -69,7 +71,8 @@ class Words:
 
     def of_python(self, text: str) -> Iterator[tuple[int, str, str]]:
         """(line, word, what to write) in names, strings and comments; a string that is a public key is none."""
-        if self._any.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).replace("_", " ")) is None:
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text)
+        if not self._any.search(spaced) and not self._any.search(spaced.replace("_", " ")):
             return
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME and not ("_" in token.string and token.string in self._public):
