@@ -728,7 +728,7 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
-class Caution:
+class RunWarning:
     """Something a reader of the result must know, with a remedy."""
 
     code: str

@@ -4,7 +4,7 @@
     ├── UsageError             exit 2   the command line, a spec, a configuration or an input file is wrong
     ├── BackendError           exit 3   the system under test, or the model it needs, failed
     ├── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
-    ├── Crashed                exit 70  a process of ours broke, or was killed for want of memory
+    ├── Crashed                exit 70  a process of bench crashed, or was killed for lack of memory
     └── Interrupted            exit 130 Ctrl-C ended the command before its report; what was measured stays
 
 Any other exception is a bug, or exhausted memory: exit 70, and a file with the traceback.
@@ -52,7 +52,7 @@ class NotValid(BenchError):
 
 
 class Crashed(BenchError):
-    """A process of ours broke or was killed. `of` adds the traceback of that process, where it left one."""
+    """A process of bench crashed or was killed. `of` adds the traceback of that process, where it left one."""
 
     exit_code = CRASHED
 

@@ -1,6 +1,6 @@
-"""Messages between two processes of ours: a length of 4 bytes, then a pickle.
+"""Messages between two processes of bench: a length of 4 bytes, then a pickle.
 
-Both ends are our own processes, connected by a socket pair that nobody else can reach.
+Unpickling is safe here: the two processes are connected by a socket pair that no other process can reach.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ async def receive(reader: asyncio.StreamReader) -> object:
 
 
 class Inbox:
-    """Messages from a blocking socket: all that are here, or (if told to wait) at least one."""
+    """Messages from a blocking socket: all that have arrived, or with `wait` at least one."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -108,7 +108,7 @@ class Outbox:
             sent = self._sock.send(self._waiting[0])
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:  # the other side is gone: nobody to tell
+        except OSError:  # the other side is gone
             self.broken = True
             self._waiting.clear()
             return

@@ -98,7 +98,7 @@ def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
 
 
 def ignored() -> None:
-    """For a process of ours that another one ends: Ctrl-C and SIGTERM may reach the whole group, but one decides."""
+    """Ignore Ctrl-C and SIGTERM in a child process: they may reach the whole group, but the parent decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -106,7 +106,7 @@ def ignored() -> None:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run`, in which SIGTERM cancels the task as Ctrl-C does; raises Terminated then.
 
-    An exception of a task that nobody waits for goes to `threading.excepthook`, as that of a thread does.
+    An exception of a task that is never awaited goes to `threading.excepthook`, as that of a thread does.
     """
     import asyncio  # heavy
 

@@ -167,7 +167,7 @@ def checks(info: RunInfo) -> tuple[Checked, ...]:
     """The checks of a run, in the order of reading."""
     found = []
     for check in info.checks or ():
-        texts = (check.check, check.state, check.said, check.remedy)
+        texts = (check.check, check.state, check.text, check.remedy)
         name, state, seen, remedy = (clean(text or "", 600) for text in texts)
         found.append(Checked(name, "not checked" if state == "unknown" else state, seen, remedy, state == "failed"))
     return tuple(found)

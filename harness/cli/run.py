@@ -74,7 +74,9 @@ def command(
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
     report = None if no_html else compose.write_run_page
-    result = execute(spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
+    result = execute(
+        spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, lower_priority=True, say=say
+    )
     _terminal.show("json" if as_json else "text", result.run)
     result.outcome.check()
     if result.outcome.error is not None:

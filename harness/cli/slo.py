@@ -11,7 +11,7 @@ from harness.options import OBJECTIVES
 from harness.values import share
 
 if TYPE_CHECKING:
-    from harness.api import Caution
+    from harness.api import RunWarning
     from harness.experiments.rescore.options import RescoreOptions
 
 VARIATION, BREAKDOWN = "Variation of bounds", "Groups and definitions"
@@ -94,7 +94,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     return int(info["exit_code"])
 
 
-def _loose(query: RescoreOptions) -> list[Caution]:
+def _loose(query: RescoreOptions) -> list[RunWarning]:
     """Warnings on bounds that look like milliseconds instead of seconds."""
     from harness.api import Slo
     from harness.validity.warnings import loose

@@ -141,37 +141,37 @@ class Floor(Part, frozen=True, kw_only=True):
         return found or FloorError()
 
 
-_Told: TypeAlias = Number | UnsetType | None
+_Optional: TypeAlias = Number | UnsetType | None
 
 
 class Sender(Part, frozen=True, kw_only=True):
-    """What a process that sent requests says of itself; UNSET what its platform does not tell."""
+    """What a sending process reports of itself; UNSET what its platform does not report."""
 
-    sender: _Told = UNSET
-    sent: _Told = UNSET
+    sender: _Optional = UNSET
+    sent: _Optional = UNSET
     loop: Text | UnsetType = UNSET
-    cpu_s: _Told = UNSET
-    cpu_share: _Told = UNSET
-    cpu_share_max: _Told = UNSET
-    run_wait_share: _Told = UNSET
-    stall_max_s: _Told = UNSET
-    gc_max_s: _Told = UNSET
+    cpu_s: _Optional = UNSET
+    cpu_share: _Optional = UNSET
+    cpu_share_max: _Optional = UNSET
+    run_wait_share: _Optional = UNSET
+    stall_max_s: _Optional = UNSET
+    gc_max_s: _Optional = UNSET
     stamps: Text | UnsetType = UNSET
-    reads: _Told = UNSET
-    process_stamps: _Told = UNSET
-    read_lag_p50_s: _Told = UNSET
-    read_lag_p99_s: _Told = UNSET
-    read_lag_max_s: _Told = UNSET
-    clock_steps: _Told = UNSET
-    clock_slope_ppm: _Told = UNSET
-    connections_opened: _Told = UNSET
-    connections_most: _Told = UNSET
-    resent: _Told = UNSET
-    segments: _Told = UNSET
-    retransmits: _Told = UNSET
-    open_files: _Told = UNSET
-    open_files_limit: _Told = UNSET
-    other_load_cores: _Told = UNSET
+    reads: _Optional = UNSET
+    process_stamps: _Optional = UNSET
+    read_lag_p50_s: _Optional = UNSET
+    read_lag_p99_s: _Optional = UNSET
+    read_lag_max_s: _Optional = UNSET
+    clock_steps: _Optional = UNSET
+    clock_slope_ppm: _Optional = UNSET
+    connections_opened: _Optional = UNSET
+    connections_most: _Optional = UNSET
+    resent: _Optional = UNSET
+    segments: _Optional = UNSET
+    retransmits: _Optional = UNSET
+    open_files: _Optional = UNSET
+    open_files_limit: _Optional = UNSET
+    other_load_cores: _Optional = UNSET
 
 
 class Client(Part, frozen=True, kw_only=True):
@@ -279,13 +279,13 @@ class Within(Part, frozen=True, kw_only=True):
 
 
 class Failures(Part, frozen=True, kw_only=True):
-    """Requests that failed by the fault of the backend; `said` is the sentence where they `exceeded` what may."""
+    """Requests that failed because of the backend; `text` is the message where they `exceeded` the allowed share."""
 
     requests: Count = 0
     share: Share | None = None
     at_most: Number = 0.0
     exceeded: bool = False
-    said: Text = None
+    text: Text = field(default=None, name="said")
 
 
 class OutputLengths(Part, frozen=True, kw_only=True):
@@ -305,11 +305,11 @@ class OutputLengths(Part, frozen=True, kw_only=True):
 
 
 class Check(Part, frozen=True):
-    """One check: what was found, and what to do where that is not good."""
+    """One check: what was found, and the remedy where it failed."""
 
     check: Text = None
     state: Text = None
-    said: Text = None
+    text: Text = field(default=None, name="said")
     remedy: Text = ""
 
 
@@ -364,7 +364,7 @@ class RateCurve(Part, frozen=True, kw_only=True):
 
 
 class Fidelity(Part, frozen=True, kw_only=True):
-    """How the sending agreed with the schedule, and the schedule with its law; None for what cannot be told.
+    """How the sending agreed with the schedule, and the schedule with its law; None for what is unknown.
 
     Rates are gaps per second; `gap_cv`, `dispersion` (variance by mean of counts) and `autocorrelation` (of
     neighbouring counts) are those of the sending, under `drawn` those of the schedule. Stamps on a grid (`tick_s`) are
@@ -463,48 +463,48 @@ class _Begun(Document, frozen=True, kw_only=True, omit_defaults=True):
 class _Vllm(_Begun, frozen=True, kw_only=True, omit_defaults=True):
     """The keys of `vllm bench serve --save-result`, by its definitions (`harness.metrics.summary.vllm_keys`)."""
 
-    duration: _Told = UNSET
-    completed: _Told = UNSET
-    failed: _Told = UNSET
-    total_input_tokens: _Told = UNSET
-    total_output_tokens: _Told = UNSET
-    request_throughput: _Told = UNSET
-    request_goodput: _Told = UNSET
-    output_throughput: _Told = UNSET
-    total_token_throughput: _Told = UNSET
-    max_output_tokens_per_s: _Told = UNSET
-    max_concurrent_requests: _Told = UNSET
-    mean_ttft_ms: _Told = UNSET
-    median_ttft_ms: _Told = UNSET
-    std_ttft_ms: _Told = UNSET
-    p50_ttft_ms: _Told = UNSET
-    p90_ttft_ms: _Told = UNSET
-    p99_ttft_ms: _Told = UNSET
-    mean_tpot_ms: _Told = UNSET
-    median_tpot_ms: _Told = UNSET
-    std_tpot_ms: _Told = UNSET
-    p50_tpot_ms: _Told = UNSET
-    p90_tpot_ms: _Told = UNSET
-    p99_tpot_ms: _Told = UNSET
-    mean_itl_ms: _Told = UNSET
-    median_itl_ms: _Told = UNSET
-    std_itl_ms: _Told = UNSET
-    p50_itl_ms: _Told = UNSET
-    p90_itl_ms: _Told = UNSET
-    p99_itl_ms: _Told = UNSET
-    mean_e2el_ms: _Told = UNSET
-    median_e2el_ms: _Told = UNSET
-    std_e2el_ms: _Told = UNSET
-    p50_e2el_ms: _Told = UNSET
-    p90_e2el_ms: _Told = UNSET
-    p99_e2el_ms: _Told = UNSET
+    duration: _Optional = UNSET
+    completed: _Optional = UNSET
+    failed: _Optional = UNSET
+    total_input_tokens: _Optional = UNSET
+    total_output_tokens: _Optional = UNSET
+    request_throughput: _Optional = UNSET
+    request_goodput: _Optional = UNSET
+    output_throughput: _Optional = UNSET
+    total_token_throughput: _Optional = UNSET
+    max_output_tokens_per_s: _Optional = UNSET
+    max_concurrent_requests: _Optional = UNSET
+    mean_ttft_ms: _Optional = UNSET
+    median_ttft_ms: _Optional = UNSET
+    std_ttft_ms: _Optional = UNSET
+    p50_ttft_ms: _Optional = UNSET
+    p90_ttft_ms: _Optional = UNSET
+    p99_ttft_ms: _Optional = UNSET
+    mean_tpot_ms: _Optional = UNSET
+    median_tpot_ms: _Optional = UNSET
+    std_tpot_ms: _Optional = UNSET
+    p50_tpot_ms: _Optional = UNSET
+    p90_tpot_ms: _Optional = UNSET
+    p99_tpot_ms: _Optional = UNSET
+    mean_itl_ms: _Optional = UNSET
+    median_itl_ms: _Optional = UNSET
+    std_itl_ms: _Optional = UNSET
+    p50_itl_ms: _Optional = UNSET
+    p90_itl_ms: _Optional = UNSET
+    p99_itl_ms: _Optional = UNSET
+    mean_e2el_ms: _Optional = UNSET
+    median_e2el_ms: _Optional = UNSET
+    std_e2el_ms: _Optional = UNSET
+    p50_e2el_ms: _Optional = UNSET
+    p90_e2el_ms: _Optional = UNSET
+    p99_e2el_ms: _Optional = UNSET
 
 
 _NO_SUMMARY, _NO_VERDICT = Summary(), Verdict()
 
 
 class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
-    """run.json: what was asked, of what, and what came of it. Parts that it lacks are empty, and false."""
+    """run.json: what was requested, of which system, and the results. Missing parts are empty, and false."""
 
     resolution: Resolution = Resolution()
     warmup: Cut = Cut("none", 0.0, 0)
@@ -535,16 +535,16 @@ class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def seed(self) -> object:
-        """The seed of all random streams, where it is told."""
+        """The seed of all random streams; None where it is unknown."""
         return self.spec.get("seed")
 
     @property
     def capabilities(self) -> Mapping[str, object]:
-        """What a remote server was found to take and to tell."""
+        """The request fields and metrics that a remote server was found to support."""
         return inner(self.backend, "capabilities")
 
     def warning(self, code: str) -> Warned | None:
-        """The warning of that code, where the run carries one."""
+        """The run's warning with that code, or None."""
         return next((warned for warned in self.warnings or () if warned.code == code), None)
 
 

@@ -13,10 +13,10 @@ LATE_SAMPLES = 2000
 
 @dataclass(slots=True)
 class Live:
-    """Counters of a run under way. The driver moves them; whoever draws only reads.
+    """Counters of a run under way. The driver updates them; displays only read.
 
     `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
-    `watch` is shown what finishes, and says when the rest would change nothing; `end` stops the sending then.
+    `watch` gets finished requests and returns True when the rest cannot change the result; then `end` stops sending.
     """
 
     total: int = 0
@@ -33,7 +33,7 @@ class Live:
     end: Callable[[], object] | None = None
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
     _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
-    _said: deque[str] = field(default_factory=deque)
+    _lines: deque[str] = field(default_factory=deque)
 
     @property
     def by_request(self) -> bool:
@@ -50,11 +50,11 @@ class Live:
 
     def say(self, line: str) -> None:
         """Have a line printed as soon as the display can."""
-        self._said.append(line)
+        self._lines.append(line)
 
-    def said(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """Lines to print since the last call."""
-        return [self._said.popleft() for _ in range(len(self._said))]
+        return [self._lines.popleft() for _ in range(len(self._lines))]
 
     def seen(self, records: Sequence[RequestRecord]) -> None:
         """Score finished requests. Called away from the sending loop."""

@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def rate_rps(self) -> float | None:
-        """The mean rate that is asked for: that of the arrivals, or of the part of a recording that is sent.
+        """The mean request rate: that of the arrivals, or of the part of a recording that is sent.
 
         None where all requests come at one instant, and where users wait for their answers.
         """
@@ -81,12 +81,12 @@ class Plan:
         begun_rps = None if self.recorded else self.loaded.arrivals_rps  # sessions, not their turns
         clock = self.loaded.operational_time
         settles_s = self.loaded.settles_s
-        waiting = self.recorded and self.schedule.has_follow_ups  # of a trace nobody knows a rate of sessions
+        waiting = self.recorded and self.schedule.has_follow_ups  # the session rate of a trace is unknown
         return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
 
     @property
     def traffic(self) -> Workload:
-        """What is sent, as run.json tells it."""
+        """What is sent, as stored in run.json."""
         return Workload(
             name=self.loaded.name,
             arrivals=self.loaded.arrivals_text,
@@ -98,7 +98,7 @@ class Plan:
         )
 
     def follow_ups(self, drop: Callable[[RequestRecord], None]) -> FollowUps | None:
-        """What answers set free; None where nobody waits for one. `drop` gets the records of what cannot be sent."""
+        """The follow-ups that answers release; None without any. `drop` gets records of those that cannot be sent."""
         return Releases(self.schedule, drop, self.spec.duration) if self.schedule.has_follow_ups else None
 
 
@@ -141,7 +141,7 @@ def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> 
     unknown = [bound for bound in objective.bounds if metrics()[bound.metric].needs_token_times]
     if unknown and spec.slo is not None:
         raise UsageError(
-            f"--slo '{slo.bound_text(unknown[0])}': with stream=false the server tells no times of tokens; bound e2e."
+            f"--slo '{slo.bound_text(unknown[0])}': with stream=false there are no token times; bound e2e instead."
         )
     return replace(objective, bounds=tuple(bound for bound in objective.bounds if bound not in unknown))
 
@@ -178,12 +178,12 @@ def _with_whole_paths(option: str, text: str) -> str:
 
 
 def _check_size(spec: RunSpec, loaded: Loaded) -> None:
-    """A schedule is drawn whole before the run: one too long would be drawn in silence until memory ends."""
+    """Raises UsageError for a schedule too large to draw: it is held in memory as a whole before the run."""
     if loaded.timing == "recorded":  # what is there bounds it
         return
     in_time = None if spec.duration is None else (loaded.rate_rps or 0.0) * spec.duration
-    asked = min((n for n in (spec.requests, in_time) if n is not None), default=0)
-    if asked > MOST_REQUESTS:
+    most = min((n for n in (spec.requests, in_time) if n is not None), default=0)
+    if most > MOST_REQUESTS:
         raise UsageError(
             f"A run can hold {MOST_REQUESTS:,} requests, and --requests and --duration allow more of them; "
             "give a smaller one."
@@ -219,8 +219,8 @@ def load_workload(spec: RunSpec) -> Loaded:
 
 def make_backend(spec: RunSpec) -> Backend | Simulator:
     """The backend of a spec, its parts filled in. Raises UsageError for a part that it does not have."""
-    asked = parse(spec.backend)
-    name = asked.name
+    backend = parse(spec.backend)
+    name = backend.name
     if name in ("http", "https"):
         raise UsageError(f"--backend is a URL, not a backend; write --backend openai:url={name}://HOST:PORT/v1.")
     cls = registry.find("backends", name)
@@ -233,7 +233,7 @@ def make_backend(spec: RunSpec) -> Backend | Simulator:
             others = ", ".join(sorted(known)) or "none"
             raise UsageError(f"{option} does not apply to the backend '{name}'; its arguments are: {others}.")
         given[part] = convert(str(value), hints[part], part, option)
-    made: Any = registry.make("backends", asked, **given)
+    made: Any = registry.make("backends", backend, **given)
     return made  # type: ignore[no-any-return]  # the registry cannot know
 
 

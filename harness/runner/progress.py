@@ -19,16 +19,16 @@ def line(live: Live) -> str:
     parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
     if live.scored and live.by_request:
         parts.append(f"within the SLO {live.met / live.scored:.1%} (goal {100 * live.slo.goal:g}%)")
-    told = dict(cells(live))
+    values = dict(cells(live))
     more = ("rate", "last 10 s", "lateness") if live.finished else ()
-    return "; ".join([", ".join(parts), *(f"{name} {told[name]}" for name in more)])
+    return "; ".join([", ".join(parts), *(f"{name} {values[name]}" for name in more)])
 
 
 def cells(live: Live) -> list[tuple[str, str]]:
     """Label and value of everything that the display shows."""
     elapsed_s = live.elapsed_s()
     ttft_s, tpot_s = live.recent()
-    asked = f"{live.total / live.span_s:.2f}" if live.span_s and not live.at_most else "-"
+    target = f"{live.total / live.span_s:.2f}" if live.span_s and not live.at_most else "-"
     rate = f"{live.sent / elapsed_s:.2f}" if elapsed_s > 0 else "-"
     counts = f"{live.sent}{_of(live, ' of ')} sent, {live.sent - live.finished} in flight, "
     counts += f"{live.finished} finished, {live.failed} failed"
@@ -36,7 +36,7 @@ def cells(live: Live) -> list[tuple[str, str]]:
     return [
         ("elapsed", f"{elapsed_s:.0f} s{_left(live)}"),
         ("requests", counts),
-        ("rate", f"{rate} of {asked} req/s"),
+        ("rate", f"{rate} of {target} req/s"),
         *([("within SLO", share)] if live.by_request else []),
         ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
         ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
@@ -44,7 +44,7 @@ def cells(live: Live) -> list[tuple[str, str]]:
 
 
 def _left(live: Live) -> str:
-    """How long is still sent; empty where nobody knows."""
+    """How much longer requests are sent; empty where this is unknown."""
     left_s = (live.span_s or 0.0) - live.elapsed_s()
     return f", sending for {left_s:.0f} s more" if left_s > 0 else ""
 
@@ -84,14 +84,14 @@ def shown(live: Live, *, quiet: bool, stream: TextIO | None = None) -> Iterator[
 
 def _silent(live: Live, _: TextIO, done: threading.Event) -> None:
     done.wait()
-    live.said()
+    live.take_lines()
 
 
 def _lines(live: Live, out: TextIO, done: threading.Event) -> None:
     shown_s = time.monotonic()
     while True:
         over = done.wait(1 / DRAW_HZ)
-        for text in live.said():
+        for text in live.take_lines():
             print(text, file=out, flush=True)
         if over:
             return
@@ -116,6 +116,6 @@ def _panel(live: Live, out: TextIO, done: threading.Event) -> None:
         over = False
         while not over:
             over = done.wait(1 / DRAW_HZ)
-            for text in live.said():
+            for text in live.take_lines():
                 console.print(text, markup=False, highlight=False)
             display.update(table(), refresh=True)

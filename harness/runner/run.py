@@ -53,7 +53,7 @@ __all__ = ["Result", "RunSpec", "execute"]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run: the run read back, how it ended, the report if one was written, the exit code."""
+    """The result of a run: the run read back, its outcome, the report if one was written, the exit code."""
 
     run: Run
     outcome: Outcome
@@ -70,31 +70,31 @@ def execute(
     command: str | None = None,
     repeats: str | None = None,
     force: bool = False,
-    give_way: bool = False,
+    lower_priority: bool = False,
     say: Callable[[str], None] = lambda _: None,
     watch: Callable[[Sequence[RequestRecord]], bool] | None = None,
 ) -> Result:
-    """Carry out a run and conclude it. `say` gets notes for the user, one line each; with `give_way` this process may
-    lower its priority for good. Under the wall clock `watch` is shown what finishes; once it says True nothing more is
-    sent, and the run counts as interrupted. `report` writes the page of the concluded run; it tells `say` what kept it
-    from that, and never raises.
+    """Execute a run and conclude it. `say` gets notes for the user, one line each; with `lower_priority` this process
+    may lower its priority for good. Under the wall clock `watch` gets the finished requests; once it returns True
+    nothing more is sent, and the run counts as interrupted. `report` writes the page of the concluded run; it never
+    raises, and passes errors to `say`.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
     cannot start. A backend that fails later gives a Result with exit code 3: what was measured stays.
     """
-    asked = None if out is None else Path(out)
-    if asked is not None:
-        check_free(asked, force=force)
+    path = None if out is None else Path(out)
+    if path is not None:
+        check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
     warmup.check_leaves(spec.warmup, planned.schedule)
-    for caution in loose(planned.slo):
-        say(f"warning: {caution.message}; {caution.remedy}")
+    for warning in loose(planned.slo):
+        say(f"warning: {warning.message}; {warning.remedy}")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
     live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo, watch=watch)
-    start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
+    start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
-        return _carried_out(start, live, report=report, quiet=quiet, give_way=give_way, say=say)
+        return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say)
     except KeyboardInterrupt:
         raise start.interrupted() from None
     except OSError as error:
@@ -103,18 +103,18 @@ def execute(
         raise start.unwritable(error) from error
 
 
-def _carried_out(
+def _run(
     start: _Start,
     live: Live,
     *,
     report: Callable[[Run, Callable[[str], None]], Path | None] | None,
     quiet: bool,
-    give_way: bool,
+    lower_priority: bool,
     say: Callable[[str], None],
 ) -> Result:
     planned = start.planned
     with shown(live, quiet=quiet):
-        outcome = _outcome(start, live, give_way, say)
+        outcome = _outcome(start, live, lower_priority, say)
     folder = start.folder()
     state = "finished" if outcome.ended == "finished" else "interrupted"
     backend = planned.backend
@@ -128,21 +128,21 @@ def _carried_out(
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
 
 
-def _outcome(start: _Start, live: Live, give_way: bool, say: Callable[[str], None]) -> Outcome:
-    """Have it carried out under the clock of the backend."""
+def _outcome(start: _Start, live: Live, lower_priority: bool, say: Callable[[str], None]) -> Outcome:
+    """Drive the run by the clock of its backend."""
     backend = start.planned.backend
     if start.planned.virtual:
         return _simulate(start, live)
     if not isinstance(backend, Remote):
         return termination.run(_serve(start, live))
-    remote = RemoteRun(start.planned, backend, live, start.folder, say, give_way)
-    outcome = termination.run(remote.carry_out(partial(_signals, live=live)))
+    remote = RemoteRun(start.planned, backend, live, start.folder, say, lower_priority)
+    outcome = termination.run(remote.run(partial(_signals, live=live)))
     start.recounted = remote.recounted
     return outcome
 
 
 def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
-    """The outcome with all that never left: a driver does not know the follow-ups that no answer set free."""
+    """The outcome with all unsent requests: a driver does not know the follow-ups that no answer released."""
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
     return dataclasses.replace(outcome, not_sent=planned - outcome.sent - dropped)
 
@@ -150,9 +150,9 @@ def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
 def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
     """0 good, 70 a bug ended it, 3 the backend failed, 4 not valid or ended at once; 1 and 5 by `fail_under`.
 
-    3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests kept
-    the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended early, or its queue grew
-    all through, so that a longer one would not be; or the client's own error decides.
+    3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests met the
+    SLO, or a bound on a percentile was missed. 5: the bounds hold, but the run ended early, or its queue grew all
+    through, so that a longer run may miss them; or the client's own error decides.
     """
     if outcome.crash is not None:
         return CRASHED
@@ -171,37 +171,37 @@ def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
 
 def why(code: int, info: RunInfo, outcome: Outcome, fail_under: float | None) -> str | None:
     """One sentence on an exit code that `fail_under` or `max_failed` brought about; None for any other."""
-    if code == FAILED and (said := exceeded(info)) is not None:
-        return f"exit code {FAILED}: {said}"
+    if code == FAILED and (failed := exceeded(info)) is not None:
+        return f"exit code {FAILED}: {failed}"
     if fail_under is None or code not in (BELOW, UNRESOLVED):
         return None
-    asked = f"--fail-under {fail_under:.4g}"
+    option = f"--fail-under {fail_under:.4g}"
     if code == BELOW:
-        return f"exit code {BELOW}: {' and '.join(_short_of(info.summary, fail_under))} ({asked})."
+        return f"exit code {BELOW}: {' and '.join(_short_of(info.summary, fail_under))} ({option})."
     if undecided(info.resolution, fail_under):
         shares = info.resolution.attainment
-        between = "a bound on a percentile is kept or broken"
+        between = "a bound on a percentile is met or missed"
         if shares is not None:
-            between = f"between {shares[0]:.1%} and {shares[1]:.1%} of the requests kept the SLO"
+            between = f"between {shares[0]:.1%} and {shares[1]:.1%} of the requests met the SLO"
         return (
-            f"exit code {UNRESOLVED}: within the client's own error {between}, so {asked} is not decided; measure with "
-            "a quieter client, or choose another bound."
+            f"exit code {UNRESOLVED}: within the client's own error {between}, so {option} is undecided; use a quieter "
+            "client, or choose another bound."
         )
     if info.verdict.overloaded:
-        return f"exit code {UNRESOLVED}: {asked} holds so far, but the queue grew all through the run."
-    return f"exit code {UNRESOLVED}: {asked} holds for what was sent, but the run was ended early ({outcome.ended})."
+        return f"exit code {UNRESOLVED}: {option} holds so far, but the queue grew all through the run."
+    return f"exit code {UNRESOLVED}: {option} holds for what was sent, but the run was ended early ({outcome.ended})."
 
 
 def _short_of(summary: Summary, fail_under: float) -> Iterator[str]:
-    """What was not kept: the SLO by enough requests, bounds on percentiles."""
+    """What was missed: the SLO by too many requests, bounds on percentiles."""
     attainment, percentiles = summary.attainment, [b for b in summary.bounds if b.percentile is not None]
     if attainment is not None and attainment < fail_under:
-        yield f"{100 * attainment:.4g}% of the requests kept the SLO"
+        yield f"{100 * attainment:.4g}% of the requests met the SLO"
     elif attainment is None and not percentiles:
-        yield "none of the requests kept the SLO"
+        yield "none of the requests met the SLO"
     for bound in percentiles:
         if bound.passed is False:
-            yield f"{bound.text} is broken"
+            yield f"{bound.text} is missed"
 
 
 def default_folder(planned: Plan) -> Path:
@@ -218,7 +218,7 @@ def _plain(name: str) -> str:
 
 
 def opening(planned: Plan) -> str:
-    """One line that says what is about to happen."""
+    """One line about the run that is about to start."""
     n = len(planned.schedule)
     many = f"{n:,} request{'' if n == 1 else 's'}"
     parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
@@ -230,7 +230,7 @@ def opening(planned: Plan) -> str:
 
 
 class _Start:
-    """Makes the folder of a run, when the backend is known to be ready and not before."""
+    """Creates the folder of a run once the backend is known to be ready."""
 
     def __init__(self, planned: Plan, path: Path | None, force: bool, command: str, say: Callable[[str], None]) -> None:
         self._say = say
@@ -242,7 +242,7 @@ class _Start:
         self.recounted: Recounts = {}
 
     def folder(self) -> RunFolder:
-        """The folder; made, with run.json and the schedule in it, when asked for first."""
+        """The folder; created with run.json and the schedule at the first call."""
         if self._folder is None:
             path = new_folder(default_folder(self.planned)) if self._path is None else self._path
             check_free(path, force=self._force)  # again: starting a backend takes time
@@ -253,7 +253,7 @@ class _Start:
         return self._folder
 
     def interrupted(self) -> Interrupted:
-        """What to say when Ctrl-C came in the middle of everything: how many rows there are, and what reads them."""
+        """The error after Ctrl-C before the report: how many records there are, and the command that reads them."""
         recorded = 0
         if self._folder is not None:
             self._folder.flush()
@@ -263,11 +263,11 @@ class _Start:
             return Interrupted("interrupted before there was anything to report.")
         path = shlex.quote(str(self._folder.path))
         return Interrupted(
-            f"interrupted before the report; 'bench report {path}' tells of the {recorded:,} records kept."
+            f"interrupted before the report; 'bench report {path}' shows the {recorded:,} stored records."
         )
 
     def unwritable(self, error: OSError) -> BenchError:
-        """What to say when the disk is full: where the requests are, also those that were in memory alone."""
+        """The error on a full disk: where the records are, also those that were only in memory."""
         if self._folder is None:
             return files.refused(self._path or RUNS, error)
         folder, why = self._folder, os.strerror(error.errno or 0)
@@ -281,7 +281,7 @@ class _Start:
         if not folder.written:
             return BenchError(f"{text}; no request had been answered.")
         path = shlex.quote(str(folder.path))
-        return BenchError(f"{text}; 'bench report {path}' tells of the {folder.written:,} records that it holds.")
+        return BenchError(f"{text}; 'bench report {path}' shows the {folder.written:,} records in it.")
 
     def _elsewhere(self, folder: RunFolder, why: str) -> BenchError:
         """Copy the run to the folder for temporary files, with the records that its own folder did not take."""
@@ -301,8 +301,8 @@ class _Start:
             )
         quoted = shlex.quote(str(path))
         return BenchError(
-            f"{text}; all {both:,} records are in '{path}' now, {folder.waiting:,} of them nowhere else; "
-            f"'bench report {quoted}' tells of them."
+            f"{text}; all {both:,} records are in '{path}' now, {folder.waiting:,} of them only there; "
+            f"'bench report {quoted}' shows them."
         )
 
     def _info(self) -> RunInfo:
@@ -369,9 +369,9 @@ def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
 @contextmanager
 def _stopped_by_signal(stop: Stop) -> Iterator[None]:
     def ask(number: int) -> None:
-        if stop.asked:
+        if stop.requested:
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.requested = True
         stop.at_once = number == signal.SIGTERM
 
     with termination.handled(ask):

@@ -12,7 +12,7 @@ from typing import cast
 from harness.api import Backend, Ended, Remote, Request, RequestRecord, Status, Step, TokenEvent
 from harness.errors import BackendError
 
-UNTOLD = "the backend never said how this request ended"
+NO_END = "the backend never reported how this request ended"
 
 
 class Streamed:
@@ -61,7 +61,7 @@ class Streamed:
         finally:
             del self._tasks[request.id]
         if ended is None:
-            ended = Ended(request.id, self._now_s(), "error", error=UNTOLD)
+            ended = Ended(request.id, self._now_s(), "error", error=NO_END)
         return record_of(request, ended, sent_s, token_s, token_n)
 
     def cut(self, request: Request, status: Status, why: str) -> None:
@@ -121,7 +121,7 @@ class Unread:
         self._backend.hang_up(request.id, status, why)
 
     def steps(self) -> Sequence[Step]:
-        """None: a server elsewhere does not show its steps."""
+        """None: a remote endpoint does not report its steps."""
         return ()
 
 
@@ -142,7 +142,7 @@ def read(backend: Remote, request: Request, answer: object, sent_s: float | None
         why = backend.redact(f"{type(error).__name__}: {error}")
         ended = Ended(request.id, request.scheduled_s, "error", error=f"the answer could not be read: {why}"[:300])
     if ended is None:
-        ended = Ended(request.id, request.scheduled_s, "error", error=UNTOLD)
+        ended = Ended(request.id, request.scheduled_s, "error", error=NO_END)
     return record_of(request, ended, sent_s, token_s, token_n)
 
 

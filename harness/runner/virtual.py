@@ -72,7 +72,7 @@ def drive_virtual(
                 _write(rows, live, batch, dropped)
                 rows.add_steps(simulator.steps_table())
                 batch = []
-            if stop.asked:
+            if stop.requested:
                 ended = "stopped" if stop.at_once else "interrupted"
                 break
     except KeyboardInterrupt:
@@ -87,9 +87,9 @@ def drive_virtual(
 
 @dataclass(slots=True)
 class Stop:
-    """Flags that a signal handler sets and a loop reads; `at_once` when nobody is to wait for anything."""
+    """Flags that a signal handler sets and a loop reads; with `at_once` the run does not wait for answers."""
 
-    asked: bool = False
+    requested: bool = False
     at_once: bool = False
 
 

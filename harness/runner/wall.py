@@ -14,7 +14,7 @@ from harness.runner.timer import Alarm, alarm
 LEAD_S = 0.02
 """Between the start of the clock and time 0, so that the first request can be on time."""
 CANCEL_S = 5.0
-"""How long cancelled requests may take to let go."""
+"""How long cancelled requests may take to end."""
 TICK_S = 1.0
 AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
 """How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due."""
@@ -25,11 +25,11 @@ IDLE_S = 0.005
 
 
 class Line(Protocol):
-    """What carries requests to a backend and answers from it."""
+    """Sends requests to a backend and receives its answers."""
 
     @property
     def failure(self) -> str | None:
-        """Why the backend can carry no more; None while it can."""
+        """Why the backend can take no more requests; None while it can."""
         ...
 
     def start(self, epoch_s: float) -> None:
@@ -37,11 +37,11 @@ class Line(Protocol):
         ...
 
     def prepare(self, request: Request) -> None:
-        """Make ready a request that will be carried."""
+        """Build a request before it is due."""
         ...
 
     def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
-        """Send now; what is given ends with the request: its record, or None if the answer is read elsewhere."""
+        """Send now. The awaitable ends with the request: its record, or None if another process reads the answer."""
         ...
 
     def cut(self, request: Request, status: Status, why: str) -> None:
@@ -68,7 +68,7 @@ class Takes(Protocol):
 
 
 class Shows(Protocol):
-    """What is told of a run under way; the part of `harness.runner.progress.Live` that a driver needs."""
+    """The display of a run under way; the part of `harness.runner.live.Live` that a driver needs."""
 
     sent: int
     finished: int
@@ -82,7 +82,7 @@ class Shows(Protocol):
         ...
 
     def say(self, line: str) -> None:
-        """Tell the user."""
+        """Print a line."""
         ...
 
 
@@ -141,7 +141,7 @@ class WallDriver:
             pass
 
     async def run(self, epoch_s: float | None = None) -> Outcome:
-        """Send everything, wait for the answers, and tell how it ended; time 0 is `epoch_s`, or in a moment."""
+        """Send everything, wait for the answers, and return the outcome; time 0 is `epoch_s`, or in `LEAD_S`."""
         self._epoch_s = time.monotonic() + LEAD_S if epoch_s is None else epoch_s
         self._line.start(self._epoch_s)
         self._live.start(self._epoch_s)
@@ -246,7 +246,7 @@ class WallDriver:
         sent_s = self._now_s()
         try:
             going = self._line.carry(request, sent_s)
-        except Exception as error:  # noqa: BLE001  # a bug of ours: never lose it
+        except Exception as error:  # noqa: BLE001  # a bug in the transport must end the run
             self._broke(error)
             return
         self._live.departed(sent_s - request.scheduled_s)
@@ -255,7 +255,7 @@ class WallDriver:
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:  # a bug of ours: never lose it
+        if not task.cancelled() and (error := task.exception()) is not None:  # a bug in the transport must end the run
             self._broke(error)
         elif not self._tasks:
             self._turn()

@@ -1,4 +1,4 @@
-"""What a reader must know of the answers of a remote server: what counted them, what came first, what was refused."""
+"""Warnings about the answers of a remote server: how tokens were counted, what came first, what it refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.data.folder import Run
 
 APART_S = 0.005
-"""From here on the first event, the first token and the first text of the answer are told apart, at the median."""
+"""Median gap from which the first event, the first token and the first text of the answer count as different."""
 
 LENGTH_SHARE = 0.02
 """Share by which the prompts that the server counted may differ from those that were planned."""
@@ -30,8 +30,8 @@ LENGTH_SHARE = 0.02
 TOKENS_PER_EVENT = 1.05
 
 
-def answer_warnings(run: Run) -> Iterator[Caution]:
-    """Warnings from the answers, and from what the server said of itself before the run."""
+def answer_warnings(run: Run) -> Iterator[RunWarning]:
+    """Warnings from the answers, and from the capabilities that the server reported before the run."""
     whole = not_streamed(run.info)
     yield from _counted(run)
     yield from _whole() if whole else _first(run)
@@ -39,12 +39,12 @@ def answer_warnings(run: Run) -> Iterator[Caution]:
     yield from _server(run.info)
 
 
-def _counted(run: Run) -> Iterator[Caution]:
-    """How the tokens of the answers were counted, and how many an event carries."""
+def _counted(run: Run) -> Iterator[RunWarning]:
+    """How the tokens of the answers were counted, and how many an event holds."""
     if run.http is not None and len(run.http):
         by_events = int(pc.sum(pc.equal(run.http["counted_by"], "events")).as_py() or 0)
         if by_events:
-            yield Caution(
+            yield RunWarning(
                 "counted-by-chunks",
                 f"the tokens of {by_events:,} answer{'' if by_events == 1 else 's'} are counted by chunks, because the "
                 "server did not say how many there are; a chunk may hold none, one or several",
@@ -53,7 +53,7 @@ def _counted(run: Run) -> Iterator[Caution]:
             )
     per_event = tokens_per_event(run.requests)
     if per_event > TOKENS_PER_EVENT and not not_streamed(run.info):
-        yield Caution(
+        yield RunWarning(
             "tokens-per-event",
             f"ITL is per event of {per_event:.3g} tokens: the server sends several at once",
             "compare TPOT, which counts tokens, with other systems",
@@ -61,9 +61,9 @@ def _counted(run: Run) -> Iterator[Caution]:
         )
 
 
-def _whole() -> Iterator[Caution]:
+def _whole() -> Iterator[RunWarning]:
     """What answers that were not streamed leave unknown."""
-    yield Caution(
+    yield RunWarning(
         "not-streamed",
         "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
         "ITL are unknown",
@@ -93,18 +93,18 @@ def first_gaps_s(run: Run) -> tuple[float, float]:
     return quantile(first_s - event_s, 0.5), quantile(content_s - first_s, 0.5)
 
 
-def _first(run: Run) -> Iterator[Caution]:
+def _first(run: Run) -> Iterator[RunWarning]:
     before_s, after_s = first_gaps_s(run)
     if before_s > APART_S:
-        yield Caution(
+        yield RunWarning(
             "early-event",
             f"the server sends an event without any text {ms(before_s)} before the first token (median); a client "
-            "that takes it for the first token tells a TTFT that is none",
+            "that counts it as the first token reports too low a TTFT",
             "compare with clients that wait for text",
             {"median_s": before_s},
         )
     if after_s > APART_S:
-        yield Caution(
+        yield RunWarning(
             "late-answer",
             f"the first text of the answer comes {ms(after_s)} after the first token, which is reasoning (median); "
             "TTFT counts to the first token of either",
@@ -113,14 +113,14 @@ def _first(run: Run) -> Iterator[Caution]:
         )
 
 
-def _lengths(run: Run) -> Iterator[Caution]:
-    """Prompts and answers that are longer or shorter than asked."""
+def _lengths(run: Run) -> Iterator[RunWarning]:
+    """Prompts and answers that are longer or shorter than requested."""
     counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
     known = ~np.isnan(counted)
     if known.any() and (sent := planned[known].sum()) > 0:
         apart = float(counted[known].sum() / sent - 1)
         if abs(apart) > LENGTH_SHARE:
-            yield Caution(
+            yield RunWarning(
                 "prompt-lengths",
                 f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than "
                 "those of the schedule",
@@ -129,7 +129,7 @@ def _lengths(run: Run) -> Iterator[Caution]:
             )
     short = short_answers(run.requests)
     if short > 0 and by(run.info) == "request":
-        yield Caution(
+        yield RunWarning(
             "short-answers",
             f"{short:.1%} of the answers are shorter than requested, although the server accepts ignore_eos",
             "look at its context length (max_model_len) and at its log",
@@ -138,27 +138,27 @@ def _lengths(run: Run) -> Iterator[Caution]:
 
 
 def short_answers(requests: pa.Table) -> float:
-    """Share of the answers that ended well with fewer tokens than were asked for; 0 without any."""
+    """Share of the answers that ended well with fewer tokens than requested; 0 without any."""
     ok = succeeded(requests)
     fewer = number(requests, "output_tokens") < number(requests, "output_tokens_asked")
     return float(fewer[ok].mean()) if ok.any() else 0.0
 
 
-def _server(info: RunInfo) -> Iterator[Caution]:
+def _server(info: RunInfo) -> Iterator[RunWarning]:
     """What the server refused, and what was switched off by the user."""
     backend, dropped = info.backend, info.capabilities.get("dropped")
     for what in dropped if isinstance(dropped, Sequence) else ():
         if isinstance(what, Mapping):
-            yield Caution("dropped-field", f"the server refuses {what.get('field')}: {what.get('cost')}")
+            yield RunWarning("dropped-field", f"the server refuses {what.get('field')}: {what.get('cost')}")
     if backend.get("insecure") is True:
-        yield Caution(
+        yield RunWarning(
             "insecure",
             "the certificate of the server was not checked (insecure=true)",
             "name its authority with ca=FILE",
         )
     if backend.get("salt") in ("none", None) and "salt" in backend:
-        yield Caution(
+        yield RunWarning(
             "no-salt",
-            "prompts carry no salt of their run, so that a prefix cache warmed by an earlier run may help",
+            "prompts have no salt of their run, so a prefix cache warmed by an earlier run may shorten TTFT",
             "restart the server between runs, or leave the salt on",
         )

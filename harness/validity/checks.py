@@ -1,6 +1,4 @@
-"""Whether a run proves anything: physics, lateness of the client, overload; the verdict and its reasons.
-
-The checks that a run must pass to prove anything, one by one, as run.json lists them.
+"""The validity checks of a run, as run.json lists them, and the verdict with its reasons.
 
 A check that failed makes the run not valid (exit code 4); a warning does not; `unknown` says why nothing was checked.
 """
@@ -16,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import Check, Cut, Fidelity, OutputLengths
 from harness.data.schedule import links
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 LATE_SHARE = 0.01
-"""Share of requests that may leave late (by more than `LATE_S`) without a word: the p99 of lateness is then below it.
+"""Share of requests that may leave late (by more than `LATE_S`) without a warning: the p99 of lateness is below it.
 
 More is a warning and no more than that up to `TOO_LATE_SHARE`, because TTFT and E2E count from the scheduled time: a
 late client makes a system look slower, never faster, and by little while it is late by less than `TOO_LATE_S`.
@@ -53,7 +51,7 @@ RECORDS, LATENESS, ANSWERS = "records", "lateness", "answers"
 """Names of the checks made here, as run.json lists them."""
 
 OVERLOAD, QUEUE_GREW = "overload", "queue-grew"
-"""Codes of the cautions of a growing queue, where the SLO was not met (or there is none) and where it was."""
+"""Codes of the warnings of a growing queue, where the SLO was not met (or there is none) and where it was."""
 
 MIN_FOR_P99 = 100
 """Fewest values for which the 99th percentile is more than the largest value."""
@@ -64,33 +62,33 @@ class Verdict:
     """Valid, or not and why, by check; and what a reader must know in either case."""
 
     valid: bool
-    reasons: list[Caution] = field(default_factory=list)
-    warnings: list[Caution] = field(default_factory=list)
+    reasons: list[RunWarning] = field(default_factory=list)
+    warnings: list[RunWarning] = field(default_factory=list)
 
     @property
     def overloaded(self) -> bool:
         """Whether the queue grew all through the run, and the SLO was not met."""
-        return any(caution.code == OVERLOAD for caution in self.warnings)
+        return any(warning.code == OVERLOAD for warning in self.warnings)
 
     @property
     def queue_grew(self) -> bool:
         """Whether the queue grew all through the run, be the SLO met or not."""
-        return any(caution.code in (OVERLOAD, QUEUE_GREW) for caution in self.warnings)
+        return any(warning.code in (OVERLOAD, QUEUE_GREW) for warning in self.warnings)
 
     @property
     def text(self) -> str:
         """The verdict as it is printed."""
         if not self.valid:
             return "not valid: " + " ".join(sentences(self.reasons))
-        grown = next((caution.message for caution in self.warnings if caution.code == OVERLOAD), None)
+        grown = next((warning.message for warning in self.warnings if warning.code == OVERLOAD), None)
         if grown is not None or not self.warnings:
             return grown or "valid"
-        codes = list(dict.fromkeys(caution.code for caution in self.warnings))
+        codes = list(dict.fromkeys(warning.code for warning in self.warnings))
         plural = "s" if len(self.warnings) > 1 else ""
         return f"valid, with {len(self.warnings)} warning{plural} ({', '.join(codes)})"
 
 
-def sentences(reasons: Iterable[Caution]) -> list[str]:
+def sentences(reasons: Iterable[RunWarning]) -> list[str]:
     """Reasons with their remedies, as sentences."""
     return [r.message + (f" Remedy: {r.remedy}." if r.remedy else "") for r in reasons]
 
@@ -104,7 +102,7 @@ def judge(
     recorded: bool = False,
     closed: bool = False,
     window_s: float | None = None,
-    as_asked: bool = True,
+    as_requested: bool = True,
     cut: Cut | None = None,
     met: bool | None = None,
 ) -> Verdict:
@@ -113,14 +111,14 @@ def judge(
     Not valid: physics broken, requests without a record (unless the run was `interrupted`) or with two, a client
     too late to have sent the schedule (wall clock only), no request that ended well. A growing queue, a late
     client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
-    came at `recorded` times or from users in a `closed` loop, of which no rate can be asked. In a run that sent only
+    came at `recorded` times or from users in a `closed` loop, whose rate cannot be set. In a run that sent only
     what was due before `window_s`, follow-ups may be missing; in any run those of a request that was given up.
-    Where answers may be shorter or longer than asked, `as_asked` is off. The queue is looked at, and the requests that
-    are measured are counted, after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
+    `as_requested` is off where answers may be shorter or longer than requested. Overload and the number of measured
+    requests are judged after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
     (None: there is none): chance lets the queue of a system below its capacity grow too (docs/design/011).
     """
     if not len(requests):
-        return Verdict(False, [Caution(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
+        return Verdict(False, [RunWarning(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
     cut = cut or warmup.find(requests, None)
     less = less_traffic(recorded, closed)
     late_s = np.zeros(0)
@@ -129,18 +127,18 @@ def judge(
         late_s = late_s[~np.isnan(late_s)]
     measured = int(succeeded(kept(requests, cut)).sum())
     which = "No request after the warm-up" if cut.requests else "No request"
-    unanswered = Caution(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
+    unanswered = RunWarning(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
     reasons = [
         *_twice(requests),
         *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
-        *broken(requests, as_asked=as_asked),
+        *broken(requests, as_requested=as_requested),
         *_too_late(late_s, less),
         *([] if measured else [unanswered]),
     ]
     warnings = [
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
         *_late(late_s, less),
-        *warmup.cautions(cut),
+        *warmup.warnings(cut),
         *_overloaded(requests, less, cut.at_s, met=met is True),
         *_failed(requests),
         *_few(measured, recorded=recorded),
@@ -148,15 +146,15 @@ def judge(
     return Verdict(not reasons, reasons, warnings)
 
 
-_AGAIN = "run it again, and look at what the backend said"
-_LOST = "records were lost or doubled on the way: mend the backend that made them, or report it with the run folder"
+_AGAIN = "run it again, and check the output of the backend"
+_LOST = "the backend lost or duplicated records: fix it, or report the bug with the run folder"
 
 
-def _twice(requests: pa.Table) -> Iterator[Caution]:
+def _twice(requests: pa.Table) -> Iterator[RunWarning]:
     ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
     if counts.max() > 1:
         message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
-        yield Caution(RECORDS, message, _LOST)
+        yield RunWarning(RECORDS, message, _LOST)
 
 
 def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
@@ -164,7 +162,7 @@ def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
     return found
 
 
-def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[Caution]:
+def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[RunWarning]:
     missing = _missing(requests, schedule)
     if len(missing) and "after" in schedule.column_names:
         missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
@@ -174,7 +172,7 @@ def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> I
         message = (
             f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}."
         )
-        yield Caution(RECORDS, message, _LOST)
+        yield RunWarning(RECORDS, message, _LOST)
 
 
 def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
@@ -194,21 +192,21 @@ def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
 
 
 def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Ids of missing follow-ups of requests that were given up at the end of the run: nobody was left to send them."""
+    """Ids of missing follow-ups of requests that were given up at the end of the run, after which nothing is sent."""
     ids = schedule["id"].to_numpy()
     given_up = np.isin(ids, requests["request_id"].to_numpy()[pc.equal(requests["status"], "timeout").to_numpy()])
     lost = np.isin(ids, missing)
-    for child, parent in zip(*links(schedule), strict=True):  # whom a request comes after stands above it
+    for child, parent in zip(*links(schedule), strict=True):  # a parent stands above its follow-ups
         if lost[child] and parent < len(ids) and given_up[parent]:
             given_up[child] = True
     found: npt.NDArray[np.int64] = ids[given_up & lost]
     return found
 
 
-def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
+def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWarning]:
     missing = len(_missing(requests, schedule))
     if missing:
-        yield Caution(
+        yield RunWarning(
             "interrupted",
             f"the run was interrupted: {missing:,} of {len(schedule):,} scheduled requests were not sent",
             "let the run end, or give a smaller --requests or --duration",
@@ -216,10 +214,10 @@ def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
         )
 
 
-def _too_late(late_s: Floats, less: str) -> Iterator[Caution]:
+def _too_late(late_s: Floats, less: str) -> Iterator[RunWarning]:
     share = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
     if share > TOO_LATE_SHARE:
-        yield Caution(
+        yield RunWarning(
             LATENESS,
             f"The client sent {share:.1%} of the requests more than {1000 * TOO_LATE_S:.0f} ms late, so the "
             f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%}).",
@@ -234,11 +232,11 @@ def less_traffic(recorded: bool, closed: bool = False) -> str:
     return "replay a quieter part of the trace (--start, --stop)" if recorded else "lower --rate"
 
 
-def _late(late_s: Floats, less: str) -> Iterator[Caution]:
+def _late(late_s: Floats, less: str) -> Iterator[RunWarning]:
     p99_s = quantile(late_s, 1 - LATE_SHARE)
     if p99_s > LATE_S:
         share = float((late_s > LATE_S).mean())
-        yield Caution(
+        yield RunWarning(
             "late-client",
             f"the client was late by more than {1000 * LATE_S:.0f} ms for {share:.1%} of the requests (p99 "
             f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max():.1f} ms)",
@@ -247,7 +245,7 @@ def _late(late_s: Floats, less: str) -> Iterator[Caution]:
         )
 
 
-def _overloaded(requests: pa.Table, less: str, after_s: float, *, met: bool) -> Iterator[Caution]:
+def _overloaded(requests: pa.Table, less: str, after_s: float, *, met: bool) -> Iterator[RunWarning]:
     grown = overload(requests, after_s=after_s)
     if grown is None:
         return
@@ -257,27 +255,27 @@ def _overloaded(requests: pa.Table, less: str, after_s: float, *, met: bool) -> 
         what, until = "all requests were due at once", "so that not all of them are due at once"
     facts = {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s}
     if met:
-        yield Caution(
+        yield RunWarning(
             QUEUE_GREW,
             f"{what}, and the SLO was met all the same; a longer run may miss it",
             "make the run longer to see whether it does (--requests, --duration)",
             facts,
         )
         return
-    yield Caution(
+    yield RunWarning(
         OVERLOAD,
-        f"overloaded: {what}, so latencies tell how long the run was, not how fast the system is",
+        f"overloaded: {what}, so latencies depend on the length of the run, not on the speed of the system",
         f"{less} {until}",
         facts,
     )
 
 
-def _failed(requests: pa.Table) -> Iterator[Caution]:
+def _failed(requests: pa.Table) -> Iterator[RunWarning]:
     failed = len(requests) - int(succeeded(requests).sum())
     if failed:
         counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
         kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status != "ok")
-        yield Caution(
+        yield RunWarning(
             "failed",
             f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
             "see the columns status and error of requests.parquet",
@@ -285,9 +283,9 @@ def _failed(requests: pa.Table) -> Iterator[Caution]:
         )
 
 
-def _few(ok: int, *, recorded: bool) -> Iterator[Caution]:
+def _few(ok: int, *, recorded: bool) -> Iterator[RunWarning]:
     if 0 < ok < MIN_FOR_P99:
-        yield Caution(
+        yield RunWarning(
             "few-requests",
             f"p99 of {ok} request{'' if ok == 1 else 's'} is little more than the largest value",
             f"{'replay a longer part of a trace' if recorded else 'raise --requests or --duration'} to get "
@@ -310,26 +308,26 @@ WARNED = {
 
 def checks(run: Run, verdict: Verdict, sent: Fidelity, lengths: OutputLengths) -> list[Check]:
     """Every check of a run in the order of reading; `sent` is what `fidelity` found."""
-    return [_check(name, said, state, verdict) for name, state, said in _found(run, sent, lengths)]
+    return [_check(name, text, state, verdict) for name, state, text in _passed(run, sent, lengths)]
 
 
-def _check(name: str, said: str, state: State, verdict: Verdict) -> Check:
-    failed: Sequence[Caution] = [r for r in verdict.reasons if r.code == name]
-    warned: Sequence[Caution] = [w for w in verdict.warnings if w.code in WARNED.get(name, ())]
-    for worse, cautions in (("failed", failed), ("warning", warned)):
-        if cautions:
-            return Check(name, worse, " ".join(c.message for c in cautions), cautions[0].remedy)
-    return Check(name, state, said)
+def _check(name: str, text: str, state: State, verdict: Verdict) -> Check:
+    failed: Sequence[RunWarning] = [r for r in verdict.reasons if r.code == name]
+    warned: Sequence[RunWarning] = [w for w in verdict.warnings if w.code in WARNED.get(name, ())]
+    for worse, found in (("failed", failed), ("warning", warned)):
+        if found:
+            return Check(name, worse, " ".join(w.message for w in found), found[0].remedy)
+    return Check(name, state, text)
 
 
-def _found(run: Run, sent: Fidelity, lengths: OutputLengths) -> Iterator[tuple[str, State, str]]:
-    """Name, state and words of each check, if nothing speaks against it."""
+def _passed(run: Run, sent: Fidelity, lengths: OutputLengths) -> Iterator[tuple[str, State, str]]:
+    """Name, state and text of each check, before reasons and warnings are applied."""
     n = run.requests.num_rows
     yield RECORDS, "ok", f"each of {n:,} requests has exactly one record"
     yield ANSWERS, "ok", f"{int(succeeded(run.requests).sum()):,} of {n:,} requests ended well"
     yield TOKENS, "ok", "the tokens of all events add up to those of their requests"
     yield LENGTHS, *work_done.check(lengths)
-    yield CAUSALITY, "ok", "nothing is sent before it is due, no token comes before it is asked for, no stamp falls"
+    yield CAUSALITY, "ok", "no request is sent before it is due, no token comes before its request, times never fall"
     yield LITTLE_S, *_littles_law(run)
     yield RATE, *_rate(sent)
     yield GAP_LAW, *_gaps(sent)
@@ -345,11 +343,11 @@ def _littles_law(run: Run) -> tuple[State, str]:
 
 
 def _rate(sent: Fidelity) -> tuple[State, str]:
-    asked, drawn, achieved = sent.requested_rps, sent.drawn_rps, sent.achieved_rps
+    requested, drawn, achieved = sent.requested_rps, sent.drawn_rps, sent.achieved_rps
     if achieved is None:
         return "unknown", "the requests were due at one instant, or fewer than two were sent"
-    told = [f"{word} {value:.4g}" for word, value in (("asked", asked), ("drawn", drawn)) if value is not None]
-    return "ok", ", ".join([*told, f"achieved {achieved:.4g} req/s"])
+    rates = (("requested", requested), ("drawn", drawn), ("achieved", achieved))
+    return "ok", ", ".join(f"{name} {rps:.4g}" for name, rps in rates if rps is not None) + " req/s"
 
 
 def _gaps(sent: Fidelity) -> tuple[State, str]:
@@ -373,5 +371,5 @@ def _floor(run: Run) -> tuple[State, str]:
         return "ok", "a simulator has no client that could be slow"
     errors_s = floors_s(run.info.floor)
     if not errors_s:
-        return "unknown", "the client's own error is measured against servers elsewhere only (--calibrate)"
+        return "unknown", "the client's own error is measured only in runs against remote endpoints (--calibrate)"
     return "ok", "p99 " + ", ".join(f"{name} {ms(errors_s[name])}" for name in ("ttft", "tpot") if name in errors_s)

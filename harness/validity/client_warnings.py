@@ -1,6 +1,6 @@
-"""What a reader must know of a run against a remote server: where the client, and not the server, may be what was seen.
+"""Warnings of a run against a remote server whose client or network may have distorted the measurement.
 
-The thresholds are ours unless a source stands beside them; each has its remedy.
+The thresholds are choices of this project unless a source is named; each warning has its remedy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Caution, Slo
+from harness.api import RunWarning, Slo
 from harness.data.lists import number
 from harness.data.run_json import Fidelity, RunInfo
 from harness.metrics.measure import metrics, sample, succeeded
@@ -75,7 +75,7 @@ FELL_BACK_SHARE = 0.01
 QUIETER = "quiet the machine, or send from another one"
 
 
-def cautions(run: Run, objective: Slo, fidelity: Fidelity) -> Iterator[Caution]:
+def warnings(run: Run, objective: Slo, fidelity: Fidelity) -> Iterator[RunWarning]:
     """Warnings of a run against a remote server."""
     senders = run.info.client.per_sender
     remedy = _remedy(run.info, senders)
@@ -87,7 +87,7 @@ def cautions(run: Run, objective: Slo, fidelity: Fidelity) -> Iterator[Caution]:
     yield from _clock(run, senders)
     yield from _floor(run.info, objective, remedy)
     yield from answer_warnings.answer_warnings(run)
-    yield from server_metrics.cautions(run.info.server.compared or [])
+    yield from server_metrics.warnings(run.info.server.compared or [])
 
 
 def _remedy(info: RunInfo, senders: Senders) -> str:
@@ -102,17 +102,17 @@ def _remedy(info: RunInfo, senders: Senders) -> str:
     return "take more senders (--senders), or lower --rate"
 
 
-def reasons(run: Run, objective: Slo) -> Iterator[Caution]:
+def reasons(run: Run, objective: Slo) -> Iterator[RunWarning]:
     """Why a run against a remote server is not valid."""
     limit_s = _ttft_limit_s(run.requests, objective)
     late_s = _late_s(run.requests)
     spoilt = late_s > SPOILT_BOUND_SHARE * limit_s
     share = float(spoilt.mean()) if len(spoilt) else 0.0
     if share > SPOILT_SHARE:
-        yield Caution(
+        yield RunWarning(
             LATENESS,
             f"The client sent {share:.1%} of the requests later than {SPOILT_BOUND_SHARE:.0%} of their TTFT bound "
-            f"(allowed: {SPOILT_SHARE:.0%}), so TTFT tells of the client and not of the server.",
+            f"(allowed: {SPOILT_SHARE:.0%}), so TTFT measures the client and not the server.",
             _remedy(run.info, run.info.client.per_sender),
         )
 
@@ -137,15 +137,15 @@ def _ttft_limit_s(requests: pa.Table, objective: Slo) -> Floats:
     return np.where(np.isnan(own), limit_s, own)
 
 
-def _late(run: Run, objective: Slo, remedy: str) -> Iterator[Caution]:
+def _late(run: Run, objective: Slo, remedy: str) -> Iterator[RunWarning]:
     limits = {bound_text(b): b.limit for b in objective.bounds if b.metric in ("ttft", "e2e")}
     late_s = _late_s(run.requests)
     if not limits or not len(late_s):
         return
     tightest = min(limits, key=lambda name: limits[name])
     p99_s = quantile(late_s, 0.99)
-    if LATE_BOUND_SHARE * limits[tightest] < p99_s <= LATE_S:  # a later client is warned of already
-        yield Caution(
+    if LATE_BOUND_SHARE * limits[tightest] < p99_s <= LATE_S:  # above LATE_S the warning `late-client` covers it
+        yield RunWarning(
             "late-for-bound",
             f"lateness p99 is {ms(p99_s)}, {p99_s / limits[tightest]:.0%} of the bound {tightest}, which counts from "
             "the time a request was due",
@@ -154,10 +154,10 @@ def _late(run: Run, objective: Slo, remedy: str) -> Iterator[Caution]:
         )
 
 
-def _rate(fidelity: Fidelity, remedy: str) -> Iterator[Caution]:
+def _rate(fidelity: Fidelity, remedy: str) -> Iterator[RunWarning]:
     drawn, sent = fidelity.drawn_rps, fidelity.achieved_rps
     if fidelity.scheduled == fidelity.sent and drawn is not None and sent is not None and sent < LEAST_RATE * drawn:
-        yield Caution(
+        yield RunWarning(
             "achieved-rate",
             f"{sent:.4g} req/s left of {drawn:.4g} in the schedule ({sent / drawn:.1%})",
             remedy,
@@ -165,11 +165,11 @@ def _rate(fidelity: Fidelity, remedy: str) -> Iterator[Caution]:
         )
 
 
-def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[Caution]:
+def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[RunWarning]:
     gaps_s = sample(metrics()["itl"], run.requests, succeeded(run.requests))
     lag_s, gap_s = most(senders, "read_lag_p99_s"), quantile(gaps_s, 0.5) if len(gaps_s) else 0.0
     if gap_s > 0 and lag_s > LAG_SHARE * gap_s:
-        yield Caution(
+        yield RunWarning(
             "slow-reader",
             f"bytes were read {ms(lag_s)} after they came (p99 of the slowest sender), {lag_s / gap_s:.0%} of the "
             "median gap between tokens",
@@ -178,7 +178,7 @@ def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[Caution]:
         )
     shared = shared_share(run)
     if shared is not None and shared > SHARED_SHARE:
-        yield Caution(
+        yield RunWarning(
             "shared-reads",
             f"{shared:.1%} of the token events were read together with a later one and have its time",
             remedy,
@@ -186,17 +186,17 @@ def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[Caution]:
         )
 
 
-def _busy(senders: Senders, remedy: str) -> Iterator[Caution]:
+def _busy(senders: Senders, remedy: str) -> Iterator[RunWarning]:
     cpu, wait = most(senders, "cpu_share_max"), most(senders, "run_wait_share")
     if cpu > CPU_SHARE:
-        yield Caution(
+        yield RunWarning(
             "busy-sender",
             f"a sender used {cpu:.0%} of a core in its busiest second",
             remedy,
             {"cpu_share_max": cpu},
         )
     if wait > RUN_WAIT_SHARE:
-        yield Caution(
+        yield RunWarning(
             "waiting-sender",
             f"a sender was ready and waited for a core {wait:.1%} of the time",
             QUIETER,
@@ -204,14 +204,14 @@ def _busy(senders: Senders, remedy: str) -> Iterator[Caution]:
         )
     stall_s, pause_s = most(senders, "stall_max_s"), most(senders, "gc_max_s")
     if stall_s > STALL_S:
-        yield Caution(
+        yield RunWarning(
             "stalled-sender",
             f"the event loop of a sender was {ms(stall_s)} late once",
             QUIETER,
             {"stall_max_s": stall_s},
         )
     if pause_s > PAUSE_S:
-        yield Caution(
+        yield RunWarning(
             "collected-garbage",
             f"a sender collected garbage for {ms(pause_s)} while it was sending",
             "lower --rate, or take more senders (--senders) where cores are free",
@@ -219,7 +219,7 @@ def _busy(senders: Senders, remedy: str) -> Iterator[Caution]:
         )
     other = most(senders, "other_load_cores") / max(1, len(senders))
     if other > OTHER_CORES:
-        yield Caution(
+        yield RunWarning(
             "other-load",
             f"other processes used {other:.2g} cores per sender on this machine (a server that runs here too)",
             QUIETER,
@@ -227,10 +227,10 @@ def _busy(senders: Senders, remedy: str) -> Iterator[Caution]:
         )
 
 
-def _network(run: Run, senders: Senders) -> Iterator[Caution]:
+def _network(run: Run, senders: Senders) -> Iterator[RunWarning]:
     waited_s = column(run.http, "connect_s")
     if len(waited_s) and (p99_s := quantile(waited_s, 0.99)) > CONNECT_S:
-        yield Caution(
+        yield RunWarning(
             "slow-connect",
             f"{len(waited_s):,} of {len(run.requests):,} requests had to open a connection first, which took "
             f"{ms(p99_s)} (p99) and is part of their TTFT",
@@ -239,7 +239,7 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
         )
     lost = max((ratio(sender.retransmits, sender.segments) for sender in senders), default=0.0)
     if lost > RETRANSMITS:
-        yield Caution(
+        yield RunWarning(
             "retransmits",
             f"{lost:.2%} of the segments were sent again by the network stack",
             "look at the network between client and server",
@@ -247,7 +247,7 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
         )
     resent = total(senders, "resent")
     if resent > 0.01 * len(run.requests):
-        yield Caution(
+        yield RunWarning(
             "resent",
             f"{resent:,.0f} request{' was' if resent == 1 else 's were'} sent again because the server had just closed "
             "the connection",
@@ -257,7 +257,7 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
     full = [s for s in senders if ratio(s.open_files, s.open_files_limit) > FILES_SHARE]
     if full:
         files, limit = max(zip(of_each(full, "open_files"), of_each(full, "open_files_limit"), strict=True))
-        yield Caution(
+        yield RunWarning(
             "open-files",
             f"a sender had {files:,.0f} files open of the {limit:,.0f} that it may have",
             "raise the limit (ulimit -n), or take more senders (--senders)",
@@ -265,10 +265,10 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
         )
 
 
-def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
+def _clock(run: Run, senders: Senders) -> Iterator[RunWarning]:
     steps, slope = total(senders, "clock_steps"), max(map(abs, of_each(senders, "clock_slope_ppm")), default=0.0)
     if steps or slope > SLOPE_PPM:
-        yield Caution(
+        yield RunWarning(
             "clock",
             f"the clock of this machine was set {steps:,.0f} times during the run and ran {slope:,.0f} ppm off; stamps "
             "taken at a step are those of the process",
@@ -276,30 +276,29 @@ def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
             {"clock_steps": steps, "clock_slope_ppm": slope},
         )
     if stamps_of(run.info) == "process":
-        yield Caution(
+        yield RunWarning(
             "process-stamps",
-            "this platform does not tell when bytes arrived, so tokens are stamped when the process read them",
-            "measure from Linux, or keep this machine quiet and read the client's floor",
+            "this platform does not report when bytes arrived, so tokens are stamped when the process reads them",
+            "measure from Linux, or keep this machine idle and check the client's own error (client-floor)",
         )
         return
     reads = column(run.http, "reads").sum()
     fell_back = total(senders, "process_stamps") or column(run.http, "process_stamps").sum()
     if reads and fell_back > FELL_BACK_SHARE * reads:
-        yield Caution(
+        yield RunWarning(
             "fallen-back-stamps",
-            f"{fell_back / reads:.1%} of the reads had no kernel time that could be believed and are stamped by the "
-            "process",
+            f"{fell_back / reads:.1%} of the reads had no plausible kernel time and are stamped by the process",
             "keep the clock of this machine from being set while measuring",
             {"share": float(fell_back / reads)},
         )
 
 
-def _floor(info: RunInfo, objective: Slo, remedy: str) -> Iterator[Caution]:
+def _floor(info: RunInfo, objective: Slo, remedy: str) -> Iterator[RunWarning]:
     errors_s = floors_s(info.floor)
     near = {bound_text(b): errors_s[b.metric] for b in objective.bounds
             if errors_s.get(b.metric, 0.0) > FLOOR_SHARE * b.limit}  # fmt: skip
     for name, error_s in near.items():
-        yield Caution(
+        yield RunWarning(
             "floor",
             f"the client's own error ({ms(error_s)}, p99) is more than {FLOOR_SHARE:.0%} of the bound {name}",
             remedy,
@@ -308,8 +307,8 @@ def _floor(info: RunInfo, objective: Slo, remedy: str) -> Iterator[Caution]:
     unresolved = info.resolution.unresolved
     if unresolved:
         verb = "is" if len(unresolved) == 1 else "are"
-        yield Caution(
+        yield RunWarning(
             "unresolved",
-            f"the client's own error leaves open whether {' and '.join(unresolved)} {verb} kept",
-            f"{remedy}; or take a bound that is further away",
+            f"the client's own error leaves open whether {' and '.join(unresolved)} {verb} met",
+            f"{remedy}; or choose a looser bound",
         )

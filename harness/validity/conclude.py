@@ -1,4 +1,4 @@
-"""What a stored run amounts to: its summary, how faithfully it was sent, and whether it may be trusted."""
+"""The conclusion of a stored run: its summary, how faithfully it was sent, and its verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from harness.api import Caution, Slo
+from harness.api import RunWarning, Slo
 from harness.data import run_json
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
 from harness.data.warmup_cut import kept
@@ -20,7 +20,7 @@ from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, warmup, work_done
 from harness.validity.checks import Verdict, checks, judge, sentences
 from harness.validity.remote import is_remote, resolution
-from harness.validity.warnings import cautions, is_closed
+from harness.validity.warnings import is_closed, run_warnings
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> RunInfo:
-    """run.json with what finishes it: summary, fidelity, warnings, verdict, and vLLM's keys beside them.
+    """The finished run.json: summary, fidelity, warnings, verdict, and the keys of vLLM's result file.
 
     The summary is of the requests after the warm-up, the verdict of all. `declared` is what the arrivals promised, None
     where the workload is gone. `outcome` is None for a run that was killed: then it counts as interrupted.
@@ -58,9 +58,9 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     )
 
 
-def warned(cautions: Iterable[Caution]) -> list[Warned]:
+def warned(warnings: Iterable[RunWarning]) -> list[Warned]:
     """Warnings as run.json lists them."""
-    return [Warned(code=c.code, message=c.message, remedy=c.remedy) for c in cautions]
+    return [Warned(code=c.code, message=c.message, remedy=c.remedy) for c in warnings]
 
 
 def stored(verdict: Verdict, text: str, *, unresolved: bool = False) -> run_json.Verdict:
@@ -76,7 +76,7 @@ def stored(verdict: Verdict, text: str, *, unresolved: bool = False) -> run_json
 
 
 def _ending(outcome: Outcome) -> Ending:
-    """Without a traceback, which has a file of its own."""
+    """The end of the run as stored; the traceback has its own file."""
     return Ending(
         ended=outcome.ended, sent=outcome.sent, not_sent=outcome.not_sent, cut=outcome.cut, error=outcome.error
     )
@@ -91,7 +91,7 @@ def _judged(
     *,
     met: bool | None,
 ) -> tuple[Verdict, Failures]:
-    """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
+    """The verdict with all reasons and warnings, and the requests that failed because of the backend."""
     spec: dict[str, Any] = run.info.spec  # as RunSpec has checked it
     workload, remote = run.info.workload, is_remote(run)
     found = judge(
@@ -102,27 +102,25 @@ def _judged(
         recorded=bool(workload.recorded),
         closed=is_closed(workload),
         window_s=spec.get("duration"),
-        as_asked=run.http is None,
+        as_requested=run.http is None,
         cut=run.info.warmup,
         met=met,
     )
     failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
-    gone = (
-        [] if outcome is None or outcome.error is None else [Caution("backend", f"The backend failed: {outcome.error}")]
-    )
+    error = None if outcome is None else outcome.error
     reasons = [
-        *gone,
+        *([] if error is None else [RunWarning("backend", f"The backend failed: {error}")]),
         *found.reasons,
         *work_done.reasons(lengths, remote=run.http is not None),
         *(client_warnings.reasons(run, objective) if remote else []),
         *fidelity.reasons(sent),
     ]
     warnings = [
-        *cautions(run, objective, outcome),
-        *(client_warnings.cautions(run, objective, sent) if remote else []),
-        *fidelity.cautions(sent),
-        *work_done.cautions(lengths),
-        *([Caution("max-failed", failed.said)] if failed.said is not None else []),
+        *run_warnings(run, objective, outcome),
+        *(client_warnings.warnings(run, objective, sent) if remote else []),
+        *fidelity.warnings(sent),
+        *work_done.warnings(lengths),
+        *([RunWarning("max-failed", failed.text)] if failed.text is not None else []),
         *found.warnings,
     ]
     return Verdict(not reasons, reasons, warnings), failed
@@ -133,8 +131,8 @@ def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if is_remote(run):
         found["server"] = msgspec.structs.replace(run.info.server, compared=server_metrics.compared(run))
-    if (told := resolution(measured, objective, run.info.floor)) is not None:
-        found["resolution"] = told
+    if (resolved := resolution(measured, objective, run.info.floor)) is not None:
+        found["resolution"] = resolved
     return found
 
 
@@ -146,7 +144,7 @@ def completed(run: Run) -> Run:
 
 
 def _text(verdict: Verdict, outcome: Outcome | None) -> str:
-    """The verdict as it is printed: of a run that was not let finish, that it was not."""
+    """The verdict as printed; a run that was interrupted says so."""
     if not verdict.valid or (outcome is not None and outcome.ended == "finished"):
         return verdict.text
     if outcome is None:

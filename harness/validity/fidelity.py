@@ -1,8 +1,8 @@
 """Whether the client sent what it promised: rate, burstiness at three time scales, gap law, lateness.
 
 Only requests that wait for no answer count as arrivals: follow-ups come when answers come, and are only counted.
-Burstiness is told twice, of the schedule as drawn and of the sending, which is what the system under test really saw.
-The gap law judges the schedule: what the client added to it is lateness.
+Burstiness is computed twice: of the schedule as drawn, and of the sending, which is what the system under test saw.
+The gap law is tested on the schedule alone; what the client adds to the gaps is lateness.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import AllSent, Burstiness, Fidelity, FollowUps
 from harness.metrics.quantiles import quantiles
@@ -38,7 +38,7 @@ GAP_LAW = "gap-law"
 """Name of the check of the gaps, as run.json lists it."""
 
 LEAST_P = 1e-4
-"""Probabilities below this are only told to be below it."""
+"""Smaller probabilities are printed as below this."""
 
 FAR_Z = 5.0
 """Standard errors from which a rate is called another than the one declared; more than for a normal law, because the
@@ -86,24 +86,24 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
     return msgspec.structs.replace(found, line=line(found))
 
 
-def reasons(found: Fidelity) -> Iterator[Caution]:
-    """Why what was sent proves nothing: gaps of another law than the arrivals declare."""
+def reasons(found: Fidelity) -> Iterator[RunWarning]:
+    """The reason that makes a run not valid: the gaps do not follow the law that the arrivals declare."""
     if found.ks is not None and found.ks_p is not None and found.ks_p < RARE_P:
-        yield Caution(
+        yield RunWarning(
             GAP_LAW,
-            f"The gaps drawn are not of the law that the arrivals declare (Kolmogorov-Smirnov {found.ks:.2g}, "
+            f"The gaps drawn do not follow the law that the arrivals declare (Kolmogorov-Smirnov {found.ks:.2g}, "
             f"p {_p(found.ks_p)}).",
-            "take other --arrivals, and tell who wrote these",
+            "use other --arrivals, and report the bug to the author of these",
             {"ks": found.ks, "ks_p": found.ks_p},
         )
 
 
-def cautions(found: Fidelity) -> Iterator[Caution]:
+def warnings(found: Fidelity) -> Iterator[RunWarning]:
     """Where the drawn rate is further from what was declared than chance explains."""
     z = found.rate_z
     wanted = found.expected_rps or found.requested_rps
     if z is not None and abs(z) > FAR_Z and wanted:
-        yield Caution(
+        yield RunWarning(
             "drawn-rate",
             f"the drawn rate of {found.drawn_rps:.3g} req/s is {abs(z):.1f} standard errors from the {wanted:.3g} "
             "req/s declared, also by the dispersion of its own counts",
@@ -132,7 +132,7 @@ def line(found: Fidelity) -> str:
 
 
 def by_itself(schedule: pa.Table) -> np.ndarray:
-    """(rows,) whether a request comes by itself; schedules of before there were follow-ups have none."""
+    """(rows,) whether a request waits for no answer; old schedules have no follow-ups."""
     if "after" not in schedule.column_names:
         return np.ones(schedule.num_rows, bool)
     lengths = [chunk.value_lengths().fill_null(0).to_numpy() for chunk in schedule["after"].chunks]
@@ -142,7 +142,7 @@ def by_itself(schedule: pa.Table) -> np.ndarray:
 def _spread(found: Fidelity) -> Iterator[str]:
     known = {scale: value for scale, value in found.dispersion.items() if value is not None}
     if found.tick_s is not None:
-        yield f"stamps on a grid of {found.tick_s:.3g} s, so gaps tell little"
+        yield f"stamps on a grid of {found.tick_s:.3g} s, too coarse for the gaps"
     elif found.gap_cv is not None:
         yield f"gap CV {found.gap_cv:.2f}"
     if known:
@@ -154,15 +154,15 @@ def _spread(found: Fidelity) -> Iterator[str]:
 
 
 def _rates(found: Fidelity) -> str:
-    asked, achieved = found.expected_rps or found.requested_rps, found.achieved_rps
+    wanted, achieved = found.expected_rps or found.requested_rps, found.achieved_rps
     if not found.sent:
         return "nothing sent"
     if _closed(found):
         everything = None if found.all is None else found.all.rps
         return f"closed loop of {found.scheduled:,} users, " + (f"{everything:.3g} req/s" if everything else "no rate")
-    if asked is None:
+    if wanted is None:
         return f"all {found.sent:,} at one instant" if achieved is None else f"rate {achieved:.3g} req/s"
-    return f"rate {'-' if achieved is None else f'{achieved:.3g}'} of {asked:.3g} req/s"
+    return f"rate {'-' if achieved is None else f'{achieved:.3g}'} of {wanted:.3g} req/s"
 
 
 def _closed(found: Fidelity) -> bool:

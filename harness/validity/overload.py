@@ -1,4 +1,4 @@
-"""Whether the queue grew all through a run: then latencies tell how long the run was, not how good the system is."""
+"""Whether the queue grew all through a run: then latencies depend on the length of the run, not on the system."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ about 100 requests, up to 5% are flagged at 0.9.
 """
 
 MIN_ARRIVALS = 50
-"""Fewest arrivals, after the system has filled, for which growth in flight can be told from chance."""
+"""Fewest arrivals, after the system has filled, for which growth in flight is distinguishable from chance."""
 
 WINDOWS = 20
 """Parts of a run whose arrivals are counted to see how bursty they are."""
@@ -49,7 +49,7 @@ def overload(table: pa.Table, *, after_s: float = 0.0, bursty: bool = False) -> 
     the arrivals. Where that leaves fewer than 50 arrivals, because requests take about as long as the run: the median
     TTFT rises from third to third, by more than the time in which such a number of requests arrives. Requests that
     failed are left out: a system that turns them away has no queue of them. With `bursty` the root is that of the
-    arrivals times their index of dispersion, because bursts make queues that are gone again soon.
+    arrivals times their index of dispersion, because bursts make queues that soon drain again.
     """
     kept = succeeded(table)
     due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)

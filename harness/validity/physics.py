@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import Lists, first, gap_lists, lists, number, pieces
 from harness.metrics.measure import first_last, succeeded
 
@@ -26,22 +26,22 @@ TOKENS, CAUSALITY, LITTLE_S = "tokens", "causality", "littles-law"
 """Names of the checks, as run.json lists them."""
 
 
-def broken(table: pa.Table, *, as_asked: bool = True) -> Iterator[Caution]:
+def broken(table: pa.Table, *, as_requested: bool = True) -> Iterator[RunWarning]:
     """Each law that the table breaks, under the name of its check, with the first request that breaks it.
 
-    `as_asked` is off for systems that may end an answer where they like, such as a server elsewhere.
+    `as_requested` is off for systems that may end an answer early or late, such as remote endpoints.
     """
     for law in _LAWS:
-        if law.breaks is _not_as_asked and not as_asked:
+        if law.breaks is _not_as_requested and not as_requested:
             continue
         bad = np.concatenate([law.breaks(piece) for piece in pieces(table)]) if len(table) else np.zeros(0, bool)
         if bad.any():
             count, one = int(bad.sum()), table["request_id"][int(np.argmax(bad))].as_py()
             which = f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
-            yield Caution(law.check, f"{law.text}: not so for {which}.", _REMEDIES[law.check])
+            yield RunWarning(law.check, f"{law.text}: not so for {which}.", _REMEDIES[law.check])
     pair = little(table)
     if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
-        yield Caution(
+        yield RunWarning(
             LITTLE_S,
             f"Little's law: {pair[0]:.12g} requests in the system on average, but arrival rate times mean time "
             f"in the system gives {pair[1]:.12g}.",
@@ -76,7 +76,7 @@ def _tokens_lost(table: pa.Table) -> Mask:
     return found
 
 
-def _not_as_asked(table: pa.Table) -> Mask:
+def _not_as_requested(table: pa.Table) -> Mask:
     other: Mask = number(table, "output_tokens") != number(table, "output_tokens_asked")
     return succeeded(table) & other
 
@@ -110,7 +110,7 @@ def _any(rows: Lists, marked: Mask) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class _Law:
-    """What must hold of every request, in words, and (requests,) who breaks it."""
+    """What must hold of every request, as text, and the mask (requests,) of those that break it."""
 
     check: str
     text: str
@@ -129,7 +129,7 @@ _LAWS = (
         "Token conservation (the tokens of a request's events add up to its output_tokens)",
         _tokens_lost,
     ),
-    _Law(TOKENS, "A request that ended well has the tokens that were asked for", _not_as_asked),
+    _Law(TOKENS, "A request that ended well has the requested number of tokens", _not_as_requested),
     _Law(
         CAUSALITY,
         "Causality (nothing is sent before it is scheduled)",
@@ -139,9 +139,7 @@ _LAWS = (
     _Law(CAUSALITY, "Token times never fall", _stamps_fall),
 )
 
-_BACKEND = (
-    "the records are wrong, not the system slow: mend the backend that made them, or report it with the run folder"
-)
+_BACKEND = "the records are wrong: fix the backend that produced them, or report the bug with the run folder"
 
 _REMEDIES = {
     TOKENS: _BACKEND,

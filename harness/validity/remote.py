@@ -1,9 +1,8 @@
-"""What `run.json` and the tables say of a run against a remote server: its senders, and what the wire saw.
+"""Readings of a run against a remote server: its senders, the wire, and the resolution of the client.
 
-Whether a run can tell that its bounds are kept: a limit nearer than the client's own error decides nothing.
-
-The client's floor is the error of its stamps, measured against a server whose times are known. Here all limits are
-moved by it, once up and once down: what holds in only one of the two cases is unresolved.
+The client's floor is the error of its timestamps, measured against a server whose times are known. A bound is
+unresolved where that error decides it: all limits are moved by the floor, once up and once down, and the bound is met
+in only one of the two cases.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def is_remote(run: Run) -> bool:
 
 
 def of_each(senders: Senders, name: str) -> list[float]:
-    """A number that each sender tells of itself; those that tell none are left out."""
+    """A number that senders report; those that report none are left out."""
     values = (getattr(sender, name) for sender in senders)
     return [float(value) for value in values if isinstance(value, int | float)]
 
@@ -64,9 +63,9 @@ def column(table: pa.Table | None, name: str) -> Floats:
 
 
 def stamps_of(info: RunInfo) -> str | None:
-    """What stamped the tokens: "kernel" or "process"; the worse one where senders differ, None where nobody tells."""
-    told = [info.client.stamps, *(sender.stamps for sender in info.client.per_sender)]
-    found = {word for word in told if word} or {str(info.backend.get("stamps") or "")}
+    """What stamped the tokens: "kernel" or "process"; the worse one where senders differ, None where it is unknown."""
+    stamps = [info.client.stamps, *(sender.stamps for sender in info.client.per_sender)]
+    found = {word for word in stamps if word} or {str(info.backend.get("stamps") or "")}
     return "process" if "process" in found else "kernel" if "kernel" in found else None
 
 
@@ -123,7 +122,7 @@ def resolution(table: pa.Table, slo: Slo, floor: Floor | UnsetType | None) -> Re
 
 
 def undecided(found: Resolution | None, fail_under: float) -> bool:
-    """Whether the floor of a run leaves open if `fail_under` of its requests keep the SLO."""
+    """Whether the floor of a run leaves open if at least the share `fail_under` of its requests met the SLO."""
     if not found:
         return False
     shares = found.attainment or (1.0, 1.0)  # percentiles alone decide
@@ -136,7 +135,7 @@ def _kept(scored: Score) -> bool:
 
 
 def _moved(table: pa.Table, slo: Slo, errors_s: Mapping[str, float], sign: int) -> Score:
-    """The score with every limit moved by the error of its metric, those that requests bring along too."""
+    """The score with every limit moved by the error of its metric, those of single requests too."""
     bounds = tuple(dataclasses.replace(b, limit=b.limit + sign * errors_s.get(b.metric, 0.0)) for b in slo.bounds)
     for metric, column in OWN.items():
         if metric in errors_s and table[column].null_count < len(table):

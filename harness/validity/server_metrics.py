@@ -1,4 +1,4 @@
-"""The server's own counters beside what the client saw: sums and counts of a run, of which both have their word.
+"""Compares the server's own metrics with what the client measured: sums and counts of a run.
 
 Histograms of servers are too coarse for percentiles, so means are compared: a sum divided by a count, both as the
 difference of the readings after and before the run.
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import Compared, RunInfo
 from harness.metrics.measure import first_last, metrics, per_request, succeeded
@@ -30,16 +30,16 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Times = tuple[Floats, Floats]
 
 NEAR = 0.05
-"""Share by which two clocks on two sides of a network may differ before a report says so."""
+"""Share by which client and server may differ before there is a warning."""
 
 NEAR_S = 0.001
 """The same in seconds where the client's floor was not measured: what a local network and HTTP take."""
 
 FLIGHT_NEAR = 0.10
-"""Share by which the requests in flight may differ from the server's gauges (Little's law, told twice)."""
+"""Share by which the requests in flight may differ from the server's gauges (Little's law)."""
 
 FEW = 10
-"""Readings below which the gauges are shown and not judged."""
+"""With fewer readings than this the gauges are shown but not compared."""
 
 _TIMINGS = {"server_queue_s": "time in its queue", "server_ttft_s": "TTFT", "server_prefill_s": "prefill",
             "server_decode_s": "decode"}  # fmt: skip
@@ -49,7 +49,7 @@ _MODEL = ("model_name", "model")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One series of a server: what it said and when; `since_start` whether it was there at the first reading."""
+    """One series of a server: values and times; `since_start` whether it existed at the first reading."""
 
     time_s: Floats
     value: Floats
@@ -57,19 +57,19 @@ class Series:
 
     @property
     def increase(self) -> float:
-        """How much a counter has counted during the run; it begins again at 0 where the server did."""
+        """Increase of a counter during the run; it restarts at 0 when the server restarts."""
         before = np.concatenate([[self.value[0] if self.since_start else 0.0], self.value[:-1]])
         steps = self.value - before
         return float(np.where(steps >= 0, steps, self.value).sum())
 
     def at(self, time_s: Floats) -> Floats:
-        """The value of a gauge at these times; 0 before it was first told."""
+        """The value of a gauge at these times; 0 before its first reading."""
         place = np.searchsorted(self.time_s, time_s, side="right")
         return np.concatenate([[0.0], self.value])[place]
 
 
 class View:
-    """The metrics of a server during a run, by our words for them.
+    """The metrics of a server during a run, by our names for them.
 
     `read_s` are the times of the readings, `to_the_end` says whether the last one succeeded.
     """
@@ -115,7 +115,7 @@ class View:
 
 
 def view(run: Run) -> View | None:
-    """What the server of a run said; None where nothing was read or it is a stranger."""
+    """The metrics of the run's server; None where nothing was read or the names of its metrics are unknown."""
     names, model = run.info.server.names, run.info.backend.get("model")
     if run.server_metrics is None or not run.server_metrics.num_rows or not names:
         return None
@@ -123,7 +123,7 @@ def view(run: Run) -> View | None:
 
 
 def not_streamed(info: RunInfo) -> bool:
-    """Whether answers came whole because the user asked for that."""
+    """Whether answers were not streamed, on request."""
     return info.backend.get("stream") is False
 
 
@@ -141,56 +141,56 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
 def compared(run: Run) -> list[Compared]:
     """The rows for `run.json`: means, counts and what only the server knows, by its metrics and in its answers.
 
-    Nothing is judged where one side has no end: of a run that was killed, what was under way has no record; of a
-    server that could not be read a last time, its last sums are not known.
+    Rows are not compared where one side is incomplete: requests in flight when a run was killed have no record, and
+    without a last reading the final sums of the server are unknown.
     """
-    told = view(run)
+    server = view(run)
     answers = [*_in_answers(run)]
-    if told is None:
+    if server is None:
         return answers
-    rows = (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))
+    rows = (*_latencies(run, server), *_counts(run, server), *_flight(run, server), *_own(server))
     if run.info.state == "running":
         rows = tuple(_open(row, "the run has no end") for row in rows)
-    elif not told.to_the_end:
+    elif not server.to_the_end:
         rows = tuple(_open(row, "the last reading failed") for row in rows)
     return [*rows, *answers]
 
 
 def _open(row: Compared, why: str) -> Compared:
-    """The row without a judgement, where it had one."""
+    """The row without its comparison, where it had one."""
     return row if row.difference is None else replace(row, within=None, why=why)
 
 
-def cautions(rows: Sequence[Compared]) -> Iterator[Caution]:
+def warnings(rows: Sequence[Compared]) -> Iterator[RunWarning]:
     """Where the two sides disagree by more than is allowed."""
     apart = {str(row.name): row for row in rows if row.within is False}
     counted = apart.get("requests")
     if counted is not None and (there := counted.server or 0) > (here := counted.client or 0):
-        yield Caution(
+        yield RunWarning(
             "shared-server",
             f"the server counted {there:,.0f} ended request{'' if there == 1 else 's'}, and "
-            f"{here:,.0f} of this run ended well: somebody else used it too",
-            "give the run a server of its own",
+            f"{here:,.0f} of this run ended well: it handled other requests during the run",
+            "use a dedicated server for the run",
             {"server": there, "client": here},
         )
         return
-    told = [f"{name} {_said(row, row.client)} here and {_said(row, row.server)} there" for name, row in apart.items()]
-    if told:
-        yield Caution(
+    differ = [f"{name} {_text(row, row.client)} here and {_text(row, row.server)} there" for name, row in apart.items()]
+    if differ:
+        yield RunWarning(
             "server-disagrees",
-            f"the server's own metrics say something else than the client saw: {', '.join(told)}",
-            "look at what stands between them (proxy, network, TLS), and at the client's floor",
+            f"the server's own metrics differ from what the client measured: {', '.join(differ)}",
+            "check what lies between them (proxy, network, TLS), and the client's own error (client-floor)",
             {name: float(row.difference or 0.0) for name, row in apart.items()},
         )
 
 
-def _said(row: Compared, value: float | None) -> str:
+def _text(row: Compared, value: float | None) -> str:
     if value is None:
         return "nothing"
     return f"{1000 * value:,.4g} ms" if row.unit == "s" else f"{value:,.6g}"
 
 
-def _latencies(run: Run, told: View) -> Iterator[Compared]:
+def _latencies(run: Run, server: View) -> Iterator[Compared]:
     """Means of both sides; E2E and TPOT only where nearly all that was sent ended well, as a server counts the rest."""
     first_s, last_s = first_last(run.requests)
     sent_s, ok = number(run.requests, "sent_s"), succeeded(run.requests)
@@ -199,12 +199,12 @@ def _latencies(run: Run, told: View) -> Iterator[Compared]:
     failed = _failed(run.requests)
     whole = failed <= NEAR * float(np.isfinite(sent_s).sum())
     for word, name, values in (("ttft", "TTFT", ttft_s), ("tpot", "TPOT", tpot_s), ("e2e", "E2E", e2e_s)):
-        if not told.knows(word):
+        if not server.knows(word):
             continue
         kept = values[np.isfinite(values)]
         client = float(kept.mean()) if len(kept) else None
         floor_s = _floor_s(run.info, word)
-        row = _compared(f"mean {name}", "s", client, told.mean_s(word), NEAR_S if floor_s is None else floor_s)
+        row = _compared(f"mean {name}", "s", client, server.mean_s(word), NEAR_S if floor_s is None else floor_s)
         if word != "e2e" and not_streamed(run.info):
             yield _open(row, "answers were not streamed")
         else:
@@ -231,21 +231,21 @@ def _floor_s(info: RunInfo, word: str) -> float | None:
     return info.floor.error(word).p99_s if info.floor else None
 
 
-def _counts(run: Run, told: View) -> Iterator[Compared]:
-    """Sums of both sides; those that we hung up on, or that failed, may or may not be among what a server counts."""
+def _counts(run: Run, server: View) -> Iterator[Compared]:
+    """Sums of both sides; a server may or may not count requests that failed or that the client cancelled."""
     ok, sent = succeeded(run.requests), np.isfinite(number(run.requests, "sent_s"))
-    ended = told.count("e2e") if told.knows("e2e") else told.total("requests")
+    ended = server.count("e2e") if server.knows("e2e") else server.total("requests")
     failed = _failed(run.requests)
     yield from _between("requests", "requests", float(ok.sum()), ended, float(sent.sum()), 1.0, failed)
     counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
     prompt = np.where(np.isnan(counted), planned, counted)
-    here, most, total = float(prompt[ok].sum()), float(prompt[sent].sum()), told.total("prompt_tokens")
+    here, most, total = float(prompt[ok].sum()), float(prompt[sent].sum()), server.total("prompt_tokens")
     yield from _between("prompt tokens", "tokens", here, total, most, 0.5, failed)
     output = float(number(run.requests, "output_tokens").sum())
-    for row in _between("output tokens", "tokens", output, told.total("output_tokens"), output, 0.5, failed):
+    for row in _between("output tokens", "tokens", output, server.total("output_tokens"), output, 0.5, failed):
         yield _open(row, f"{failed:,} failed") if failed > NEAR * float(sent.sum()) else row
     cached = number(run.requests, "cached_tokens")
-    here, there = float(np.nansum(cached)), told.total("cached_tokens")
+    here, there = float(np.nansum(cached)), server.total("cached_tokens")
     if here or there:
         yield Compared("prompt tokens from the cache", "tokens", here if np.isfinite(cached).any() else None, there)
 
@@ -261,37 +261,37 @@ def _between(
         yield Compared(name, unit, client, server, apart, allowed, abs(apart) <= allowed, why)
 
 
-def _flight(run: Run, told: View) -> Iterator[Compared]:
-    """The mean number of requests in flight at the very times of the readings."""
+def _flight(run: Run, server: View) -> Iterator[Compared]:
+    """The mean number of requests in flight at the times of the readings."""
     sent_s = number(run.requests, "sent_s")
-    if not np.isfinite(sent_s).any() or not told.knows("running"):
+    if not np.isfinite(sent_s).any() or not server.knows("running"):
         return
     last_s = first_last(run.requests)[1]
     until_s = np.nanmax(last_s) if np.isfinite(last_s).any() else np.nanmax(sent_s)
-    at_s = told.read_s[(told.read_s >= np.nanmin(sent_s)) & (told.read_s <= until_s)]
-    running, waiting = told.gauge("running", at_s), told.gauge("waiting", at_s)
+    at_s = server.read_s[(server.read_s >= np.nanmin(sent_s)) & (server.read_s <= until_s)]
+    running, waiting = server.gauge("running", at_s), server.gauge("waiting", at_s)
     if running is None or len(at_s) < 3:
         return
-    server = float((running if waiting is None else running + waiting).mean())
-    client = float(in_flight(run.requests, at_s).mean())
-    allowed = max(0.5, FLIGHT_NEAR * max(server, client))
-    row = Compared("requests in flight, mean", "requests", client, server, client - server, allowed)
+    there = float((running if waiting is None else running + waiting).mean())
+    here = float(in_flight(run.requests, at_s).mean())
+    allowed = max(0.5, FLIGHT_NEAR * max(there, here))
+    row = Compared("requests in flight, mean", "requests", here, there, here - there, allowed)
     few = len(at_s) < FEW
-    yield _open(row, f"{len(at_s)} readings") if few else replace(row, within=abs(client - server) <= allowed)
+    yield _open(row, f"{len(at_s)} readings") if few else replace(row, within=abs(here - there) <= allowed)
 
 
-def _own(told: View) -> Iterator[Compared]:
+def _own(server: View) -> Iterator[Compared]:
     """What only the server knows."""
     for word, name in (("queue", "mean time in its queue"), ("prefill", "mean prefill"), ("decode", "mean decode")):
-        if (mean_s := told.mean_s(word)) is not None:
+        if (mean_s := server.mean_s(word)) is not None:
             yield Compared(name, "s", None, mean_s)
-    if told.knows("kv_use") and len(told.read_s):
-        use = told.gauge("kv_use", told.read_s, mean=True)
+    if server.knows("kv_use") and len(server.read_s):
+        use = server.gauge("kv_use", server.read_s, mean=True)
         yield Compared("KV memory in use, most", "share", None, None if use is None else float(use.max()))
-    hits, queries = told.total("cache_hits"), told.total("cache_queries")
+    hits, queries = server.total("cache_hits"), server.total("cache_queries")
     if hits is not None and queries:
         yield Compared("prefix cache hits", "share", None, hits / queries)
-    if (preempted := told.total("preemptions")) is not None:
+    if (preempted := server.total("preemptions")) is not None:
         yield Compared("preemptions", "preemptions", None, preempted)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import Cut
 from harness.errors import UsageError
@@ -55,10 +55,10 @@ def _last_s(schedule: Schedule) -> float:
     return float(schedule.table["scheduled_s"][-1].as_py())
 
 
-def cautions(cut: Cut) -> Iterator[Caution]:
-    """That no place to cut was found."""
+def warnings(cut: Cut) -> Iterator[RunWarning]:
+    """The warning that no place to cut was found."""
     if not cut.stationary:
-        yield Caution(
+        yield RunWarning(
             "not-stationary",
             "the run never settled: its E2E still changed where at most half of the requests would have been left "
             f"out, so {cut.rule} cut nothing",

@@ -1,4 +1,4 @@
-"""What a reader must know that the table alone does not tell: cut answers, rows left out, requests too long."""
+"""Warnings that the table alone does not show: answers cut off, trace rows left out, requests too long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Caution, Slo
+from harness.api import RunWarning, Slo
 from harness.data.codec import inner
 from harness.data.lists import number
 from harness.data.run_json import Workload
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 BEFORE = "before the slice"
-"""The reason for rows that --start leaves out: the user asked for it, so nobody is warned."""
+"""The reason for rows that --start leaves out: the user requested it, so there is no warning."""
 
 
 LOOSE_S = 60.0
-"""A bound above this on the wait for one token was probably meant in milliseconds: nobody waits a minute."""
+"""A bound above this on the wait for one token was probably meant in milliseconds: no user waits a minute."""
 
 LIVELOCK = 5
-"""Preemptions of one request from which on it is told; a rule of admission that leaves room to grow needs 1 or 2."""
+"""Preemptions of one request from which there is a warning; an admission rule that leaves room to grow needs 1 or 2."""
 
 
-def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caution]:
+def run_warnings(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[RunWarning]:
     """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
     yield from loose(objective)
     workload = run.info.workload
@@ -48,16 +48,16 @@ def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caut
 
 
 def is_closed(workload: Workload) -> bool:
-    """Whether the workload of a run.json is one of users who ask again, so that nobody can ask for its rate."""
+    """Whether the workload of a run.json is a closed loop of users, whose rate cannot be set."""
     return (workload.arrivals or "").partition(":")[0] == "closed"
 
 
-def loose(objective: Slo) -> Iterator[Caution]:
+def loose(objective: Slo) -> Iterator[RunWarning]:
     """Bounds that were probably meant in milliseconds."""
     for bound in objective.bounds:
         if metrics()[bound.metric].one_token and bound.limit > LOOSE_S:
             name = bound_text(bound).rpartition("=")[0]
-            yield Caution(
+            yield RunWarning(
                 "loose-bound",
                 f"the bound {bound_text(bound)} is {bound.limit:g} s",
                 f"write {name}={bound.limit:g}ms for milliseconds",
@@ -65,18 +65,18 @@ def loose(objective: Slo) -> Iterator[Caution]:
             )
 
 
-def of_source(provenance: Mapping[str, Any]) -> Iterator[Caution]:
-    """What lengths or arrivals say against themselves; those of arrivals stand one level deeper."""
+def of_source(provenance: Mapping[str, Any]) -> Iterator[RunWarning]:
+    """Warnings that lengths or arrivals give about themselves; those of arrivals stand one level deeper."""
     for facts in (provenance, inner(provenance, "arrivals")):
         if "warning" in facts:
-            yield Caution("unlike-the-data", str(facts["warning"]), str(facts.get("remedy", "")))
+            yield RunWarning("unlike-the-data", str(facts["warning"]), str(facts.get("remedy", "")))
 
 
-def _cut(run: Run, outcome: Outcome | None, less: str) -> Iterator[Caution]:
+def _cut(run: Run, outcome: Outcome | None, less: str) -> Iterator[RunWarning]:
     waited = not run.info.virtual  # a simulation is never cut: requests without an end have no record
     if outcome is not None and outcome.cut and outcome.ended == "finished" and waited:
         drain_s = run.info.spec["drain"]
-        yield Caution(
+        yield RunWarning(
             "cut",
             f"{outcome.cut:,} requests had no end {drain_s:g} s after the last one had left and were given up; "
             "they miss the SLO, and the latencies leave them out",
@@ -85,7 +85,7 @@ def _cut(run: Run, outcome: Outcome | None, less: str) -> Iterator[Caution]:
         )
 
 
-def _cut_tasks(run: Run, objective: Slo) -> Iterator[Caution]:
+def _cut_tasks(run: Run, objective: Slo) -> Iterator[RunWarning]:
     """Sessions that are bound as a whole and were not sent as a whole."""
     if run.schedule is None or not any(bound.metric == "task" for bound in objective.bounds):
         return
@@ -94,22 +94,22 @@ def _cut_tasks(run: Run, objective: Slo) -> Iterator[Caution]:
     begun = run.requests["session"].drop_null().unique()
     cut = int(pc.sum(pc.is_in(begun, unsent)).as_py() or 0)
     if cut:
-        yield Caution(
+        yield RunWarning(
             "cut-tasks",
             f"{cut:,} of {len(begun):,} sessions were cut by the end of the run; the bound on task sees only what was "
             "sent of them, and finds them quicker than they are",
-            "give the tasks a deadline of their own (--sessions ...:deadline=30s), which lets each be finished",
+            "give each task a deadline (--sessions ...:deadline=30s), so that every task finishes",
             {"cut": cut, "sessions": len(begun)},
         )
 
 
-def _not_shared(run: Run) -> Iterator[Caution]:
+def _not_shared(run: Run) -> Iterator[RunWarning]:
     """Prompts that share their beginnings, on a system that computes each whole."""
     if run.schedule is None or run.info.backend.get("prefix_cache") is not False:
         return
     named = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
     if named:
-        yield Caution(
+        yield RunWarning(
             "no-prefix-cache",
             f"{named:,} of {len(run.schedule):,} prompts begin with blocks that others may share, and this system "
             "computes each whole",
@@ -118,37 +118,37 @@ def _not_shared(run: Run) -> Iterator[Caution]:
         )
 
 
-def _thrown_out_again(run: Run) -> Iterator[Caution]:
-    """Requests that were let in and thrown out over and over: the work that was lost is done by nobody else."""
+def _thrown_out_again(run: Run) -> Iterator[RunWarning]:
+    """Requests that were admitted and preempted over and over, so their work was lost each time."""
     preemptions = run.requests["preemptions"].drop_null()
     often = preemptions.filter(pc.greater_equal(preemptions, LIVELOCK))
     if len(often):
-        yield Caution(
+        yield RunWarning(
             "livelock",
-            f"{len(often):,} of {len(run.requests):,} requests lost their memory {LIVELOCK} times or more, one of them "
-            f"{pc.max(often).as_py():,} times: they are let in, thrown out and let in again",
+            f"{len(often):,} of {len(run.requests):,} requests were preempted {LIVELOCK} times or more, one of them "
+            f"{pc.max(often).as_py():,} times: they are admitted, preempted and admitted again",
             "admit fewer (--admission past-future, or a lower overcommit or watermark), or give the system more memory",
             {"requests": len(often), "most": int(pc.max(often).as_py())},
         )
 
 
-def _left_out(provenance: Mapping[str, Any]) -> Iterator[Caution]:
+def _left_out(provenance: Mapping[str, Any]) -> Iterator[RunWarning]:
     """Rows of a trace that are no requests; those of a trace of arrivals stand one level deeper."""
     for facts in (provenance, inner(provenance, "arrivals")):
         reasons = {str(why): n for why, n in inner(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
         left_out = sum(reasons.values())
         if left_out:
-            told = ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
+            listed = ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
             of = f"{facts.get('rows', left_out):,} rows of {facts.get('file', 'the trace')}"
-            yield Caution(
+            yield RunWarning(
                 "dropped-rows",
-                f"{left_out:,} of {of} are not sent: {told}",
+                f"{left_out:,} of {of} are not sent: {listed}",
                 "failures of the recorded system are rightly left out; mend the file where it is something else",
                 {"dropped": left_out},
             )
 
 
-def _too_long(run: Run, *, recorded: bool) -> Iterator[Caution]:
+def _too_long(run: Run, *, recorded: bool) -> Iterator[RunWarning]:
     """Requests that a simulated model served although they are longer than the context it was made for."""
     backend = run.info.backend
     limit = backend.get("max_tokens")
@@ -158,7 +158,7 @@ def _too_long(run: Run, *, recorded: bool) -> Iterator[Caution]:
     over = int((total > limit).sum())
     if over:
         shorter = "take a part of the trace without them" if recorded else "limit the lengths (--lengths)"
-        yield Caution(
+        yield RunWarning(
             "context",
             f"{over:,} of {len(run.requests):,} requests are longer than the context of {backend.get('model')} "
             f"({limit:,} tokens; the longest has {int(total.max()):,}) and were served all the same, which the real "

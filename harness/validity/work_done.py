@@ -1,9 +1,7 @@
-"""Whether answers are as long as was requested, and who decides that: the request, or the server.
+"""The work a run did: whether answers are as long as requested, and how many requests failed because of the backend.
 
-Requests that failed for another reason than load, and how many of them a run may have before its backend has failed.
-
-A server that turns requests away, or lets them wait too long because its queue grows, does what load makes it do: that
-is a result. Errors, broken answers and requests that hang are none.
+Rejections, and timeouts while the queue grows, are effects of load and thus a result. Errors, truncated answers and
+requests that hang are failures of the backend; a run with too many of them fails.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Caution
+from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import succeeded
@@ -30,14 +28,13 @@ LENGTHS = "output-lengths"
 """Name of the check, as run.json lists it."""
 
 BY_SERVER = "server-output-lengths"
-"""Code of the label of a run whose answers end where the server likes."""
+"""Code of the warning of a run in which the server decides the lengths of the answers."""
 
 LEAST_SHARE = 0.99
 """Mean output below this share of what was requested makes a run not valid: less work was done than is reported."""
 
 SERVER_COUNTS = ("usage", "continuous usage")
-"""How tokens are counted where the server says how many there are; texts tokenized anew and chunks may be off by more
-than the share that is looked for."""
+"""Token counts that come from the server; counts of re-tokenized text or of chunks may be off by more than 1%."""
 
 ENFORCING = frozenset({"ignore_eos", "min_tokens", "generation_config"})
 """Fields of a request that make answers as long as is requested."""
@@ -61,7 +58,7 @@ def lengths_text(found: OutputLengths) -> str:
 
 
 def by(info: RunInfo) -> By:
-    """Who decides how long answers are, from run.json; of another tool's run nobody knows that it is the request."""
+    """Whether the request or the server decides how long answers are; for another tool's run the server is assumed."""
     backend = info.backend
     if info.source or backend.get("output_lengths") == "server":
         return "server"
@@ -75,66 +72,65 @@ def measured(run: Run) -> OutputLengths:
     """The lengths of a run's answers, by the counts of the server where it gave any."""
     requests, counted = run.requests, True
     if run.http is not None and len(run.http):
-        told = run.http.filter(pc.is_in(run.http["counted_by"], pa.array(SERVER_COUNTS)))
-        counted = bool(len(told))
+        by_server = run.http.filter(pc.is_in(run.http["counted_by"], pa.array(SERVER_COUNTS)))
+        counted = bool(len(by_server))
         if counted:
-            requests = requests.filter(pc.is_in(requests["request_id"], told["request_id"].combine_chunks()))
+            requests = requests.filter(pc.is_in(requests["request_id"], by_server["request_id"].combine_chunks()))
     ok = succeeded(requests)
-    output, asked = (number(requests, name)[ok] for name in ("output_tokens", "output_tokens_asked"))
-    total = float(asked.sum())
+    output, requested = (number(requests, name)[ok] for name in ("output_tokens", "output_tokens_asked"))
+    total = float(requested.sum())
     return OutputLengths(
         by=by(run.info),
         requests=int(ok.sum()),
         output_tokens=float(np.mean(output)) if len(output) else None,
-        requested_tokens=float(np.mean(asked)) if len(asked) else None,
+        requested_tokens=float(np.mean(requested)) if len(requested) else None,
         share=float(output.sum()) / total if total else None,
         counted=counted,
     )
 
 
-def reasons(found: OutputLengths, *, remote: bool) -> Iterator[Caution]:
-    """Why a run whose answers should be as long as requested proves nothing; only a `remote` server has options."""
+def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
+    """The reason that makes a run with too short answers not valid; the remedy depends on whether it was `remote`."""
     if is_short(found) and found.counted and found.by == "request":
-        yield Caution(
+        yield RunWarning(
             LENGTHS,
             f"The answers are shorter than requested: {lengths_text(found)}, below {LEAST_SHARE:.0%}, so less work was "
             "measured than the workload has.",
-            "see whether the server ignores ignore_eos or its context is too short (max_model_len); to measure answers "
-            "that end where the server likes, give --output-lengths server"
+            "check whether the server ignores ignore_eos or its context is too short (max_model_len); to let it decide "
+            "the lengths, use --output-lengths server"
             if remote
             else "let the backend make as many tokens as are requested",
         )
 
 
-def cautions(found: OutputLengths) -> Iterator[Caution]:
-    """The label of a run whose answers end where the server likes, and counts that nobody can rely on."""
+def warnings(found: OutputLengths) -> Iterator[RunWarning]:
+    """Warnings where the server decides the lengths of the answers, and where token counts are unreliable."""
     if found.share is None:
         return
     facts = {"share": found.share, "requests": found.requests or 0}
     if found.by == "server":
-        yield Caution(
+        yield RunWarning(
             BY_SERVER,
             f"output lengths by the server: {lengths_text(found)}",
-            "compare it only with runs whose answers are as long (bench compare looks at that first); a server that "
-            "takes ignore_eos gives answers of exactly the requested length",
+            "compare it only with runs whose answers are as long (bench compare checks that first); a server that "
+            "accepts ignore_eos gives answers of exactly the requested length",
             facts,
         )
     elif is_short(found) and not found.counted:
-        yield Caution(
+        yield RunWarning(
             LENGTHS,
-            "the server does not say how many tokens its answers have; counted otherwise they have "
-            f"{lengths_text(found)}",
+            f"the server does not report token counts; by the client's count its answers have {lengths_text(found)}",
             "let the server send usage, so that the lengths can be checked",
             facts,
         )
 
 
 def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:
-    """State and words of the check, where nothing speaks against the run."""
+    """State and text of the check, before reasons and warnings are applied."""
     if found.share is None:
         return "unknown", lengths_text(found)
     if not found.counted:
-        return "unknown", "the server does not say how many tokens its answers have"
+        return "unknown", "the server does not report token counts"
     return "ok", lengths_text(found)
 
 
@@ -150,7 +146,7 @@ UNDER_LOAD = "timeout"
 
 
 def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = None) -> Failures:
-    """How many requests failed by the fault of the backend; `at_most` is the share that may."""
+    """How many requests failed because of the backend; `at_most` is the share that may."""
     at_most = MAX_FAILED if at_most is None else at_most
     counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
     faults = {name: counts[name] for name in FAULTS if name in counts and not (overloaded and name == UNDER_LOAD)}
@@ -161,16 +157,16 @@ def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = No
         share=failed / total if total else None,
         at_most=at_most,
         exceeded=exceeded,
-        said=_said(faults, total, at_most) if exceeded else None,
+        text=_text(faults, total, at_most) if exceeded else None,
     )
 
 
 def exceeded(info: RunInfo) -> str | None:
-    """The sentence of a run.json that says that too many requests failed; None where not."""
-    return info.failures.said if info.failures.exceeded else None
+    """The message of a run in which too many requests failed; None where it did not."""
+    return info.failures.text if info.failures.exceeded else None
 
 
-def _said(faults: Mapping[str, int], total: int, at_most: float) -> str:
+def _text(faults: Mapping[str, int], total: int, at_most: float) -> str:
     failed = sum(faults.values())
     kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(faults.items()))
     return (

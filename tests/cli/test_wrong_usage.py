@@ -74,7 +74,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     (
         "run --backend openai:url=http://127.0.0.1:1/v1,stream=false --slo ttft=1,e2e=2",
         2,
-        "--slo 'ttft=1': with stream=false the server tells no times of tokens",
+        "--slo 'ttft=1': with stream=false there are no token times",
         "e2e",
     ),
     ("run --backend openai:url=ftp://127.0.0.1/v1", 2, "'ftp://127.0.0.1/v1'", "http://"),

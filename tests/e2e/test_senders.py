@@ -22,7 +22,7 @@ from harness.options import RunSpec
 from harness.registry import make
 from harness.runner.live import Live
 from harness.runner.remote.coordinator import Senders, _Child
-from harness.runner.remote.sender import Arrived, Tally
+from harness.runner.remote.sender import Arrived, Progress
 from harness.runner.run import Result, execute
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_path):
         senders = Senders(OpenAI(), tmp_path, 1, None, 5.0, taken, Live(total=9), begun=lambda _: None)
         reader = asyncio.StreamReader()
         answers = [Arrived(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
-        for message in (Tally(5, 5), *answers):
+        for message in (Progress(5, 5), *answers):
             reader.feed_data(frame(message))
         reader.feed_eof()
         await senders._listen(_Child(0, Killed(), reader, None))  # type: ignore[arg-type]  # as much as is needed

@@ -54,7 +54,7 @@ class Instant:
             if r.id == 2 and self.error is not None:
                 raise self.error
             if r.id == 2 and self.stop is not None:
-                self.stop.asked = True
+                self.stop.requested = True
             yield RequestRecord(r.id, r.scheduled_s, r.scheduled_s, [r.scheduled_s], None, 1, 1, 1, "ok")
 
     def steps_table(self) -> pa.Table:

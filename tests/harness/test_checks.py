@@ -84,7 +84,7 @@ def test_each_check_can_fail(conclusion, check, change):
 
     assert check in failed
     assert failed[check].remedy
-    assert failed[check].said in " ".join(found.verdict.reasons)
+    assert failed[check].text in " ".join(found.verdict.reasons)
     assert f"Remedy: {failed[check].remedy}." in " ".join(found.verdict.reasons)
     assert (3 if check == "answers" else 4) == exit_code(found, Outcome("finished", N, 0, 0), None)
     assert not found.verdict.valid
@@ -136,5 +136,5 @@ def test_the_floor_of_the_client_is_among_the_checks(remote_run):
     floors = [next(c for c in found.checks if c.check == "client-floor") for found in (told, near)]
 
     assert ["ok", "warning"] == [floor.state for floor in floors]
-    assert "p99 ttft 0.09 ms" in floors[0].said
+    assert "p99 ttft 0.09 ms" in floors[0].text
     assert floors[1].remedy

@@ -67,14 +67,14 @@ def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, 
 @pytest.mark.parametrize(
     ("attainment", "passed", "expected"),
     [
-        (0.9896, True, "exit code 1: 98.96% of the requests kept the SLO (--fail-under 0.99)."),
-        (0.5, False, "exit code 1: 50% of the requests kept the SLO and p99:ttft=1 is broken (--fail-under 0.99)."),
+        (0.9896, True, "exit code 1: 98.96% of the requests met the SLO (--fail-under 0.99)."),
+        (0.5, False, "exit code 1: 50% of the requests met the SLO and p99:ttft=1 is missed (--fail-under 0.99)."),
         (1.0, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
         (None, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
     ],
 )
 def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
-    """'100% kept the SLO, or a bound is broken' leaves it to the reader to find out which."""
+    """The message names what was missed: the SLO, a bound on a percentile, or both."""
     bound = {"text": "p99:ttft=1", "metric": "ttft", "percentile": 99.0, "passed": passed}
     summary = {"attainment": attainment, "bounds": [bound]}
     info = RunInfo.of({"summary": summary, "verdict": {"valid": True, "overloaded": False}})
@@ -93,4 +93,4 @@ def test_fail_under_goes_by_percentiles_where_there_is_nothing_else():
     outcome = Outcome("finished", 100, 0, 0)
 
     assert (0, 5) == (exit_code(info, outcome, 0.99), exit_code(unsure, outcome, 0.99))
-    assert "a bound on a percentile is kept or broken" in (why(5, unsure, outcome, 0.99) or "")
+    assert "a bound on a percentile is met or missed" in (why(5, unsure, outcome, 0.99) or "")

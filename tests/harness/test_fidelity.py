@@ -11,7 +11,7 @@ from harness.data.records import schedule_chunk, to_table
 from harness.data.run_json import Burstiness, Fidelity, FollowUps
 from harness.data.schedule import Schedule
 from harness.stats.arrivals import Law, dispersion, kolmogorov_smirnov
-from harness.validity.fidelity import cautions, fidelity, line, reasons
+from harness.validity.fidelity import fidelity, line, reasons, warnings
 
 
 def exponential(rate_rps):
@@ -211,7 +211,7 @@ def test_a_changing_rate_is_taken_out_of_the_gaps(judged, seed):
     assert "operational" == found.law
     assert found.expected_rps == pytest.approx(5.0, rel=0.02)
     assert abs(found.rate_z) < 3
-    assert list(cautions(found)) == []
+    assert list(warnings(found)) == []
 
 
 def test_a_wrong_law_is_found_in_operational_time(judged):
@@ -241,7 +241,7 @@ def test_a_rate_is_judged_by_its_own_dispersion(judged, true_rps):
     poisson = np.random.default_rng(1).exponential(1 / true_rps, 1000)
     found = judged(poisson, Law(2.0, exponential(true_rps)))
 
-    assert (true_rps != 2.0) == ("drawn-rate" in [caution.code for caution in cautions(found)])
+    assert (true_rps != 2.0) == ("drawn-rate" in [warning.code for warning in warnings(found)])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -252,7 +252,7 @@ def test_a_rate_with_a_long_memory_is_not_accused(judged, seed):
     times = np.flatnonzero(rng.random(2400) < rates / 5).astype(float) + rng.random()
     found = judged(None, Law(0.2), np.sort(times + 0.01 * rng.random(len(times))))
 
-    assert list(cautions(found)) == []
+    assert list(warnings(found)) == []
 
 
 def test_stamps_on_a_grid_are_counted_in_ticks(judged):
@@ -265,7 +265,7 @@ def test_stamps_on_a_grid_are_counted_in_ticks(judged):
     assert ["3", "9", "60"] == list(found.dispersion)
     assert found.dispersion["3"] == pytest.approx(1.0, abs=0.15)
     assert found.dispersion["60"] == pytest.approx(1.0, abs=0.5)
-    assert "stamps on a grid of 3 s, so gaps tell little" in found.line
+    assert "stamps on a grid of 3 s, too coarse for the gaps" in found.line
     assert "CV" not in found.line
 
 

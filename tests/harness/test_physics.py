@@ -26,7 +26,7 @@ def test_a_sound_table_breaks_nothing(table):
     [
         ({"output_tokens": [4, 5, 4]}, "Token conservation"),
         ({"token_n": [None, (1, 1, 1, 2), None], "output_tokens": 4}, "Token conservation"),
-        ({"output_tokens_asked": [4, 9, 4]}, "has the tokens that were asked for"),
+        ({"output_tokens_asked": [4, 9, 4]}, "has the requested number of tokens"),
         ({"sent_s": [0.0, 0.9, 2.0]}, "nothing is sent before it is scheduled"),
         ({"sent_s": [0.0, 1.2, 2.0]}, "no token comes before its request was sent"),
         ({"sent_s": [0.0, None, 2.0]}, "no token comes before its request was sent"),

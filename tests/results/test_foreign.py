@@ -266,7 +266,7 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, said):
 )
 def test_a_damaged_file_ends_in_a_sentence(changed, change):
     """A field of the wrong kind would end in a traceback."""
-    with pytest.raises(UsageError, match="looks like results of vllm"):
+    with pytest.raises(UsageError, match="appears to hold results of vllm"):
         imports.open(changed("vllm-detailed.json", change))
 
 

@@ -1,7 +1,7 @@
-"""Stored runs, whoever wrote them: our run folders, folders of those, and the result files of other tools.
+"""Stored runs: run folders, folders of those, and the result files of other tools.
 
-Each file here without a leading underscore reads the results of one tool, which are known by what stands in a file,
-not by the file's name.
+Each file here without a leading underscore reads the results of one tool. A tool is recognized by the contents of its
+file, not by the file's name.
 """
 
 import os
@@ -18,7 +18,7 @@ __all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
 
 
 def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # noqa: A001  # read as results.open
-    """The runs at `path`: of a run folder one, of another tool's file those it tells of, of a folder all below it.
+    """The runs at `path`: of a run folder one, of another tool's file those in it, of a folder all below it.
 
     Runs come in the order of their names; with `thin` large ones are not held whole (`harness.data.large`). Raises
     UsageError, naming what was looked for, where there is none.
@@ -40,7 +40,7 @@ def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # n
 
 
 def foreign_below(path: str | os.PathLike[str]) -> Iterator[Run]:
-    """The runs that files of other tools below a folder tell of."""
+    """The runs in files of other tools below a folder."""
     return _foreign.below(Path(path))
 
 

@@ -1,9 +1,4 @@
-"""Files of other tools: whose they are, which belong together, and the runs that they tell of.
-
-The JSON in a file: one value, or several one below the other.
-
-Which folders below a folder hold runs.
-"""
+"""Finds run folders and result files of other tools below a path, and reads the runs in such files."""
 
 import json
 import os
@@ -15,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from harness import registry
 from harness.data.folder import Run
 from harness.errors import UsageError
-from harness.experiments.imports._table import Told, as_run
+from harness.experiments.imports._table import ToolRun, as_run
 
 _ENDS = (".json", ".jsonl")
 
@@ -27,8 +22,8 @@ class Reader(Protocol):
         """Whether these JSON values are results of the tool."""
         ...
 
-    def told(self, values: Sequence[Any]) -> Iterator[Told]:
-        """The runs that they tell of."""
+    def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
+        """The runs in these values."""
         ...
 
 
@@ -48,7 +43,7 @@ def tools() -> list[str]:
 
 
 def of_file(path: Path) -> list[Run]:
-    """The runs of a file, and of those that stand beside it and belong to it. Raises UsageError where nobody's."""
+    """The runs of a file and of the files beside it that belong to it. Raises UsageError for an unknown format."""
     values = documents(path)
     reader = _reader(values)
     if reader is None:
@@ -98,13 +93,13 @@ def _beside(reader: Reader) -> Sequence[str]:
 
 def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:
     try:
-        told = list(reader.told(values))
-        names = [path.name if len(told) == 1 else f"{path.name} ({i} of {len(told)})" for i in range(1, len(told) + 1)]
-        return [as_run(one, path, name) for one, name in zip(told, names, strict=True)]
+        runs = list(reader.runs(values))
+        names = [path.name if len(runs) == 1 else f"{path.name} ({i} of {len(runs)})" for i in range(1, len(runs) + 1)]
+        return [as_run(one, path, name) for one, name in zip(runs, names, strict=True)]
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         name = type(reader).__module__.rpartition(".")[2].replace("_", "-")
         raise UsageError(
-            f"'{path}' looks like results of {name}, but cannot be read ({type(error).__name__}: {error}); "
+            f"'{path}' appears to hold results of {name}, but cannot be read ({type(error).__name__}: {error}); "
             "let the tool write it again, or report this with the version of the tool."
         ) from error
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.api import VERSION, Bound, Caution, RequestRecord, Slo, Status
+from harness.api import VERSION, Bound, RequestRecord, RunWarning, Slo, Status
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.lists import lists, number
@@ -64,9 +64,9 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One run of another tool. `missing` are the columns and metrics that its file cannot tell, beside the reasons
-    in `notes`; `aggregates` are the tool's own, in seconds and per second, by its own definitions.
+class ToolRun:
+    """One run of another tool. `missing` are the columns and metrics that its file does not have, with reasons in
+    `notes`; `aggregates` are the tool's own, in seconds and per second, by its own definitions.
     """
 
     tool: str
@@ -86,48 +86,48 @@ class Told:
     slo: Slo = field(default_factory=Slo)
 
 
-def as_run(told: Told, path: Path, name: str) -> Run:
-    """The run, judged as far as its file allows. `name` tells it from others of that file."""
-    missing = told.missing | {"lateness"} if "scheduled_s" in told.missing else told.missing
-    table = marked(_table(told.answers), missing)
-    # What was asked, as far as every file tells it: rate and prompt lengths, in no order, because the order of sending
-    # differs from run to run by chance and the planned one is not in the files.
+def as_run(source: ToolRun, path: Path, name: str) -> Run:
+    """The run with summary and verdict, as far as its file allows; `name` distinguishes runs of one file."""
+    missing = source.missing | {"lateness"} if "scheduled_s" in source.missing else source.missing
+    table = marked(_table(source.answers), missing)
+    # The hash stands for the workload. It covers the rate and the sorted prompt lengths, which every tool stores: the
+    # planned order is not in the files, and the order of sending differs between runs by chance.
     lengths = np.sort(table["prompt_tokens"].to_numpy()).astype("<i8")
-    sha256 = hashlib.sha256(f"{told.rate_rps}".encode() + lengths.tobytes()).hexdigest()
+    sha256 = hashlib.sha256(f"{source.rate_rps}".encode() + lengths.tobytes()).hexdigest()
     begun: dict[str, Any] = {
         "schema": VERSION,
         "state": "finished",
         "clock": "wall",
-        "started": told.started,
-        "spec": {"backend": told.tool, "seed": told.seed, "rate": told.rate_rps},
+        "started": source.started,
+        "spec": {"backend": source.tool, "seed": source.seed, "rate": source.rate_rps},
         "workload": {
-            "name": told.workload or f"requests of {told.tool}",
-            "rate_rps": told.rate_rps,
-            "arrivals": "closed" if told.closed else None,
+            "name": source.workload or f"requests of {source.tool}",
+            "rate_rps": source.rate_rps,
+            "arrivals": "closed" if source.closed else None,
         },
-        "backend": {k: v for k, v in {"name": told.tool, "model": told.model, "url": told.url}.items() if v},
-        "slo": slos.stored(told.slo),
+        "backend": {k: v for k, v in {"name": source.tool, "model": source.model, "url": source.url}.items() if v},
+        "slo": slos.stored(source.slo),
         "schedule": {"sha256": sha256, "requests": len(table)},
         "source": {
-            "tool": told.tool,
-            "version": told.version,
+            "tool": source.tool,
+            "version": source.version,
             "missing": sorted(missing),
-            "per_request": told.per_request,
+            "per_request": source.per_request,
             "file": str(path),
             "name": name,
-            "notes": list(told.notes),
+            "notes": list(source.notes),
         },
-        "aggregates": dict(told.aggregates),
+        "aggregates": dict(source.aggregates),
     }
     run = Run(path=path, info=RunInfo.of(begun), requests=table, steps=None, schedule=None, complete=True)
-    return dataclasses.replace(run, info=RunInfo.of({**begun, **_judged(run, told.slo)}))
+    return dataclasses.replace(run, info=RunInfo.of({**begun, **_judged(run, source.slo)}))
 
 
 def _table(answers: Sequence[Answer]) -> pa.Table:
-    """Their `requests` table, in order of sending, from time 0 on; what was asked for is taken to be what came."""
+    """Their `requests` table, in order of sending, from time 0 on; requested output is assumed to equal the output."""
     origin_s = min((at for a in answers if (at := _due(a)) is not None), default=0.0)
-    talks = [a.session for a in answers if a.session is not None] if any(a.turn for a in answers) else []
-    sessions = {name: i for i, name in enumerate(dict.fromkeys(talks))}
+    named = [a.session for a in answers if a.session is not None] if any(a.turn for a in answers) else []
+    sessions = {name: i for i, name in enumerate(dict.fromkeys(named))}
     last_s = max((_due(a) or origin_s for a in answers), default=0.0)
     ordered = sorted(answers, key=lambda a: last_s if (at := _due(a)) is None else at)
     table = to_table([_record(i, a, origin_s, sessions) for i, a in enumerate(ordered)])
@@ -136,7 +136,7 @@ def _table(answers: Sequence[Answer]) -> pa.Table:
 
 
 def _check_times(table: pa.Table) -> None:
-    """Raises ValueError for times that no clock gives, which arithmetic would make nonsense of."""
+    """Raises ValueError for times that are too large for arithmetic."""
     event_s = lists(table, "token_s").values
     for name, at_s in (("token", event_s), ("sending", number(table, "sent_s")), ("due", number(table, "scheduled_s"))):
         known = at_s if name == "token" else at_s[~np.isnan(at_s)]
@@ -172,7 +172,7 @@ def _record(i: int, answer: Answer, origin_s: float, sessions: Mapping[str, int]
 
 
 MISCOUNTED = 0.01
-"""From this share on the tokens of a client's own tokenizer are called wrong: a special token a request is not."""
+"""Share by which a client's token counts may differ from the server's: a special token a request stays below it."""
 
 
 def number_of(value: object) -> float | None:
@@ -238,7 +238,7 @@ def last_line(words: object) -> str | None:
 
 
 def spread(output_tokens: int, events: int) -> list[int]:
-    """Tokens of each event where only their sum is told: as even as can be, the earlier ones more."""
+    """Tokens of each event where only their sum is known: spread evenly, the rest to the first events."""
     each, more = divmod(output_tokens, events) if events else (0, 0)
     return [each + (i < more) for i in range(events)]
 
@@ -261,13 +261,13 @@ def objective(bounds: Mapping[str, Any], names: Mapping[str, str], scale: float 
 
 
 _REMEDIES = {
-    "few-requests": "give the tool more requests",
+    "few-requests": "send more requests",
     "failed": "see the errors in the file",
     "late-client": "lower the rate that the tool was given, or use more workers",
     OVERLOAD: "lower the rate that the tool was given until the queue stops growing",
-    QUEUE_GREW: "give the tool more requests, to see whether it does",
+    QUEUE_GREW: "send more requests to see whether it does",
 }
-"""What to do about a caution, in words that suit a run that bench did not make."""
+"""The remedy of a warning, for a run that another tool made."""
 
 DETAILS = {
     "vllm": "run 'vllm bench serve' again with --save-result --save-detailed",
@@ -287,8 +287,8 @@ def _judged(run: Run, objective: Slo) -> dict[str, Any]:
         numbers_of_vllm = vllm_keys(run.requests, objective, summary)
     else:
         tool = run.info.source.tool or ""
-        message = f"The file holds what {tool} computed and no request of its own, so nothing can be checked or scored."
-        verdict = Verdict(False, [Caution("aggregates", message, DETAILS.get(tool, ""))])
+        message = f"The file holds aggregates of {tool} and no single requests, so nothing can be checked or scored."
+        verdict = Verdict(False, [RunWarning("aggregates", message, DETAILS.get(tool, ""))])
         numbers |= _aggregated(run.info.aggregates, summary)
         numbers_of_vllm = {}
     intervals = {}
@@ -310,28 +310,28 @@ def _checked(run: Run, met: bool | None) -> Verdict:
     lost = missing(run.requests)
     known = "scheduled_s" not in lost
     closed = is_closed(run.info.workload)
-    found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_asked=False, met=met)
+    found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_requested=False, met=met)
     kept = [
-        Caution(c.code, c.message, _REMEDIES.get(c.code, c.remedy), c.facts)
+        RunWarning(c.code, c.message, _REMEDIES.get(c.code, c.remedy), c.facts)
         for c in found.warnings
         if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)
     ]
     return Verdict(found.valid, found.reasons, [*_of_source(run), *kept])
 
 
-def _of_source(run: Run) -> Iterator[Caution]:
-    """What the file cannot tell, as a reader of the numbers must know it."""
+def _of_source(run: Run) -> Iterator[RunWarning]:
+    """Warnings about what the file does not contain."""
     source = run.info.source
     lost = missing(run.requests)
     if "scheduled_s" in lost:
-        yield Caution(
+        yield RunWarning(
             "from-sending",
-            f"the file of {source.tool} does not tell when requests were due, so TTFT and E2E count from sending, "
-            "and whatever a request waited for inside the client is not in them",
+            f"the file of {source.tool} does not say when requests were due, so TTFT and E2E count from sending and "
+            "leave out the time that a request waited inside the client",
             "compare it only with files of the same tool",
         )
     for note in source.notes:
-        yield Caution("imported", note)
+        yield RunWarning("imported", note)
 
 
 def _aggregated(aggregates: dict[str, Any], summary: Summary) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from harness.experiments.imports._table import (
     Answer,
     Json,
     Stamps,
-    Told,
+    ToolRun,
     count,
     last_line,
     miscounted,
@@ -47,7 +47,7 @@ class Aiperf:
         """Whether every value is a line of one request, or the aggregates."""
         return all(_is_line(v) or (isinstance(v, Mapping) and "aiperf_version" in v) for v in values)
 
-    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+    def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         """One run."""
         lines = [v for v in values if _is_line(v)]
         whole: Json = next((v for v in values if not _is_line(v)), {})
@@ -66,7 +66,7 @@ class Aiperf:
         notes += miscounted("aiperf", zip((a.output_tokens for a in answers), usage, strict=True))
         config = part(whole, "input_config")
         uneven = any(a.token_n is not None for a in answers)
-        yield Told(
+        yield ToolRun(
             tool="aiperf",
             version=text(whole.get("aiperf_version")),
             answers=answers,
@@ -90,7 +90,7 @@ def _is_line(value: Any) -> bool:
 def _rate(whole: Json) -> tuple[bool, float | None]:
     """Whether requests were due at times of their own, by the phase that was measured, and at which rate.
 
-    Without the aggregates nothing tells, and the times at which credits were issued are believed.
+    Without the aggregates this is unknown, and the times at which credits were issued are used.
     """
     phases = part(whole, "input_config").get("phases")
     measured = [p for p in phases if p.get("name") == "profiling"] if isinstance(phases, list) else []
@@ -100,19 +100,19 @@ def _rate(whole: Json) -> tuple[bool, float | None]:
 
 
 def _answer(line: Json, origin_ns: int) -> Answer:
-    told, metrics = line["metadata"], line["metrics"]
+    metadata, metrics = line["metadata"], line["metrics"]
     error = line.get("error")
     ttft, output = _value(metrics, "time_to_first_token"), count(_value(metrics, "output_sequence_length"))
-    sent_s = _seconds(told.get("request_start_ns"), origin_ns)
-    failed = error is not None or bool(told.get("was_cancelled")) or number(ttft) is None or output < 1
+    sent_s = _seconds(metadata.get("request_start_ns"), origin_ns)
+    failed = error is not None or bool(metadata.get("was_cancelled")) or number(ttft) is None or output < 1
     gaps = _value(metrics, "inter_chunk_latency")
     stamps: Stamps = []
     if not failed and sent_s is not None:
         gaps_ms = np.atleast_1d(np.asarray([] if gaps is None else gaps, np.float64))
         stamps = sent_s + (number(ttft) or 0.0) / 1e3 + np.concatenate([[0.0], np.cumsum(gaps_ms)]) / 1e3
-    cancelled = bool(told.get("was_cancelled"))
+    cancelled = bool(metadata.get("was_cancelled"))
     return Answer(
-        scheduled_s=_seconds(told.get("credit_issued_ns"), origin_ns),
+        scheduled_s=_seconds(metadata.get("credit_issued_ns"), origin_ns),
         sent_s=sent_s,
         token_s=stamps,
         token_n=None if len(stamps) == output or failed else spread(output, len(stamps)),
@@ -120,9 +120,9 @@ def _answer(line: Json, origin_ns: int) -> Answer:
         output_tokens=0 if failed else output,
         status="cancelled" if cancelled else "error" if failed else "ok",
         error=last_line(part(line, "error").get("message") or error) or ("no token came" if failed else None),
-        session=text(told.get("conversation_id")),
-        turn=count(told.get("turn_index")),
-        ended_s=_seconds(told.get("request_end_ns"), origin_ns) if failed else None,
+        session=text(metadata.get("conversation_id")),
+        turn=count(metadata.get("turn_index")),
+        ended_s=_seconds(metadata.get("request_end_ns"), origin_ns) if failed else None,
         prompt_tokens_server=_maybe(metrics, "usage_prompt_tokens"),
         cached_tokens=_maybe(metrics, "usage_prompt_cache_read_tokens"),
     )

@@ -11,7 +11,7 @@ from harness.api import Status
 from harness.experiments.imports._table import (
     Answer,
     Json,
-    Told,
+    ToolRun,
     count,
     items,
     last_line,
@@ -41,14 +41,14 @@ class Guidellm:
         """Whether every value is such a result."""
         return all("guidellm_version" in part(v, "metadata") for v in values)
 
-    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+    def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         """A run per benchmark."""
         for value in values:
             for benchmark in items(value.get("benchmarks")):
-                yield _told(value, benchmark)
+                yield _run(value, benchmark)
 
 
-def _told(value: Json, benchmark: Json) -> Told:
+def _run(value: Json, benchmark: Json) -> ToolRun:
     config = part(benchmark, "config")
     strategy = part(config, "strategy")
     kind = str(strategy.get("type_") or strategy.get("kind"))
@@ -61,7 +61,7 @@ def _told(value: Json, benchmark: Json) -> Told:
         notes.append(
             f"guidellm kept a sample of at most {sampled:.0f} requests: shares and rates are those of the sample"
         )
-    return Told(
+    return ToolRun(
         tool="guidellm",
         version=text(part(value, "metadata").get("guidellm_version")),
         answers=answers,

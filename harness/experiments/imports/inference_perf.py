@@ -13,7 +13,7 @@ import numpy as np
 from harness.experiments.imports._table import (
     Answer,
     Json,
-    Told,
+    ToolRun,
     count,
     items,
     last_line,
@@ -39,13 +39,13 @@ class InferencePerf:
         """Whether every value is the list or the summary."""
         return all(_is_list(v) or _is_summary(v) for v in values)
 
-    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+    def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         """One run."""
         rows = [row for value in values if _is_list(value) for row in value]
         whole: Json = next((v for v in values if _is_summary(v)), {})
         answers = [_answer(row) for row in rows]
         usage = (part(row, "info", "response_metrics", "server_usage").get("completion_tokens") for row in rows)
-        yield Told(
+        yield ToolRun(
             tool="inference-perf",
             answers=answers,
             rate_rps=number(part(whole, "load_summary").get("requested_rate")),
@@ -67,14 +67,14 @@ def _is_summary(value: Any) -> bool:
 
 
 def _answer(row: Json) -> Answer:
-    told, computed = part(row, "info", "response_metrics"), part(row, "computed_metrics")
-    repeated = np.asarray([t for t in items(told.get("output_token_times")) if number(t) is not None], np.float64)
+    response, computed = part(row, "info", "response_metrics"), part(row, "computed_metrics")
+    repeated = np.asarray([t for t in items(response.get("output_token_times")) if number(t) is not None], np.float64)
     stamps, counts = np.unique(repeated, return_counts=True)  # a chunk's time stands once for each of its tokens
     error = row.get("error")
     ok = error is None and len(stamps) > 0
     kind, message = text(part(error).get("error_type")), last_line(part(error).get("error_msg"))
     why = ": ".join(words for words in (kind, message) if words) or last_line(error) or "no token came"
-    server = part(told, "server_usage")
+    server = part(response, "server_usage")
     cached = part(server, "prompt_tokens_details").get("cached_tokens")
     return Answer(
         sent_s=number(row.get("start_time")),

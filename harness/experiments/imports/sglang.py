@@ -11,7 +11,7 @@ from harness.experiments.imports._table import (
     Answer,
     Json,
     Stamps,
-    Told,
+    ToolRun,
     columns_of,
     count,
     items,
@@ -40,14 +40,14 @@ class Sglang:
         """Whether every value is such a result."""
         return all(isinstance(v, Mapping) and "total_output_tokens_retokenized" in v for v in values)
 
-    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+    def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         """A run per value."""
         for value in values:
             detailed = bool(items(value.get("ttfts")))
             answers = [*_answers(value)] if detailed else []
             uneven = any(a.token_n is not None for a in answers)
             rate = number(value.get("request_rate"))
-            yield Told(
+            yield ToolRun(
                 tool="sglang",
                 answers=answers,
                 workload=text(value.get("dataset_name")),

@@ -13,7 +13,7 @@ from harness.experiments.imports._table import (
     Answer,
     Json,
     Stamps,
-    Told,
+    ToolRun,
     columns_of,
     count,
     items,
@@ -36,11 +36,11 @@ class Vllm:
         """Whether every value is such a result."""
         return all(
             isinstance(v, Mapping) and {"request_throughput", "mean_ttft_ms", "backend"} <= v.keys()
-            and isinstance(v["backend"], str)  # our run.json carries vLLM's keys too
+            and isinstance(v["backend"], str)  # our run.json has vLLM's keys too
             and "total_output_tokens_retokenized" not in v for v in values
         )  # fmt: skip
 
-    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+    def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         """A run per value."""
         for value in values:
             detailed = all(items(value.get(name)) for name in ("ttfts", "itls"))
@@ -50,7 +50,7 @@ class Vllm:
             started = text(value.get("date"))
             with contextlib.suppress(ValueError):  # '20260102-030405' as ISO 8601; another text as it is
                 started = started and datetime.strptime(started, "%Y%m%d-%H%M%S").isoformat()  # noqa: DTZ007  # local
-            yield Told(
+            yield ToolRun(
                 tool="vllm",
                 answers=answers,
                 model=text(value.get("model_id")),

@@ -2,7 +2,7 @@
 
 Before and after a run the same senders send for some seconds to the null server (`backends/client/null_server.py`), at
 the rate and with as many streams as the run is expected to have. What they saw minus what that server did is their
-error. Nothing of it is taken off a result: it says which digits of one mean something.
+error. It is not subtracted from results: it says which digits of them are significant.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     Raises BackendError when the client cannot be aimed at the null server, or gets nothing from it.
     """
     if not isinstance(remote, Calibrated):
-        raise BackendError("This backend cannot be aimed at a server of ours.")
+        raise BackendError("This backend cannot be calibrated: it cannot send to the null server.")
     load = Load.planned(schedule.table).seen_in(seconds)
     with remote.null_server(load.ttft_s, load.itl_s) as server:
         fill_s = max(FILL_S, load.streams / FILL_RPS)
@@ -105,7 +105,7 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     found = errors(records, served, epoch_s, (fill_s, fill_s + seconds))
     if not len(found.ttft):
         why = next((record.error for record in records if record.error), "no reason is known")
-        raise BackendError(f"The null server was asked {len(records)} times and gave no answer: {why}.")
+        raise BackendError(f"The null server answered none of {len(records)} requests: {why}.")
     return {
         **{part: _quantiles(getattr(found, part)) for part in PARTS},
         "streams": load.streams,
@@ -182,8 +182,8 @@ def errors(
 
 
 @dataclass(slots=True)
-class Kept:
-    """Stands in for the recorder and for the line of progress: records are kept, nothing is shown."""
+class Records:
+    """Recorder and display of a calibration: keeps the records and shows nothing."""
 
     records: list[RequestRecord] = field(default_factory=list)
     sent: int = 0
@@ -196,21 +196,21 @@ class Kept:
         self.records.append(record)
 
     def add_steps(self, steps: object) -> None:
-        """A server elsewhere shows none."""
+        """A remote endpoint reports none."""
 
     def start(self, epoch_s: float) -> None:
         """When time 0 is, in seconds of the host's monotonic clock."""
         self.epoch_s = epoch_s
 
     def departed(self, late_s: float) -> None:
-        """The record says it again."""
+        """The record holds it too."""
 
     def say(self, line: str) -> None:
-        """Nobody is told."""
+        """Nothing is printed."""
 
 
 class Words:
-    """A content that costs nothing: the same word, as often as asked."""
+    """A content that costs no time: the same word for every token."""
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         """(T,) ids in order."""
@@ -223,7 +223,7 @@ class Words:
 
 async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[RequestRecord], float]:
     """The records of a schedule sent by so many senders, and the start in seconds of the host's monotonic clock."""
-    kept = Kept()
+    kept = Records()
     with tempfile.TemporaryDirectory(prefix="bench-floor-") as folder:
         path = Path(folder) / "schedule.parquet"
         schedule.save(path)

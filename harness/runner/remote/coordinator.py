@@ -1,4 +1,4 @@
-"""Several processes send one schedule; this one reads the answers that they bring, and records them."""
+"""Coordinates the processes that send one schedule; reads and records the answers that they pass on."""
 
 import asyncio
 import os
@@ -20,21 +20,21 @@ from harness.runner.transport import read
 from harness.runner.wall import Shows, Takes
 
 LEAD_S = 0.3
-"""Between the word to all senders and time 0."""
+"""Between the start message to the senders and time 0."""
 READY_S = 120.0
 """How long a sender may take to open its connections and to build its first requests."""
 LEAVE_S = 5.0
 """How long a sender that is done may take to leave."""
 FIRST, OF_MANY, MANY = 20, 100, 200
 """A run is stopped when its first 20 requests fail, when 20 in a row get no answer at all, or when 100 of the last 200
-fail, for other reasons than rejection: the server is not there, is gone, or refuses what it is asked."""
+fail, for other reasons than rejection: the server is unreachable, has gone away, or refuses the requests."""
 WORST: tuple[End, ...] = ("failed", "stopped", "interrupted", "finished")
 FRAME_BYTES = 1 << 24
 
 
 @dataclass(slots=True)
 class _Child:
-    """One sender: its process, the way to it, and what it has said so far."""
+    """One sender: its process, its socket, and its progress so far."""
 
     index: int
     process: asyncio.subprocess.Process
@@ -50,8 +50,7 @@ class _Child:
 class Senders:
     """One run by `count` senders over the schedule stored in `path`; `interrupt` as for a `WallDriver`.
 
-    `taken` gets every record; `live` is moved on; `begun` hears when time 0 will be. Answers are read in this process,
-    between whatever else it does.
+    `taken` gets every record; `live` is updated; `begun` is called with time 0. Answers are read in this process.
     """
 
     backend: Remote
@@ -63,7 +62,7 @@ class Senders:
     live: Shows
     begun: Callable[[float], None]
     facts: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """What each sender knew about itself in the end."""
+    """What each sender reported of itself at the end."""
     _children: list[_Child] = field(default_factory=list, init=False)
     _interrupts: int = field(default=0, init=False)
     _error: str | None = field(default=None, init=False)
@@ -79,7 +78,7 @@ class Senders:
         for index in range(self.count):
             self._children.append(await self._start(index))  # one by one: `close` knows those that were started
         await self._all_ready()
-        self._tell(sender.Connect())
+        self._send(sender.Connect())
         await self._all_ready()
 
     async def _all_ready(self) -> None:
@@ -93,12 +92,12 @@ class Senders:
                 raise ready.error
 
     async def run(self) -> Outcome:
-        """Give the word, and take in what comes until all senders are done."""
+        """Start the senders, and record answers until all of them are done."""
         epoch_s = time.monotonic() + LEAD_S
         self.backend.start_clock(epoch_s)
         self.live.start(epoch_s)
         self.begun(epoch_s)
-        self._tell(sender.Go(epoch_s))
+        self._send(sender.Go(epoch_s))
         await asyncio.gather(*(self._listen(child) for child in self._children))
         outcomes = [child.done.outcome for child in self._children if child.done and child.done.outcome]
         ended: End = min((o.ended for o in outcomes), key=WORST.index, default="failed")
@@ -122,7 +121,7 @@ class Senders:
                 f"stopping: nothing more is sent, {self.live.sent - self.live.finished} in flight get "
                 f"{self.drain_s:g} s to finish; Ctrl-C again ends the run now"
             )
-        self._tell(sender.Interrupt())
+        self._send(sender.Interrupt())
 
     async def close(self) -> None:
         """End whatever sender is left. Safe to call twice, and after a failed `open`."""
@@ -160,7 +159,7 @@ class Senders:
                 self._take(read(self.backend, message.request, message.answer))
             elif isinstance(message, sender.Known):
                 self._take(message.record)
-            elif isinstance(message, sender.Tally):
+            elif isinstance(message, sender.Progress):
                 self._progress(child, message)
             else:
                 assert isinstance(message, sender.Done)
@@ -190,30 +189,30 @@ class Senders:
         elif failed == OF_MANY:
             self._stop(f"{OF_MANY} of the last {len(self._failures)} requests failed, the last one because: {why}")
 
-    def _progress(self, child: _Child, told: sender.Tally) -> None:
-        self.live.sent += told.sent - child.sent
-        self.live.finished += told.finished - child.finished
-        child.sent, child.finished = told.sent, told.finished
-        for late_s in told.late_s:
+    def _progress(self, child: _Child, now: sender.Progress) -> None:
+        self.live.sent += now.sent - child.sent
+        self.live.finished += now.finished - child.finished
+        child.sent, child.finished = now.sent, now.finished
+        for late_s in now.late_s:
             self.live.departed(late_s)
 
     def _stop(self, why: str) -> None:
         """Have all senders end at once: the run has failed."""
         if self._error is None:
             self._error = why
-            self._tell(sender.Interrupt())
-            self._tell(sender.Interrupt())
+            self._send(sender.Interrupt())
+            self._send(sender.Interrupt())
 
     async def _lost(self, child: _Child) -> None:
         code = await child.process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        child.sent = max(child.sent, child.taken)  # what it said last may be older than what it gave
+        child.sent = max(child.sent, child.taken)  # its last progress message may be older than its last answer
         lost = child.sent - child.taken
         why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
-        self._crash = self._crash or why  # a sender is a process of ours, and no part of the server
+        self._crash = self._crash or why  # a lost sender is a bug here, not a failure of the server
         self._stop(why)
 
-    def _tell(self, message: object) -> None:
+    def _send(self, message: object) -> None:
         for child in self._children:
             if not child.writer.is_closing():
                 child.writer.write(frame(message))

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LOOK_S = 0.05
-"""How often the loop is asked to wake: a stall shorter than this may go unseen, and costs a departure no more."""
+"""How often the loop wakes to check itself: a shorter stall may go unseen, and delays a departure by no more."""
 WINDOW_S = 1.0
 
 
 class SenderWatch:
-    """Looks at its own process while it sends; `facts` afterwards. Times in seconds, shares of one core."""
+    """Monitors its own process while it sends; `facts` returns the findings, in seconds and shares of one core."""
 
     def __init__(self) -> None:
         self._begun_s = self._window_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""A run against a server elsewhere: ask what it can do, measure the client, send, look at the server's own numbers."""
+"""A run against a remote endpoint: query its capabilities, measure the client, send, read the server's metrics."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from harness.runner.plan import Plan
 
 Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
-"""Has Ctrl-C and SIGTERM interrupt something for a while."""
+"""A context in which Ctrl-C and SIGTERM interrupt the given object."""
 
-GIVE_WAY = 10
-"""Priority steps by which reading answers stands behind sending requests, where they share a core."""
+NICENESS = 10
+"""Added to the niceness of this process, so that reading answers does not delay the senders on a shared core."""
 CALIBRATE_S = 2.0
 """How long the client is measured before a run and after it, when nothing says how long."""
 
@@ -43,14 +43,14 @@ class RemoteRun:
     live: Live
     folder: Callable[[], RunFolder]
     say: Callable[[str], None]
-    give_way: bool = False
+    lower_priority: bool = False
     """Whether this process, which reads answers, may lower its priority for good once the senders have started."""
     recounted: Recounts = field(default_factory=dict, init=False)
     """Tokens that were counted after the run."""
     _floors: list[dict[str, Any]] = field(default_factory=list, init=False)
 
-    async def carry_out(self, signals: Signals) -> Outcome:
-        """Send everything. Raises UsageError or BackendError where the server cannot be asked."""
+    async def run(self, signals: Signals) -> Outcome:
+        """Send everything. Raises UsageError or BackendError where the server cannot be reached or used."""
         content = self.plan.loaded.content
         await self.backend.open(content)
         try:
@@ -84,7 +84,7 @@ class RemoteRun:
         folder.update(backend=dict(self.backend.describe()))
 
     async def _again(self, folder: RunFolder, outcome: Outcome) -> None:
-        if outcome.ended == "finished":  # whoever ended it early does not wait for more
+        if outcome.ended == "finished":  # a user who ended it early should not wait
             await self._measure_client(folder)
         self.recounted = await self.backend.recount()
 
@@ -99,8 +99,8 @@ class RemoteRun:
         try:
             await senders.open()
             folder.update(startup_s=process_age_s())
-            if self.give_way:
-                os.nice(GIVE_WAY)
+            if self.lower_priority:
+                os.nice(NICENESS)
             with signals(senders):
                 return await senders.run()
         finally:
@@ -115,7 +115,7 @@ class RemoteRun:
                 folder.update(server=from_facts(Server, facts))
 
     def _too_long(self) -> list[str]:
-        """Requests that do not fit the server's context are sent all the same, but whoever waits should know."""
+        """A warning about requests that do not fit the server's context; they are sent all the same."""
         known = self.backend.describe().get("capabilities")
         limit = known.get("max_model_len") if isinstance(known, Mapping) else None
         table = self.plan.schedule.table
@@ -132,15 +132,15 @@ class RemoteRun:
 
     async def _measure_client(self, folder: RunFolder) -> None:
         """The floor, before the run and after it; a client that cannot be measured is no reason to end a run."""
-        asked_s = self.plan.spec.calibrate
-        seconds = CALIBRATE_S if asked_s is None else asked_s
+        calibrate_s = self.plan.spec.calibrate
+        seconds = CALIBRATE_S if calibrate_s is None else calibrate_s
         if not seconds or not self.backend.stream:
             why = "answers come whole, so no token has a time" if seconds else "--calibrate off"
             folder.update(floor=None, floor_why=why)
             return
         try:
             found = await calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
-        except Exception as error:  # noqa: BLE001  # the measurement of the server is worth more than that of the client
+        except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
             folder.update(floor=None, floor_why=f"{type(error).__name__}: {error}")
             return
         self._floors.append(found)

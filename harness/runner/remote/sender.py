@@ -25,8 +25,8 @@ from harness.runner.transport import Unread
 from harness.runner.virtual import quiet_process
 from harness.runner.wall import WallDriver
 
-TELL_S = 0.25
-"""How often a sender tells how far it is."""
+PROGRESS_S = 0.25
+"""How often a sender reports its progress."""
 FLUSH_S = 60.0
 """The last answers are given up when the process that reads them takes nothing for so long."""
 
@@ -83,8 +83,8 @@ class Known:
 
 
 @dataclass(slots=True)
-class Tally:
-    """How far a sender is, as `harness.runner.progress.Live` tells it; `late_s` are departures since the last word."""
+class Progress:
+    """How far a sender is; `late_s` is the lateness of departures since the last message."""
 
     sent: int = 0
     finished: int = 0
@@ -98,7 +98,7 @@ class Tally:
         self.late_s.append(late_s)
 
     def say(self, line: str) -> None:
-        """The other process tells the user."""
+        """Nothing to print: the coordinator informs the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Outgoing:
         self._outbox.send(Known(record))
 
     def add_steps(self, steps: Iterable[Step]) -> None:
-        """A server elsewhere shows none."""
+        """A remote endpoint reports none."""
 
     def pass_on(self, request: Request, answer: object) -> None:
         """An answer to be read there."""
@@ -144,12 +144,12 @@ async def serve(sock: socket.socket) -> None:
     assert isinstance(job, Job)
     try:
         ours = share(Schedule.load(job.path), job.index, job.count)
-        driver, tally = _built(job, ours, outbox)
+        driver, progress = _built(job, ours, outbox)
         outbox.send(Ready())
         assert isinstance(await receive(reader), Connect)
         await _connect(job, ours)
         outbox.send(Ready())
-    except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
+    except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
         known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {_where(error)}", format_exc())
         outbox.send(Ready(known))
         await outbox.flush(FLUSH_S)
@@ -157,20 +157,20 @@ async def serve(sock: socket.socket) -> None:
     try:
         go = await receive(reader)
         assert isinstance(go, Go)
-        await _run(job, go, driver, tally, reader, outbox)
+        await _run(job, go, driver, progress, reader, outbox)
     finally:
         await job.backend.close()
 
 
-def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Tally]:
+def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progress]:
     """A driver whose first requests are built."""
-    outgoing, tally = Outgoing(outbox), Tally()
+    outgoing, progress = Outgoing(outbox), Progress()
     follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
     waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
     line = Unread(job.backend, waited, outgoing.pass_on)
-    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, tally, job.drain_s)
+    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, progress, job.drain_s)
     driver.prepare()
-    return driver, tally
+    return driver, progress
 
 
 async def _connect(job: Job, ours: Schedule) -> None:
@@ -181,22 +181,22 @@ async def _connect(job: Job, ours: Schedule) -> None:
 
 
 async def _run(
-    job: Job, go: Go, driver: WallDriver, tally: Tally, reader: asyncio.StreamReader, outbox: Outbox
+    job: Job, go: Go, driver: WallDriver, progress: Progress, reader: asyncio.StreamReader, outbox: Outbox
 ) -> None:
     watch = SenderWatch()
     others = [
         asyncio.ensure_future(watch.run()),
         asyncio.ensure_future(_listen(reader, driver)),
-        asyncio.ensure_future(_tell(tally, outbox)),
+        asyncio.ensure_future(_report(progress, outbox)),
     ]
     try:
         with quiet_process():
             outcome = await driver.run(go.epoch_s)
             seen = watch.facts()  # before the collector is let loose again
         loop = type(asyncio.get_running_loop()).__name__
-        outbox.send(tally)
+        outbox.send(progress)
         outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **seen, **job.backend.sender_facts()}))
-    except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
+    except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
         outbox.send(Done(None, {}, _where(error), format_exc()))
     finally:
         for other in others:
@@ -211,7 +211,7 @@ def _where(error: Exception) -> str:
 
 
 async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:
-    """Interrupts; when the other process is gone there is nobody left to send for."""
+    """Take interrupts; exit when the coordinator is gone, because then no process records the answers."""
     while True:
         try:
             message = await receive(reader)
@@ -221,11 +221,11 @@ async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:
             driver.interrupt()
 
 
-async def _tell(tally: Tally, outbox: Outbox) -> None:
+async def _report(progress: Progress, outbox: Outbox) -> None:
     while True:
-        await asyncio.sleep(TELL_S)
-        told, tally.late_s = tally.late_s, []
-        outbox.send(Tally(tally.sent, tally.finished, told))
+        await asyncio.sleep(PROGRESS_S)
+        late_s, progress.late_s = progress.late_s, []
+        outbox.send(Progress(progress.sent, progress.finished, late_s))
 
 
 def main() -> None:

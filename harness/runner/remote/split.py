@@ -15,15 +15,15 @@ EVENTS_PER_SENDER = 25_000
 """Token events a second that one sender takes well: half of what a core can, at 20 us an event."""
 
 
-def sender_count(asked: str | None, events_rps: float) -> int:
-    """How many senders: as many as asked for, or with "auto" as many as these token events a second need.
+def sender_count(option: str | None, events_rps: float) -> int:
+    """How many senders: a number, or with "auto" as many as these token events a second need.
 
     One core is left for the rest. Raises ValueError for anything else.
     """
-    if asked is not None and asked != "auto":
-        count = int(asked)
+    if option is not None and option != "auto":
+        count = int(option)
         if count < 1:
-            raise ValueError(asked)
+            raise ValueError(option)
         return count
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(math.ceil(events_rps / EVENTS_PER_SENDER), cores - 1))

@@ -122,8 +122,8 @@ def test_a_rate_that_was_not_reached_is_told(remote_run: RemoteRun) -> None:
     slow = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=60)
     fewer = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=50)
 
-    assert "achieved-rate" in [c.code for c in client_warnings.cautions(run, bounds, slow)]
-    assert "achieved-rate" not in [c.code for c in client_warnings.cautions(run, bounds, fewer)]
+    assert "achieved-rate" in [c.code for c in client_warnings.warnings(run, bounds, slow)]
+    assert "achieved-rate" not in [c.code for c in client_warnings.warnings(run, bounds, fewer)]
 
 
 def test_a_client_late_beside_its_bound_spoils_the_run(remote_run: RemoteRun) -> None:
