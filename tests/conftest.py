@@ -125,8 +125,8 @@ def remote_run():
                        "scrapes": 17, "failed": 0},
             **info,
         }  # fmt: skip
-        told = metrics(records, server_ttft * server_requests, server_requests)
-        tables = {"http": http_table(records), "server_metrics": told}
+        server_metrics = metrics(records, server_ttft * server_requests, server_requests)
+        tables = {"http": http_table(records), "server_metrics": server_metrics}
         assert all(isinstance(table, pa.Table) for table in tables.values())
         return Run(Path("bench-runs/remote"), RunInfo.of(facts), to_table(records), None, None, True, **tables)
 

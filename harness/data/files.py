@@ -1,4 +1,4 @@
-"""Whether a file can be written, asked before the work that is to fill it, and how it gets there whole."""
+"""Checks before a long computation that its output file can be written, and writes files atomically."""
 
 import errno
 import os

@@ -142,7 +142,7 @@ class Seen:
 
 
 def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
-    """Score the requests of a table, failed ones included; `seen` of that table spares what other SLOs asked of it.
+    """Score the requests of a table, failed ones included; `seen` reuses what other SLOs computed of that table.
 
     An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
     takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
@@ -183,7 +183,7 @@ def restored(info: RunInfo | StoredSlo) -> Slo:
         return parse(kept.text or "", goal=goal)
     for bound in kept.bounds:
         if bound.metric not in metrics():
-            raise no_such("metric", bound.metric, metrics(), "The run was asked to keep a bound on it.")
+            raise no_such("metric", bound.metric, metrics(), "The run has a bound on it.")
     return Slo(tuple(Bound(b.metric, float(b.limit), b.tag, b.percentile) for b in kept.bounds), goal)
 
 
@@ -210,7 +210,7 @@ class _Run:
         self.slo = slo
 
     def applies(self, bound: Bound) -> Mask:
-        """(requests,) whom a bound binds: its class, or all that have no bound of their class."""
+        """(requests,) which a bound applies to: its class, or all that have no bound of their class."""
         if bound.tag is not None:
             return self.seen.tagged(bound.tag)
         found = np.ones(len(self.seen.ok), bool)

@@ -44,8 +44,8 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> Su
     window = window_of(table) if window_s is None else window_s
     per_second = per_second_of(table, window_s)
     good = per_second if scored.by_request else lambda _: math.nan
-    asked = {bound.metric for bound in slo.bounds}
-    wanted = {name: m for name, m in metrics().items() if name in asked or not m.on_request}
+    bounded = {bound.metric for bound in slo.bounds}
+    wanted = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
     measured = {name: describe(sample(m, table, ok), m.unit) for name, m in wanted.items()}
     ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
     return Summary(

@@ -141,8 +141,8 @@ MIN_GAPS = 10
 """Fewest gaps that are compared with a law."""
 
 SHORTEST_S = 1e-6
-"""Gaps below this are only counted, not told apart: a very bursty law (gamma with cv 4) puts up to half of its gaps
-there, where a running sum of times in float64 rounds them away and no network can tell them apart."""
+"""Gaps below this are only counted, not distinguished: a very bursty law (gamma with cv 4) puts up to half of its gaps
+there, where a running sum of times in float64 rounds them away and no network preserves them."""
 
 POINTS = 32
 """Points at which the law and the gaps are stored for the picture."""
@@ -161,7 +161,7 @@ class Law:
     `rate_rps` is their mean rate in the long run; None where all come at one instant, or when answers come.
     `gap_cdf` is the probability that a gap is at most so long: in seconds, or in operational time where there is an
     `operational_time` (s -> expected arrivals), which takes a changing rate out of the gaps. `known` is False where
-    the workload is gone, so that it cannot be told whether there was a law, or a rate that changes: then the rate is
+    the workload is gone, so that it is unknown whether there was a law, or a rate that changes: then the rate is
     not judged. A schedule shorter than `settles_s` need not have the mean rate, because that rate is itself drawn at
     random.
     """
@@ -174,7 +174,7 @@ class Law:
 
 
 def judged(planned_s: Floats, law: Law) -> Fidelity:
-    """How the drawn times (s, sorted) agree with the law; nothing is told of the sending."""
+    """How the drawn times (s, sorted) agree with the law; the sending plays no part."""
     found = Fidelity(law=_kind(law))
     if len(planned_s) < 2 or planned_s[-1] <= planned_s[0]:
         return found
@@ -254,7 +254,7 @@ def _short(values: Floats) -> list[float]:
 def _dispersion_of_all(times_s: Floats) -> float:
     """Index of dispersion at the length of the whole schedule, at least 1: what its number of arrivals varies by.
 
-    It is measured at a twentieth of the schedule and carried on to the whole with the slope that it has over the
+    It is measured at a twentieth of the schedule and extrapolated to the whole with the slope that it has over the
     widths below (between 0, as in a renewal process, and 1, as where the rate has a long memory).
     """
     places = (times_s - times_s[0]) / (times_s[-1] - times_s[0])

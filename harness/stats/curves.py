@@ -60,7 +60,7 @@ def logit(share: float) -> float:
 def fit(rates_rps: Sequence[float], shares: Sequence[float], sizes: Sequence[float]) -> Curve | None:
     """The curve through the shares (trials,) of trials of `sizes` requests; None where there is no one curve.
 
-    Each rate has half a request added that met and half a request that missed, so that rates at which nobody missed
+    Each rate has half a request added that met and half a request that missed, so that rates at which no request missed
     leave the slope finite.
     """
     x = np.log(np.asarray(rates_rps))

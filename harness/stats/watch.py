@@ -1,13 +1,13 @@
-"""A rule for series of nights: a step, not one bad night.
+"""Finds steps in a series of runs, such as nightly ones, and ignores single outliers.
 
 A value is suspect when it is worse than the median of the last 7 by more than 5 % and by more than 3 robust standard
-deviations of the last 14; so many suspect nights in a row are a step. While one is suspected the reference is frozen.
+deviations of the last 14; 2 suspect values in a row are a step. While one is suspected the reference is frozen.
 """
 
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 ROBUST = 1.4826
@@ -19,28 +19,33 @@ State = Literal["few", "steady", "suspect", "worse", "better"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a value is a step: `least` as a share of the reference (or as it is), on so many `nights` in a row.
+    """When a value is a step: `least` as a share of the reference (or as it is), in `in_a_row` successive runs.
 
     `reference` values give the reference, `spread` values the scatter, of which `sds` robust standard deviations
-    are allowed. After `settled` nights at a new level, that is the reference.
+    are allowed. After `settled` values at a new level, that is the reference.
     """
 
     least: float = 0.05
-    nights: int = 2
+    in_a_row: int = 2
     sds: float = 3.0
     reference: int = 7
     spread: int = 14
     settled: int = 7
     relative: bool = True
 
+    @property
+    def stored(self) -> dict[str, float]:
+        """The rule as trend.json holds it."""
+        return {"nights" if name == "in_a_row" else name: value for name, value in asdict(self).items()}
 
-EXACT = Rule(least=1e-9, nights=1, reference=1, settled=1)
+
+EXACT = Rule(least=1e-9, in_a_row=1, reference=1, settled=1)
 """For a virtual clock: any other value is a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the rule says of one value: `reference` and `threshold` (a loss, as the rule counts it) it was held to."""
+    """State of one value, with the `reference` and the `threshold` (a loss) that it was compared with."""
 
     state: State
     reference: float | None
@@ -110,8 +115,8 @@ class Watch:
         return max(self.rule.least, scatter)
 
     def _closed(self, value: float, side: Side | None, reference: float) -> State:
-        """No step is open: the value is as ever, or suspect, or the last one of a step."""
-        if self._apart and side != self._side:  # one bad night: it belongs to the level after all
+        """No step is open: the value is steady, suspect, or confirms a step."""
+        if self._apart and side != self._side:  # a single outlier belongs to the old level
             self._level += self._apart
             self._apart = []
         if side is None:
@@ -119,14 +124,14 @@ class Watch:
             return "steady"
         self._side = side
         self._apart.append(value)
-        if len(self._apart) < self.rule.nights:
+        if len(self._apart) < self.rule.in_a_row:
             return "suspect"
         self.steps.append(Found(side, len(self.judged) + 1 - len(self._apart), len(self.judged), reference))
         self._settle()
         return side
 
     def _open(self, value: float, side: Side | None) -> State:
-        """A step is open: the value goes on at the new level, or goes back."""
+        """A step is open: the value stays at the new level, or returns to the old one."""
         step = self.steps[-1]
         if side == step.side:
             self._apart += [*self._back, value]
@@ -135,7 +140,7 @@ class Watch:
             return step.side
         if side is None:
             self._back.append(value)
-        if side is None and len(self._back) < self.rule.nights:
+        if side is None and len(self._back) < self.rule.in_a_row:
             return step.side
         step.open, step.ended = False, len(self.judged) - len(self._back) + (side is None)
         self._level += self._back
@@ -143,7 +148,7 @@ class Watch:
         return "steady" if side is None else self._closed(value, side, step.reference)
 
     def _settle(self) -> None:
-        """After enough nights the new level is the reference."""
+        """Make the new level the reference after enough values."""
         if len(self._apart) >= self.rule.settled:
             self.steps[-1].open = False
             self._level, self._apart = self._apart, []

@@ -119,7 +119,7 @@ class Band:
     mean: Floats
     low: Floats
     high: Floats
-    said: str
+    label: str
 
 
 def band(curves: Sequence[Floats]) -> Band:

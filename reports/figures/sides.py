@@ -247,9 +247,9 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
     x = SCALES[shown]
     drawn = style.new(440)
     for place, (side, here) in enumerate(found.items()):
-        if here.said:
+        if here.label:
             ends = np.maximum(100 * here.low[shown], 0), np.minimum(100 * here.high[shown], 100)
-            _band(drawn, x, ends, side, here.said)
+            _band(drawn, x, ends, side, here.label)
         _scale_line(drawn, x, 100 * here.mean[shown], side, SIDES[side])
         bounds = contrasts[0].sides[place].bounds
         for bound in bounds if len(bounds) > 1 else ():
@@ -272,7 +272,7 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
                 style.upright(drawn, at, f"{side} from {_format.number(at)}", place, look=look)
         met = _format.share(float(found[side].mean[one]), goal)
         values[side] = [f"{met} met the SLO", f"{goal * 100:g}% {reached}"]
-    note = found["base"].said
+    note = found["base"].label
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "", f"Bands: {note}." if note else ""
     ])  # fmt: skip
@@ -319,7 +319,7 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
             f"furthest apart at {_format.seconds(float(TIMES_S[at]))}",
             f"head {'more' if found.mean[at] > 0 else 'fewer'} by {_format.number(abs(found.mean[at]))} points there",
         ] if abs(found.mean[at]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
-    note = next(iter(differences.values())).said
+    note = next(iter(differences.values())).label
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "",
         "Failed requests are never answered; requests of one token have no TPOT. Shares are exact where drawn.",
@@ -350,9 +350,9 @@ def _difference(drawn: go.Figure, comparison: Comparison, metric: str, shown: np
         y = 100 * shares.mean(axis=0)[shown]
         style.curve(drawn, x, y, f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines", legendgroup=side)
     found = _contrast.band([100 * pair for pair in head - base])
-    if found.said:
+    if found.label:
         ends = np.maximum(found.low[shown], -100), np.minimum(found.high[shown], 100)
-        _band(drawn, x, ends, "head", found.said, row + 1)
+        _band(drawn, x, ends, "head", found.label, row + 1)
     style.curve(drawn, x, found.mean[shown], f"{name}, head - base", Look(style.BLUE), "%{x:.4r} s: %{y:+.2f} points",
                 row=row + 1, mode="lines", showlegend=False)  # fmt: skip
     look = Look(style.GREY, "dot", width=1.5)

@@ -30,7 +30,7 @@ def found(sd, count, rule):
 @pytest.mark.parametrize(("sd", "one", "two", "mad"), [(0.01, 0, 0, 0), (0.02, 4.3, 0.16, 0.03), (0.03, 24, 2.7, 0.35)])
 def test_false_alarms_a_year_are_those_of_the_table(sd, one, two, mad):
     """A nightly job cries wolf more often than its documentation says."""
-    assert one == pytest.approx(years(sd, 60, Rule(nights=1, sds=0)), rel=0.2, abs=0.3)
+    assert one == pytest.approx(years(sd, 60, Rule(in_a_row=1, sds=0)), rel=0.2, abs=0.3)
     assert two == pytest.approx(years(sd, 100, Rule(sds=0)), rel=0.2, abs=0.15)
     assert mad == pytest.approx(years(sd, 100, Rule()), rel=0.2, abs=0.15)
 

@@ -1,4 +1,4 @@
-"""Wrong input of a fit is told in a sentence."""
+"""Wrong input of a fit is reported in one sentence."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_rows_that_cannot_be_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_simulator_is_checked_before_the_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A policy with a wrong name would be told only when everything else is right."""
+    """A policy with a wrong name would be reported only when everything else is right."""
     path = tmp_path / "requests.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20)
 

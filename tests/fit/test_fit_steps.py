@@ -1,4 +1,4 @@
-"""`bench fit --steps`: constants come back, errors are told on rows that were not seen, and blind rows are refused."""
+"""`bench fit --steps`: constants are recovered, errors are computed on held-out rows, and blind rows are refused."""
 
 import dataclasses
 import json
@@ -133,10 +133,10 @@ def test_a_step_that_is_not_understood_is_not_guessed():
     """A preempted prompt runs twice; laying it once would shift all that follow."""
     columns = {"replica": np.zeros(4, int), "prefill_tokens": np.array([10, 25, 10, 8]),
                "start_s": np.arange(4.0), "end_s": np.arange(4.0) + 1}  # fmt: skip
-    asked = [(10, 0.0, 1.0), (20, 1.0, 2.0), (8, 3.0, 4.0)]
-    records = {"replica": np.zeros(3, int), "prompt_tokens": np.array([n for n, _, _ in asked]),
-               "prefill_start_s": np.array([s for _, s, _ in asked]),
-               "prefill_end_s": np.array([e for _, _, e in asked])}  # fmt: skip
+    prefills = [(10, 0.0, 1.0), (20, 1.0, 2.0), (8, 3.0, 4.0)]
+    records = {"replica": np.zeros(3, int), "prompt_tokens": np.array([n for n, _, _ in prefills]),
+               "prefill_start_s": np.array([s for _, s, _ in prefills]),
+               "prefill_end_s": np.array([e for _, _, e in prefills])}  # fmt: skip
 
     pairs = pairs_of_run(columns, pa.table(records))
 
@@ -186,13 +186,13 @@ def test_rows_that_do_not_tell_a_constant_are_refused(change, message):
     columns = {name: change.get(name, lambda r, n=name: getattr(r, n))(rows) for name in
                ("tokens", "seqs", "context", "pairs", "seconds")}  # fmt: skip
 
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as raised:
         fit("linear", Rows(**columns), System(), {})
 
-    assert message in str(told.value)
+    assert message in str(raised.value)
 
 
-def test_a_constant_that_is_given_need_not_be_told_by_the_rows():
+def test_a_constant_that_is_given_need_not_follow_from_the_rows():
     """Who knows that a term is nothing should not have to measure it."""
     rows = measured("linear")
     same = Rows(rows.tokens, rows.seqs, rows.seqs * 100, rows.pairs, rows.seconds)
@@ -256,7 +256,7 @@ def test_a_report_says_how_sure_each_constant_is():
         (["--steps", "{empty}"], "No step can be fitted"),
     ],
 )
-def test_a_wrong_fit_is_told_in_a_sentence(tmp_path, capsys, args, message):
+def test_a_wrong_fit_is_one_sentence(tmp_path, capsys, args, message):
     """The way out should be in the message."""
     files = {"table": "n_pf,B,ctx,seconds\n1,2,3,0.1\n0,2,5,0.1\n", "broken": "n_pf,B,seconds\n1,2,0.1\n",
              "empty": "n_pf,B,ctx,seconds\n0,0,0,0\n"}  # fmt: skip

@@ -15,7 +15,7 @@ def make(request):
 
 
 def ringing(make, *set_s: float) -> tuple[float, float]:
-    """(time asked for last, time of the first ring) of an alarm that was set some times in a row, in seconds ahead."""
+    """(time set last, time of the first ring) of an alarm that was set some times in a row, in seconds ahead."""
 
     async def main() -> tuple[float, float]:
         rang: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -33,23 +33,23 @@ def ringing(make, *set_s: float) -> tuple[float, float]:
 
 def test_it_never_rings_early(make):
     """A request would leave before it is due."""
-    asked_s, found_s = ringing(make, 0.02)
+    due_s, found_s = ringing(make, 0.02)
 
-    assert asked_s <= found_s
+    assert due_s <= found_s
 
 
 def test_a_time_that_has_passed_rings_at_once(make):
     """A request that is late already would wait for ever."""
-    asked_s, found_s = ringing(make, -5.0)
+    due_s, found_s = ringing(make, -5.0)
 
-    assert asked_s < found_s
+    assert due_s < found_s
 
 
 def test_setting_it_again_moves_it(make):
     """A follow-up that is due earlier would wait for the request that was next before."""
-    asked_s, found_s = ringing(make, 3600.0, 0.01)
+    due_s, found_s = ringing(make, 3600.0, 0.01)
 
-    assert asked_s <= found_s < asked_s + 3000
+    assert due_s <= found_s < due_s + 3000
 
 
 def test_a_closed_alarm_is_silent(make):

@@ -1,4 +1,4 @@
-"""Whether the client kept its promise, told in figures."""
+"""Figures of how faithfully the client sent the schedule."""
 
 import json
 
@@ -34,7 +34,7 @@ def sent(traffic, record):
     return make
 
 
-def test_a_faithful_client_looks_faithful(sent):
+def test_a_faithful_client_is_called_faithful(sent):
     """A good run would be suspected."""
     found = fidelity(*sent(), Law(2.0, exponential(2.0)))
 
@@ -98,7 +98,7 @@ def test_gaps_below_the_resolution_of_time_do_not_accuse_a_correct_schedule(judg
 
 
 def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
-    """Requests in bunches of three would pass, because gaps below a microsecond are not told apart."""
+    """Requests in bunches of three would pass, because gaps below a microsecond are not distinguished."""
     gaps_s = np.random.default_rng(0).exponential(1.5, 3000)
     gaps_s[np.arange(3000) % 3 > 0] = 0.0
     found = judged(gaps_s, Law(2.0, exponential(2.0)))
@@ -107,7 +107,7 @@ def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
 
 
 def test_the_gap_law_judges_what_was_drawn_and_not_how_late_it_was_sent(sent):
-    """A client that is late would be told that its Poisson process is none: lateness is told on its own."""
+    """Late sending would be reported as a wrong gap law; it has its own figure."""
     law = Law(2.0, exponential(2.0))
     in_time, late = (fidelity(*sent(late_s=late_s), law) for late_s in (lambda _, n: np.zeros(n), _clumps))
 
@@ -135,10 +135,10 @@ def test_constant_arrivals_have_no_spread(record):
     assert found == pytest.approx(0.0, abs=0.02)
 
 
-@pytest.mark.parametrize(("span_s", "told"), [(9.5, False), (10.5, True)])
-def test_short_runs_have_no_index_of_dispersion(span_s, told):
+@pytest.mark.parametrize(("span_s", "known"), [(9.5, False), (10.5, True)])
+def test_short_runs_have_no_index_of_dispersion(span_s, known):
     """A variance of three counts would be printed with two digits."""
-    assert told == (dispersion(np.linspace(0, span_s, 50), 1.0) is not None)
+    assert known == (dispersion(np.linspace(0, span_s, 50), 1.0) is not None)
 
 
 def test_dispersion_is_variance_by_mean_of_counts():
@@ -161,8 +161,8 @@ def test_distances_to_the_law_are_scipys(n, true_rate):
     assert p == pytest.approx(expected.pvalue, abs=0.03)
 
 
-def test_burstiness_is_told_of_the_schedule_and_of_the_sending(sent):
-    """A client that smooths bursts, or makes some, could not be told from a workload that is so."""
+def test_burstiness_is_computed_of_the_schedule_and_of_the_sending(sent):
+    """A client that smooths bursts, or makes some, could not be distinguished from a bursty workload."""
     schedule, rows = sent(late_s=lambda _, n: np.zeros(n))
     same = fidelity(schedule, rows, Law(2.0))
     late = fidelity(*sent(late_s=_clumps), Law(2.0))
@@ -296,7 +296,7 @@ def test_follow_ups_are_counted_apart(record):
 
 
 def test_a_closed_loop_has_no_requested_rate(record):
-    """The highest possible rate of its users would be told as asked, and the loop accused of missing it."""
+    """The highest possible rate of its users would be reported as requested, and the loop as too slow."""
     rows = to_table([record(i, scheduled_s=float(i), sent_s=float(i)) for i in range(8)])
     found = fidelity(follow_up_schedule(False), rows, Law(640.0))
 
@@ -305,7 +305,7 @@ def test_a_closed_loop_has_no_requested_rate(record):
     assert found.line.startswith("sending: closed loop of 2 users, 1 req/s, ")
 
 
-def test_no_law_is_said_and_a_lost_one_is_not(judged):
+def test_no_law_is_named_and_a_lost_one_is_not(judged):
     """A reader would ask in vain why there is no KS; and of a killed run a law would be denied that there was."""
     gaps_s = np.random.default_rng(0).exponential(0.5, 100)
 
@@ -371,7 +371,7 @@ def test_the_line_says_it_all():
 
 
 def test_requests_at_one_instant_have_no_rate_and_say_so(record):
-    """A list of requests that all wait from the start would be told as 'rate - of 0 req/s'."""
+    """A list of requests that all wait from the start would be reported as 'rate - of 0 req/s'."""
     rows = to_table([record(i, scheduled_s=0.0, sent_s=0.0, tokens=[0.1]) for i in range(7)])
     found = fidelity(schedule_of(np.zeros(7)), rows, Law(0.0))
 

@@ -18,8 +18,8 @@ SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo":
 
 
 @pytest.fixture(scope="module")
-def carried_out(tmp_path_factory):
-    """`carried_out(**options)`: the run read back from its folder."""
+def executed(tmp_path_factory):
+    """`executed(**options)`: the run read back from its folder."""
 
     def make(**options):
         spec = run_spec(Given({**SIM, "requests": 300, **{k.replace("_", "-"): v for k, v in options.items()}}))
@@ -29,8 +29,8 @@ def carried_out(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cut(carried_out):
-    return carried_out(warmup="100")
+def cut(executed):
+    return executed(warmup="100")
 
 
 def test_the_summary_is_of_what_comes_after_the_cut(cut):
@@ -80,18 +80,18 @@ def test_every_report_says_what_was_left_out(form, cut):
     assert "within this run; other seeds may differ by more" in text
 
 
-def test_a_run_without_a_cut_measures_everything(carried_out):
+def test_a_run_without_a_cut_measures_everything(executed):
     """Short runs would lose what they have."""
-    run = carried_out()
+    run = executed()
 
     assert run.measured is run.requests
     assert Cut("none", 0.0, 0) == run.info.warmup
     assert "Warm-up" not in render("text", run)
 
 
-def test_a_run_that_never_settles_says_so(carried_out):
+def test_a_run_that_never_settles_has_a_warning(executed):
     """Half of a growing queue would be cut, and the rest be called the steady state."""
-    run = carried_out(rate=8, requests=600, warmup="mser5")
+    run = executed(rate=8, requests=600, warmup="mser5")
 
     assert run.info.warmup.stationary is False
     assert "not-stationary" in [w.code for w in run.info.warnings]

@@ -56,7 +56,7 @@ def test_helpers_are_no_plug_ins(name: str) -> None:
         registry.find("arrivals", name)
 
 
-def test_a_package_that_is_not_there_is_told() -> None:
+def test_a_missing_package_is_named() -> None:
     """A broken installation would end in a traceback."""
     with pytest.raises(UsageError, match=r"pip install \."):
         registry.folder("nowhere.at.all")
@@ -90,11 +90,11 @@ def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def test_short_plug_ins_share_a_file() -> None:
     """Ten plug-ins of three lines would be ten files, and a name that is listed could not be used."""
     names = registry.names("arrivals")
-    told = {name: registry.summary("arrivals", name) for name in names}
+    summaries = {name: registry.summary("arrivals", name) for name in names}
 
     assert {
         "alone": "Alone in its file.", "sideby-side2": "Beside others.", "row-0-1": "A row.", "keyed": "A key."
-    } == told  # fmt: skip
+    } == summaries  # fmt: skip
     assert "shelf.builtin" not in sys.modules  # listing imports nothing
     assert "SidebySide2" == registry.find("arrivals", "Sideby_Side2").__name__
     assert "row_0.1" == registry.make("arrivals", "row-0-1").name

@@ -54,7 +54,7 @@ def test_wrong_names_are_refused_in_a_sentence(made: harness.RunResult, tmp_path
 
 
 def test_an_answer_that_is_not_stored_cannot_be_compared() -> None:
-    """The sentence would be about a path that nobody named."""
+    """The sentence would be about a path that the user did not name."""
     with pytest.raises(UsageError, match="give out=FOLDER"):
         harness.compare(harness.AnswerResult({"kind": "capacity"}), "elsewhere")
 

@@ -18,7 +18,7 @@ from harness.metrics.slo import parse, score
 from harness.metrics.summary import describe, summarize, vllm_keys, window_of
 
 
-def test_throughput_ten_and_goodput_three_can_be_told_apart(table):
+def test_throughput_ten_and_goodput_three_are_both_reported(table):
     """S20: a server that answers everything too late would look like a fast one."""
     tokens = [[i / 10 + (0.2 if i % 10 < 3 else 0.6)] for i in range(100)]
     rows = table(100, scheduled_s=[i / 10 for i in range(100)], tokens=tokens)
@@ -61,7 +61,7 @@ def test_goodput_counts_requests_within_the_slo_per_second(table):
 )
 @settings(max_examples=60)
 def test_a_small_run_does_not_carry_more_than_was_sent(table, gaps_s, status):
-    """5 requests, one per second, would be reported as 1.25 per second carried: n requests have n - 1 gaps."""
+    """5 requests, one per second, would be reported as 1.25 per second: n requests have n - 1 gaps."""
     times = np.concatenate([[0.0], np.cumsum(gaps_s)])
     n, span_s = len(times), float(times[-1])
     found = summarize(table(n, scheduled_s=times.tolist(), status=status[:n]), parse("ttft=150ms"))
@@ -226,5 +226,5 @@ def test_memory_stays_near_the_size_of_the_tokens(table, monkeypatch):
 
 
 def test_an_answer_that_came_whole_has_no_time_per_token(record):
-    """A server that does not stream would be reported with a TPOT of 0, and would keep every bound on it."""
+    """A server that does not stream would be reported with a TPOT of 0, and would meet every bound on it."""
     assert np.isnan(metrics()["tpot"].of(to_table([record(0, tokens=[0.5], token_n=[20])]))).all()

@@ -75,7 +75,7 @@ def test_one_request_given_up_does_not_spoil_the_run_of_a_closed_loop(record):
     assert ["4 of 12 scheduled requests have no record, first request 4."] == lost
 
 
-def test_what_an_interrupted_run_did_not_send_is_said(run):
+def test_what_an_interrupted_run_did_not_send_is_counted(run):
     """Ctrl-C would make every run invalid, or hide what is missing."""
     rows, schedule = run()
     found = judge(rows.slice(0, 190), schedule, interrupted=True)
@@ -127,7 +127,7 @@ def test_a_follow_up_without_a_record_is_missed_unless_the_window_ended_before(r
         (10, 0.040, True, ["late-client"]),
     ],
 )
-def test_a_late_client_is_told_and_a_very_late_one_is_not_believed(run, late_every, late_s, valid, expected):
+def test_a_late_client_is_a_warning_and_a_very_late_one_is_not_valid(run, late_every, late_s, valid, expected):
     """The load generator's own stalls would be charged to the server, or hidden."""
     rows, schedule = run(late_s=lambda i: late_s if i % late_every == 3 % late_every else 0.0)
     found = judge(rows, schedule)
@@ -183,7 +183,7 @@ def test_a_run_without_one_good_answer_is_not_valid(run):
 
 
 def test_good_answers_before_the_cut_alone_are_not_valid(run):
-    """A server that broke after its warm-up would be told of as one that never answered, or pass."""
+    """A server that broke after its warm-up would be reported as one that never answered, or pass."""
     rows, schedule = run(status=lambda i: "ok" if i < 50 else "error")
     found = judge(rows, schedule, cut=warmup.find(rows, "50"))
 
@@ -196,12 +196,12 @@ def test_an_empty_table_is_not_valid(table):
 
 
 @pytest.mark.parametrize(("n", "expected"), [(99, ["few-requests"]), (100, [])])
-def test_few_requests_are_told(run, n, expected):
+def test_few_requests_are_a_warning(run, n, expected):
     """p99 of twenty requests would be compared to the digit."""
     assert expected == codes(judge(*run(n=n)))
 
 
-def test_a_growing_queue_is_told_but_valid(record):
+def test_a_growing_queue_is_a_warning_but_valid(record):
     """A mean latency would be printed that depends on when one stopped waiting."""
     rows = to_table([record(i, scheduled_s=i / 10, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(300)])
     found = judge(rows)
@@ -223,7 +223,7 @@ def test_a_growing_queue_is_overload_only_where_the_slo_is_missed(record, met, e
 
 
 def test_a_start_of_all_at_once_is_no_queue_that_grew_in_no_time(record):
-    """'60 requests in 0 s' would be told as a rate."""
+    """'60 requests in 0 s' would be reported as a rate."""
     rows = to_table([record(i, scheduled_s=0.0, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(60)])
     found = judge(rows)
 

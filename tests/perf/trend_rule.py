@@ -14,7 +14,7 @@ import numpy as np
 from harness.stats.steps import LONGEST, pieces
 from harness.stats.watch import Rule, watch
 
-RULES = (Rule(nights=1, sds=0), Rule(sds=0), Rule())
+RULES = (Rule(in_a_row=1, sds=0), Rule(sds=0), Rule())
 TABLE = {0.01: "0 / 0 / 0; 100 / 100", 0.02: "4.3 / 0.16 / 0.03; 100 / 97", 0.03: "24 / 2.7 / 0.35; 100 / 63",
          0.04: "47 / 7.7 / 0.6; 96 / 38"}  # fmt: skip
 """sd of a night -> false alarms a year by the three rules; % of 10 % steps found by the last two."""

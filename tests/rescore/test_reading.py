@@ -124,7 +124,7 @@ def test_a_bound_on_a_metric_that_is_not_there_is_told(stored):
     """A run with a metric of a plug-in that is no longer installed would end in a traceback."""
     path = stored("plugin", 20, slo={"bounds": [{"metric": "mine", "limit": 1}]})
 
-    with pytest.raises(UsageError, match="The run was asked to keep a bound on it"):
+    with pytest.raises(UsageError, match="The run has a bound on it"):
         answer(sources(path), RescoreOptions())
 
 

@@ -24,7 +24,7 @@ def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sweep:
         captured = capsys.readouterr()
         assert found == code, captured.err
         file = tmp_path / out / "sweep.json"
-        return {**json.loads(file.read_text()), "printed": captured.out, "said": captured.err}
+        return {**json.loads(file.read_text()), "printed": captured.out, "message": captured.err}
 
     return run
 
@@ -35,9 +35,9 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
 
     def run(*arguments: str, out: str = "sweep") -> str:
         code = main(["sweep", "--backend", "sim", "--quiet", *arguments, "--out", str(tmp_path / out)])
-        said = capsys.readouterr().err
-        assert code == 2, said
-        assert said.count("\n") == 1
-        return said.removeprefix("bench: ").strip()
+        message = capsys.readouterr().err
+        assert code == 2, message
+        assert message.count("\n") == 1
+        return message.removeprefix("bench: ").strip()
 
     return run

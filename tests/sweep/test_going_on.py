@@ -1,4 +1,4 @@
-"""A sweep that is killed, stopped or asked for again: nothing is lost, nothing is mixed."""
+"""A sweep that is killed, stopped or resumed: nothing is lost, nothing is mixed."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_killed_sweep_goes_on_to_the_same_bytes(bench: Bench, tmp_path: Path, wa
 
 
 def test_workers_end_with_a_killed_sweep(bench: Bench, tmp_path: Path, wait_for: WaitFor) -> None:
-    """Orphans would go on writing into the folder in which the same command goes on."""
+    """Orphans would still write into the folder of the resumed sweep."""
     endless = ("--rate", "1,2", "--requests", "300000", "--seeds", "1", "--workers", "2", "--out", "s")
     victim = bench("sweep", "--backend", "sim", *endless)
     wait_for(lambda: len(list((tmp_path / "s").glob("points/*/*/requests.arrows"))) == 2)
@@ -137,7 +137,7 @@ def test_goal_may_change(sweep: Sweep) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--rate", "1,3", "--requests", "150", "--seeds", "1"), "--requests was '100' there and is '150' now"),
         (("--rate", "1,3", "--requests", "100", "--seeds", "1", "--replicas", "2"), "--replicas was nothing there"),
@@ -147,12 +147,12 @@ def test_goal_may_change(sweep: Sweep) -> None:
     ],
 )
 def test_another_sweep_in_the_folder_is_refused(
-    sweep: Sweep, refused: Refused, arguments: tuple[str, ...], said: str
+    sweep: Sweep, refused: Refused, arguments: tuple[str, ...], message: str
 ) -> None:
     """Points of two different systems would stand in one curve."""
     sweep(*TWO, "--seeds", "1")
 
-    assert said in refused("--latency", "abc:distserve", "--policy", "vllm-v0", *arguments)
+    assert message in refused("--latency", "abc:distserve", "--policy", "vllm-v0", *arguments)
 
 
 def test_other_versions_are_refused(sweep: Sweep, refused: Refused, tmp_path: Path) -> None:
@@ -162,18 +162,18 @@ def test_other_versions_are_refused(sweep: Sweep, refused: Refused, tmp_path: Pa
     info = json.loads(file.read_text())
     write_json(file, info | {"versions": {**info["versions"], "numpy": "1.0"}})
 
-    told = refused("--latency", "abc:distserve", "--policy", "vllm-v0", *TWO, "--seeds", "1")
+    message = refused("--latency", "abc:distserve", "--policy", "vllm-v0", *TWO, "--seeds", "1")
 
-    assert "the version of numpy was '1.0' there" in told
+    assert "the version of numpy was '1.0' there" in message
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "cannot be read"), ("{}", "was not written by 'bench sweep'")])
-def test_broken_plan_is_told(refused: Refused, tmp_path: Path, text: str, said: str) -> None:
-    """Runs would be added to a sweep that nobody knows."""
+@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read"), ("{}", "was not written by 'bench sweep'")])
+def test_broken_plan_is_an_error(refused: Refused, tmp_path: Path, text: str, message: str) -> None:
+    """Runs would be added to an unknown sweep."""
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "sweep.json").write_text(text)
 
-    assert said in refused(*TWO)
+    assert message in refused(*TWO)
 
 
 def test_file_is_no_folder(refused: Refused, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_file_is_no_folder(refused: Refused, tmp_path: Path) -> None:
 
 
 def test_foreign_folder_is_left_alone(refused: Refused, tmp_path: Path) -> None:
-    """Somebody's files would be mixed with runs."""
+    """Other files of the user would be mixed with runs."""
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "thesis.tex").touch()
 
@@ -200,10 +200,10 @@ def test_two_sweeps_do_not_share_a_folder(refused: Refused, tmp_path: Path) -> N
     handle = os.open(tmp_path / "sweep", os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
 
-    said = refused(*TWO)
+    message = refused(*TWO)
     os.close(handle)
 
-    assert "is being written by another sweep" in said
+    assert "is being written by another sweep" in message
 
 
 def children(pid: int) -> list[int]:

@@ -135,7 +135,7 @@ def test_rate_of_a_trace_compresses_it(sweep: Sweep, tmp_path: Path) -> None:
         assert pytest.approx(1 / point["values"]["rate"], rel=1e-6) == gap_s.mean()
 
 
-def test_slo_of_each_workload_is_told(sweep: Sweep) -> None:
+def test_slo_of_each_workload_is_shown(sweep: Sweep) -> None:
     """100% of a lax objective would look better than 90% of a strict one."""
     printed = sweep("--rate", "1", "--requests", "60", "--seeds", "1", "--over", "workload=chatbot,summarization")[
         "printed"
@@ -174,7 +174,7 @@ def test_overloaded_point_keeps_attainment_and_loses_latencies(sweep: Sweep) -> 
     assert "1 of 1" in info["printed"]
 
 
-def test_few_seeds_are_told_to_give_no_interval(sweep: Sweep) -> None:
+def test_few_seeds_have_a_warning_and_no_interval(sweep: Sweep) -> None:
     """A mean of two seeds would pass for the truth."""
     info = sweep(*TWO, "--seeds", "2")
 
@@ -207,15 +207,15 @@ def test_rescored_percentile_fails_the_curve(sweep: Sweep) -> None:
 
 
 def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path: Path) -> None:
-    """One seed of which too many requests failed would leave the mean of the others, which looks good."""
-    asked = ("--rate", "1", "--requests", "100", "--seeds", "2", "--slo", "p99:ttft=9", "--fail-under", "0.9")
-    sweep(*asked)
+    """One seed of which too many requests failed would leave the good mean of the others."""
+    arguments = ("--rate", "1", "--requests", "100", "--seeds", "2", "--slo", "p99:ttft=9", "--fail-under", "0.9")
+    sweep(*arguments)
     file = tmp_path / "sweep" / "points" / "rate=1" / "seed-1" / "run.json"
     info = json.loads(file.read_text())
     info["summary"]["bounds"][0] |= {"value_s": None, "passed": False}
     file.write_text(json.dumps(info))
 
-    again = sweep(*asked, code=1)
+    again = sweep(*arguments, code=1)
 
     assert again["points"][0]["bounds"][0]["value_s"] is None
     assert "too many failed > 9.00 s" in again["printed"]
@@ -244,7 +244,7 @@ def test_a_growing_queue_is_no_overload_where_the_slo_is_met(sweep: Sweep) -> No
 
 
 def test_no_attainment_falls_where_there_are_bounds_on_percentiles_alone(sweep: Sweep) -> None:
-    """'Attainment there falls further' was said of points without an attainment."""
+    """'Attainment there falls further' was printed for points without an attainment."""
     heavy = ("--rate", "40", "--requests", "200", "--seeds", "1", "--warmup", "none")
     info = sweep(*heavy, "--slo", "p99:ttft=1")
 
@@ -282,7 +282,7 @@ def test_backend_that_fails_most_requests_ends_with_3(sweep: Sweep, tmp_path: Pa
     sweep(*TWO, "--seeds", "1")
     file = tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json"
     info = json.loads(file.read_text())
-    info["failures"] |= {"exceeded": True, "said": "199 of 200 requests failed."}
+    info["failures"] |= {"exceeded": True, "message": "199 of 200 requests failed."}
     file.write_text(json.dumps(info))
 
     assert "199 of 200 requests failed." in sweep(*TWO, "--seeds", "1", code=3)["printed"]
@@ -300,7 +300,7 @@ def test_csv_and_markdown_tell_the_same_points(sweep: Sweep, tmp_path: Path) -> 
 
 
 def test_csv_tells_the_requests_that_are_swept(sweep: Sweep, tmp_path: Path) -> None:
-    """The axis of a plot would be the number of measured requests instead of the one that was asked for."""
+    """The axis of a plot would be the number of measured requests instead of the requested one."""
     sweep("--rate", "2", "--seeds", "1", "--over", "requests=60,120")
     rows = list(csv.DictReader(io.StringIO((tmp_path / "sweep" / "sweep.csv").read_text())))
 
@@ -334,9 +334,9 @@ def test_report_of_a_killed_sweep_tells_what_is_there(
     (tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json").unlink()
 
     assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "json"])
-    told = json.loads(capsys.readouterr().out)
-    assert [{"rate": 1}] == [point["values"] for point in told["points"]]
-    assert {"planned": 2, "done": 1} == told["runs"]
+    answer = json.loads(capsys.readouterr().out)
+    assert [{"rate": 1}] == [point["values"] for point in answer["points"]]
+    assert {"planned": 2, "done": 1} == answer["runs"]
 
 
 def test_options_from_a_file_are_swept(sweep: Sweep, tmp_path: Path) -> None:
@@ -363,10 +363,10 @@ def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeyp
 
     assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])
     assert "The server is gone." in info["printed"]
-    assert "The server is gone." in info["said"]
+    assert "The server is gone." in info["message"]
 
 
-def test_skewed_intervals_are_told(sweep: Sweep) -> None:
+def test_skewed_intervals_have_a_warning(sweep: Sweep) -> None:
     """An interval of five seeds near 100% would be taken for one that holds in 95 of 100 sweeps."""
     lax = ("--rate", "1", "--requests", "60", "--slo", "ttft=0.3,tpot=0.1", "--warmup", "none")
     info = sweep(*lax, "--seeds", "5")
@@ -377,26 +377,26 @@ def test_skewed_intervals_are_told(sweep: Sweep) -> None:
     assert any("hold less often than they say" in warning for warning in info["warnings"])
 
 
-def test_what_runs_warn_of_is_told_once(sweep: Sweep) -> None:
-    """A caution of a run would be seen by nobody who looks at the curve alone."""
+def test_warnings_of_runs_are_shown_once(sweep: Sweep) -> None:
+    """A reader of the curve alone would miss the warnings of its runs."""
     info = sweep("--rate", "1,2", "--requests", "40", "--seeds", "1")
-    told = [
+    shown = [
         warning for warning in info["warnings"] if warning.startswith("few-requests in 2 of 2 runs, first in points/")
     ]
 
-    assert 1 == len(told)
+    assert 1 == len(shown)
 
 
 def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A key would lie in a folder that is handed on."""
-    asked = ("--backend", "openai:url=http://127.0.0.1:9/v1", "--header", "Authorization=Bearer sk-secret")
+    arguments = ("--backend", "openai:url=http://127.0.0.1:9/v1", "--header", "Authorization=Bearer sk-secret")
 
-    assert 3 == main(["sweep", *asked, "--rate", "1", "--requests", "5", "--out", str(tmp_path / "s")])
+    assert 3 == main(["sweep", *arguments, "--rate", "1", "--requests", "5", "--out", str(tmp_path / "s")])
     assert "sk-secret" not in (tmp_path / "s" / "sweep.json").read_text() + capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "nothing to sweep over; give --rate 1:4:0.5"),
         (("--over", "policy"), "has no values; write --over NAME=VALUES"),
@@ -410,7 +410,7 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "slo-scale=0,1"), "a number above 0, got '0'"),
         (("--over", "slo-scale=1x"), "a number above 0, got '1x'"),
         (("--over", "slo=ttft=0.1|xtft=1"), "Did you mean 'ttft'?"),
-        (("--over", "slo=ttft=0.1|ttft@nobody=1"), "no request to send is of class 'nobody'"),
+        (("--over", "slo=ttft=0.1|ttft@unknown=1"), "no request to send is of class 'unknown'"),
         (("--rate", "1,2", "--workload", "long-tail", "--fail-under", "0.9"), "--fail-under needs an SLO"),
         (("--rate", "1,2", "--over", "rate=3,4"), "rate is swept over twice"),
         (("--rate", "1,0"), "--rate must be a number of requests per second above 0"),
@@ -423,7 +423,9 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "backend=sim,engine"), "make one of each"),
     ],
 )
-def test_wrong_usage_is_one_sentence(refused: Refused, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_wrong_usage_is_one_sentence(
+    refused: Refused, arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     """The user would meet a traceback, or hours of the wrong runs."""
-    assert said in refused(*arguments)
-    assert not (tmp_path / "sweep").exists()  # told before the first run
+    assert message in refused(*arguments)
+    assert not (tmp_path / "sweep").exists()  # reported before the first run

@@ -24,12 +24,12 @@ from harness.experiments.sweep.axes import valued, values
     ],
 )
 def test_list_means_what_it_says(text: str, wanted: tuple[str, ...]) -> None:
-    """A curve would have other points than those that were asked for, or miss its last one."""
+    """A curve would have other points than the requested ones, or miss its last one."""
     assert wanted == values(text, "--rate")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("1:4", "has no step; write '1:4:0.5'"),
         ("1,,2", "a value is missing"),
@@ -43,12 +43,12 @@ def test_list_means_what_it_says(text: str, wanted: tuple[str, ...]) -> None:
         ("fixed:prompt=9,output=8", "write | between values that hold commas"),
     ],
 )
-def test_doubtful_list_is_refused(text: str, said: str) -> None:
-    """A typing error would become hours of runs that nobody wanted."""
+def test_doubtful_list_is_refused(text: str, message: str) -> None:
+    """A typing error would become hours of unwanted runs."""
     with pytest.raises(UsageError, match=r"^--over x: ") as error:
         values(text, "--over x")
 
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_slo_with_commas_is_one_value() -> None:

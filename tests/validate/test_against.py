@@ -1,4 +1,4 @@
-"""`bench validate --against`: pairs, errors, targets, and how they are told."""
+"""`bench validate --against`: pairs, errors, targets, and their text."""
 
 import dataclasses
 import math
@@ -135,8 +135,8 @@ def row_of(pairs: list[Pair]) -> ValidationRow:
 def test_wrong_usage_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A traceback would tell a user nothing about what to type instead."""
     code = main(["validate", *arguments])
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
 
     assert 2 == code
-    assert words in said
-    assert 1 == said.count("\n")
+    assert words in message
+    assert 1 == message.count("\n")

@@ -42,7 +42,7 @@ def test_a_leap_takes_as_long_as_its_steps(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"dense_s": [0.01]}, "dense_s must have"),
         ({"tokens": [100, 1]}, "tokens must be two numbers or more that rise"),
@@ -50,9 +50,9 @@ def test_a_leap_takes_as_long_as_its_steps(file: Path) -> None:
         ({"chunk": None}, "chunk"),
     ],
 )
-def test_a_damaged_file_is_told(file: Path, change: dict[str, Any], said: str) -> None:
+def test_a_damaged_file_is_an_error(file: Path, change: dict[str, Any], message: str) -> None:
     """A table that does not fit is refused with its name, not with a traceback in the middle of a run."""
     file.write_text(json.dumps(TABLES | change))
 
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         make("latency", f"operators:file={file}")

@@ -7,7 +7,7 @@ show a step, its first night, and what changed with it.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ def trend(root: Path) -> dict[str, Any]:
         "exit_code": {"longer": 4, "regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5}.get(state, 0),
         "folder": str(root),
         "state": state,
-        "rule": asdict(Rule()),
+        "rule": Rule().stored,
         "series": series,
     }
 

@@ -149,7 +149,7 @@ def _column(
             **_itl(profile, gaps, pooled),
             **known,
         },
-        "said": dict(judged.said) if limits else {},
+        "said": dict(judged.results) if limits else {},
     }
 
 

@@ -1,8 +1,6 @@
-"""What a sweep varies: `--rate 1:4:0.5`, `--over policy=sarathi,static`, `--over arrivals.cv=1,2`.
+"""The axes of a sweep (`--rate 1:4:0.5`, `--over policy=sarathi,static`, `--over arrivals.cv=1,2`), and its folders.
 
-Lists of values as they are written: `1,2,4`, `1:8:0.5`, `1:16:x2`, `sarathi|static:size=8,timeout=1`.
-
-Where the runs of a sweep stand in its folder, and which of them belong to which point of its curve.
+Lists of values are written as `1,2,4`, `1:8:0.5`, `1:16:x2` or `sarathi|static:size=8,timeout=1`.
 """
 
 from __future__ import annotations
@@ -48,8 +46,8 @@ class Axis:
     @property
     def stored(self) -> dict[str, Any]:
         """The axis as sweep.json holds it."""
-        told: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
-        return told | {"rescored": True} if self.rescored else told
+        found: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
+        return found | {"rescored": True} if self.rescored else found
 
 
 Values = tuple[tuple[str, str], ...]
@@ -58,12 +56,12 @@ Values = tuple[tuple[str, str], ...]
 
 def axis(name: str, text: str) -> Axis:
     """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
-    said = f"--{name}" if name == RATE else f"--over {name}"
-    found = Axis(name, values(text, said, whole=name in OPTIONS and OPTIONS[name].commas))
+    option = f"--{name}" if name == RATE else f"--over {name}"
+    found = Axis(name, values(text, option, whole=name in OPTIONS and OPTIONS[name].commas))
     for value in found.values if name == SCALE else ():
         scale = valued(value)
         if isinstance(scale, str) or scale <= 0:
-            raise UsageError(f"{said}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
+            raise UsageError(f"{option}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
     return found
 
 
@@ -101,8 +99,8 @@ def points(axes: Sequence[Axis]) -> list[Values]:
 def applied(options: Mapping[str, object], values: Values, file: Mapping[str, object]) -> dict[str, object]:
     """The options of a run with the values of a point in their place, whole options before arguments of them.
 
-    An option of which an argument is changed may stand in a `file` too. Rates and scales of the SLO are left to those
-    who know the traffic and the score. Raises UsageError for an argument of an option that is not there.
+    An option of which an argument is changed may stand in a `file` too. Rates and scales of the SLO are
+    applied elsewhere. Raises UsageError for an argument of an option that is not there.
     """
     found = dict(options)
     for name, text in sorted(values, key=lambda value: "." in value[0]):
@@ -211,7 +209,7 @@ LONGEST = 100
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """How a point scorings at its runs: an SLO in the place of theirs (None: theirs), every bound times `scale`."""
+    """How a point scores its runs: by another SLO (None: their own), with every bound times `scale`."""
 
     slo: str | None = None
     scale: float = 1.0
@@ -228,7 +226,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The points of a sweep and the seeds of each; all of it follows from what sweep.json tells of the plan."""
+    """The points of a sweep and the seeds of each; all of it follows from the plan in sweep.json."""
 
     points: tuple[Point, ...]
     seeds: tuple[int, ...]
@@ -261,11 +259,11 @@ class Layout:
 
 
 def point_folder(values: Values) -> str:
-    """Where the runs of a point stand: points/rate=1.5,policy=static; odd characters make way for dashes and a hash."""
-    told = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in told)[:LONGEST]
-    if name != told:
-        name = f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
+    """The folder of a point, such as points/rate=1.5,policy=static; other characters become dashes, with a hash."""
+    wanted = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in wanted)[:LONGEST]
+    if name != wanted:
+        name = f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:6]}"
     return f"points/{name}"
 
 

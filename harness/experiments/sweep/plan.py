@@ -30,7 +30,7 @@ from harness.runner.plan import Plan, make_backend, plan
 from harness.runner.run import default_folder
 
 WARMUP = "mser5"
-"""The rule by which a sweep cuts the warm-up where nothing else is asked for."""
+"""The default rule by which a sweep cuts the warm-up."""
 
 SIMULATED = 2200
 """Requests of a simulated run where nothing limits it: the warm-up cut leaves about 2,000 of them."""
@@ -43,7 +43,7 @@ SEEDS = 5
 class Task:
     """One run: `name` is for messages, `folder` is its place in the sweep, `scorings` are how it is scored.
 
-    `sending_s` is how long it sends, in its own time, where that can be told beforehand.
+    `sending_s` is how long it sends, in its own time, where that is known beforehand.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Task:
 class Sweep:
     """A sweep that can begin. `stored` is its plan as sweep.json holds it; tasks go seed by seed.
 
-    `home` is where it goes when nobody says where.
+    `home` is its folder unless --out names another.
     """
 
     stored: Mapping[str, Any]
@@ -68,9 +68,9 @@ class Sweep:
 
 
 def plan_sweep(
-    asked: Given, file: Given | None, axes: Sequence[Axis], *, seeds: str | None = None, goals: str | None = None
+    options: Given, file: Given | None, axes: Sequence[Axis], *, seeds: str | None = None, goals: str | None = None
 ) -> Sweep:
-    """The sweep over `axes` of the run that the options ask for.
+    """The sweep over `axes` of the run that the options describe.
 
     `seeds` is how many, counted from the seed of the options, or a list; `goals` a list of shares. Raises UsageError
     for whatever is wrong at any point.
@@ -81,9 +81,9 @@ def plan_sweep(
         )
     given = goals if goals is not None else _texts(file).get("goal", "0.9")
     wanted = tuple(check.share(value, "--goal") for value in values(str(given), "--goal"))  # the runs have the first
-    options = dict(asked.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
+    base = dict(options.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
     run_axes = [a for a in axes if not a.rescored]
-    specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
+    specs = {point: _spec(base, file, point, goal=wanted[0]) for point in points(run_axes)}
     virtual = isinstance(make_backend(next(iter(specs.values()))), Simulator)
     for point, spec in specs.items():
         if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
@@ -95,13 +95,13 @@ def plan_sweep(
     if virtual and first.recorded:  # a recording that no seed moves: all simulated runs of a point are one
         other = plan(replace(first.spec, seed=first.spec.seed + 1))
         fixed = other.schedule.sha256 == first.schedule.sha256
-    numbers = _seeds(seeds, asked, file, SEEDS if virtual and not fixed else 1)
+    numbers = _seeds(seeds, options, file, SEEDS if virtual and not fixed else 1)
     layout = Layout.of(axes, numbers)
     stored = {
         "schema": 1,
         "kind": "sweep",
         "versions": versions(),
-        "spec": _common(checked, specs, options, axes),
+        "spec": _common(checked, specs, base, axes),
         **_described(checked, rated=RATE in {a.name for a in axes}),
         "clock": "virtual" if virtual else "wall",
         "fixed": fixed,
@@ -148,7 +148,7 @@ def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
 
 
 def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
-    """Plans of the first point and of each other value of each axis: a wrong one is told before the first run."""
+    """Plans of the first point and of each other value of each axis: a wrong one is reported before the first run."""
     first = next(iter(specs))
     wanted, slos = [first], [value for a in axes if a.name == SLO for value in a.values[1:]]
     for place, a in enumerate(a for a in axes if not a.rescored):
@@ -184,8 +184,8 @@ def _common(
     shared |= {name: options[name] for name in bases if name in options}
     away = {*swept, "seed", "goal", "fail-under", *(["scale"] if RATE in swept else [])}
     redact = checked[0].redact
-    told = {name: value for name, value in shared.items() if name not in away}
-    return {name: redact(value) if isinstance(value, str) else value for name, value in told.items()}
+    found = {name: value for name, value in shared.items() if name not in away}
+    return {name: redact(value) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
 
 
 def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of them say."""
+    """The entries that are equal in all of them."""
     return {name: value for name, value in found[0].items() if all(one.get(name) == value for one in found)}
 
 
@@ -223,11 +223,11 @@ def _sending_s(spec: RunSpec, first: Plan) -> float | None:
     return requests / rate_rps
 
 
-def _seeds(text: str | None, asked: Given, file: Given | None, usual: int) -> tuple[int, ...]:
+def _seeds(text: str | None, options: Given, file: Given | None, usual: int) -> tuple[int, ...]:
     """The seeds: a list of them, or so many from the seed of the options on."""
-    seed = asked.values.get("seed", _texts(file).get("seed"))
+    seed = options.values.get("seed", _texts(file).get("seed"))
     if text is not None and ("," in text or ":" in text):
-        if "seed" in asked.values:
+        if "seed" in options.values:
             raise UsageError("--seed is the first of --seeds N; it does not go with a list of seeds.")
         return tuple(check.seed(value, "--seeds") for value in values(text, "--seeds"))
     count = usual if text is None else check.count(text, "--seeds")

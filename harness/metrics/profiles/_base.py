@@ -74,15 +74,15 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`good` of `of` requests kept the bounds, in `duration_s`; `of` is None where the tool prints no attainment.
+    """`good` of `of` requests met the bounds, in `duration_s`; `of` is None where the tool prints no attainment.
 
-    `said` are further results under the tool's own names.
+    `results` are further ones, under the tool's own names.
     """
 
     good: int | None
     of: int | None
     duration_s: float | None
-    said: tuple[tuple[str, float], ...] = ()
+    results: tuple[tuple[str, float], ...] = ()
 
 
 class Profile(Protocol):

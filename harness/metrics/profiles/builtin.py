@@ -36,7 +36,7 @@ def later_tokens(events: Events) -> Floats:
 
 
 def between_events(events: Events) -> Floats:
-    """All but the first; 0 of one event, because nobody knows the time between its tokens."""
+    """All but the first; 0 of one event, because the time between its tokens is unknown."""
     return np.where(events.events < 2, 0.0, events.tokens - 1)
 
 
@@ -108,13 +108,13 @@ def element(values: Floats, q: float) -> float:
 
 def bounds_at_p99(events: Events, times: Times, limits: Limits) -> Judged:  # noqa: ARG001  # the signature of a rule
     """1 for each bound that holds at the percentile, 0 for one that does not."""
-    said = []
+    results = []
     for metric in ("ttft", "tpot"):
         values = times.of(metric)
         values = values[~np.isnan(values)]
         if metric in limits and len(values):
-            said.append((f"{metric} p99 within the bound", float(element(values, P99) <= limits[metric])))
-    return Judged(None, None, None, tuple(said))
+            results.append((f"{metric} p99 within the bound", float(element(values, P99) <= limits[metric])))
+    return Judged(None, None, None, tuple(results))
 
 
 def by_deadlines(events: Events, times: Times, limits: Limits) -> Judged:
@@ -128,8 +128,8 @@ def by_deadlines(events: Events, times: Times, limits: Limits) -> Judged:
         found = deadlines(first_s[at : at + rows], gaps, limits["ttft"], limits["tpot"])
         good += count(found.missed <= (1 - LEAST_FLUIDITY) * found.total)
         missed, total, at = missed + int(found.missed.sum()), total + int(found.total.sum()), at + rows
-    said = (("fluidity index", 1 - missed / total),) if total else ()
-    return Judged(good, count(events.ok), None, said)
+    results = (("fluidity index", 1 - missed / total),) if total else ()
+    return Judged(good, count(events.ok), None, results)
 
 
 def lowest_share(events: Events, times: Times, limits: Limits) -> Judged:
@@ -254,7 +254,7 @@ ROWS: tuple[Definition, ...] = (
             ("needs a tokenizer: by default it counts tokens itself; here they are the server's "
              "(use_server_output_tokens)"),
             "repeats the time of a chunk for each of its tokens: gaps of zero inside chunks are part of its ITL",
-            "its E2E ends after its own work on the answer, which nobody stores: the last token stands for it",
+            "its E2E ends after its own work on the answer, which is not stored: the last token stands for it",
         ),
     ),
     Definition(
