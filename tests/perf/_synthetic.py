@@ -82,7 +82,7 @@ class Times:
     tpot_s: Floats
 
     def attainment(self, slow: float = 1.0) -> float:
-        """Share that keeps the SLO when all of it is slower by a factor."""
+        """Share that meets the SLO when all of it is slower by a factor."""
         return float(np.mean((self.ttft_s * slow <= TTFT_S) & (self.tpot_s * slow <= TPOT_S)))
 
 
@@ -106,7 +106,7 @@ class Knees:
         self._at = cache(self._run)
 
     def knee(self, slow: float = 1.0) -> float:
-        """The highest rate (req/s) at which 90 % keep the SLO, for a server slower by `slow`."""
+        """The highest rate (req/s) at which 90 % meet the SLO, for a server slower by `slow`."""
         k = round(-math.log(slow) / STEP)  # near it, in steps of the unslowed server
         step = 1 if self._met(k, slow) else -1
         while self._met(k, slow) == (step > 0):

@@ -53,11 +53,11 @@ def main() -> None:
     rng = np.random.default_rng(0)
     print(f"{draws:,} comparisons a cell; ours, and in brackets the table of the specification, in %\n")
     print("noise   no loss: regressed / open, pairs     loss 3%: regressed   loss 5%: regressed / equivalent, pairs")
-    for noise, told in TABLE.items():
+    for noise, published in TABLE.items():
         (a, a_pairs), (b, _), (c, c_pairs) = (cell(rng, noise, loss, draws) for loss in LOSSES)
-        none = f"{a['regressed']:.2g} / {a['inconclusive']:.2g}, {a_pairs:.1f} ({told[0]})"
-        five = f"{c['regressed']:.3g} / {c['equivalent']:.2g}, {c_pairs:.1f} ({told[2]})"
-        print(f"{noise:5.1%}   {none:36} {b['regressed']:5.3g} ({told[1]})         {five}", flush=True)
+        none = f"{a['regressed']:.2g} / {a['inconclusive']:.2g}, {a_pairs:.1f} ({published[0]})"
+        five = f"{c['regressed']:.3g} / {c['equivalent']:.2g}, {c_pairs:.1f} ({published[2]})"
+        print(f"{noise:5.1%}   {none:36} {b['regressed']:5.3g} ({published[1]})         {five}", flush=True)
 
 
 if __name__ == "__main__":

@@ -67,14 +67,14 @@ def furthest(one: list[float], other: list[float]) -> float:
 
 def main() -> None:
     """Print attainment of engine and simulator at each rate; with --store store it for docs/systems.md."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rates", default="3,4,5,6,7,8,9")
-    asked.add_argument("--seconds", type=int, default=25)
-    asked.add_argument("--rounds", type=int, default=1, help="how often all this is done, with other seeds")
-    asked.add_argument("--slo", default="ttft=0.15,tpot=4ms")
-    asked.add_argument("--realtime", action="store_true")
-    asked.add_argument("--store", action="store_true")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", default="3,4,5,6,7,8,9")
+    parser.add_argument("--seconds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=1, help="how often all this is done, with other seeds")
+    parser.add_argument("--slo", default="ttft=0.15,tpot=4ms")
+    parser.add_argument("--realtime", action="store_true")
+    parser.add_argument("--store", action="store_true")
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         top, rates = Path(folder), given.rates.split(",")
         rounds = range(given.rounds)

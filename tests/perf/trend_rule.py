@@ -1,9 +1,9 @@
-"""The rule of `bench compare --trend` on simulated nights: false alarms a year, steps found within a week.
+"""The rule of `bench compare --trend` on a simulated nightly series: false alarms a year, steps found within a week.
 
     python tests/perf/trend_rule.py [--years 400]
 
-Nights are independent and normal. Beside the rule (two nights in a row, above 5 % and three robust standard deviations)
-stand one night alone and two nights without the robust standard deviations, and the figures of the specification.
+Values are independent and normal. Beside the rule (two values in a row, above 5 % and three robust standard deviations)
+stand one value alone and two values without the robust standard deviations, and the figures of the specification.
 """
 
 import argparse
@@ -40,18 +40,18 @@ def row(rng: np.random.Generator, sd: float, years: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--years", type=int, default=400, help="years of nights for each line")
+    parser.add_argument("--years", type=int, default=400, help="years of daily values for each line")
     years = parser.parse_args().years
     rng = np.random.default_rng(0)
     print(
-        "false alarms a year: 1 night / 2 nights / 2 nights with MAD; 10% step found in 7 nights: 2 nights / with MAD\n"
+        "false alarms a year: 1 value / 2 values / 2 values with MAD; 10% step found in 7 values: 2 values / with MAD\n"
     )
     print(f"{'sd':>4}  {'ours':32}  specification")
-    for sd, told in TABLE.items():
-        print(f"{sd:4.0%}  {row(rng, sd, years):32}  {told}", flush=True)
+    for sd, published in TABLE.items():
+        print(f"{sd:4.0%}  {row(rng, sd, years):32}  {published}", flush=True)
     begun_s = time.perf_counter()
     pieces((100 + rng.standard_normal(LONGEST)).tolist())
-    print(f"\nstep fit of {LONGEST} nights: {time.perf_counter() - begun_s:.2f} s")
+    print(f"\nstep fit of {LONGEST} values: {time.perf_counter() - begun_s:.2f} s")
 
 
 if __name__ == "__main__":

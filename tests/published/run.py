@@ -15,23 +15,23 @@ from pathlib import Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison with each source, or write it; returns the exit code."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("names", nargs="*", metavar="NAME", help="sources; default all")
-    asked.add_argument("--data", metavar="DIR", help="public measurements; default shared/data above this project")
-    asked.add_argument("--format", choices=["text", "markdown", "json"], default="text")
-    asked.add_argument("--out", metavar="FILE", help="write it there instead: .html, .md, .json or .txt")
-    asked.add_argument("--tables", metavar="DIR", help="write the tables of the sources there, and compare nothing")
-    given = asked.parse_args(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="sources; default all")
+    parser.add_argument("--data", metavar="DIR", help="public measurements; default shared/data above this project")
+    parser.add_argument("--format", choices=["text", "markdown", "json"], default="text")
+    parser.add_argument("--out", metavar="FILE", help="write it there instead: .html, .md, .json or .txt")
+    parser.add_argument("--tables", metavar="DIR", help="write the tables of the sources there, and compare nothing")
+    given = parser.parse_args(arguments)
     from harness.errors import BenchError
 
     try:
-        return _carried_out(given)
+        return _run(given)
     except BenchError as error:
         print(error, file=sys.stderr)
         return error.exit_code
 
 
-def _carried_out(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> int:
     from harness.cli import _terminal
     from harness.errors import UsageError, no_such
     from harness.experiments.validate import answer

@@ -52,13 +52,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A drawing library that takes no time to pack, for pages that nobody opens."""
+    """A drawing library that takes no time to pack, for pages that are never opened."""
     file = tmp_path_factory.mktemp("bundle") / "plotly.js"
     file.write_text("0;")
     return str(file)
 
 
-def told(home: Path, name: str) -> Info:
+def stored(home: Path, name: str) -> Info:
     """The answer of that name."""
     found = answers.of(home / f"{name}.json")
     assert found is not None
@@ -68,13 +68,13 @@ def told(home: Path, name: str) -> Info:
 @pytest.fixture
 def sweeps(home: Path) -> Comparison:
     """Two sweeps of a simulator beside one another."""
-    return comparison.of(told(home, "sweeps"), home / "sweeps.json")
+    return comparison.of(stored(home, "sweeps"), home / "sweeps.json")
 
 
 @pytest.fixture
 def paired(home: Path) -> Comparison:
     """Three pairs of runs at one rate, on a wall clock."""
-    return comparison.of(told(home, "paired"), home / "paired.json")
+    return comparison.of(stored(home, "paired"), home / "paired.json")
 
 
 def trace(figure: Any, name: str) -> Any:
@@ -92,7 +92,7 @@ def drawn(draw: Callable[[Comparison], Any], subject: Comparison) -> Any:
 
 @pytest.mark.nightly
 def test_a_loss_is_to_the_right_whatever_should_be_high(sweeps: Comparison) -> None:
-    """Less goodput and a longer TTFT would point into opposite directions, and nobody could read the figure."""
+    """Less goodput and a longer TTFT would point into opposite directions, and the figure would be unreadable."""
     figure = drawn(forest, sweeps)
     loss = dict(zip(trace(figure, "mean over the pairs").y, trace(figure, "mean over the pairs").x, strict=True))
     rows = {f"{row['metric']} {row['point']['rate']}": row["change_pct"] for row in sweeps.info["gates"]}
@@ -200,11 +200,11 @@ def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
     figure = drawn(pairs_scatter, sweeps)
     row = sweeps.info["gates"][0]
     older = {**sweeps.info, "gates": [{k: v for k, v in row.items() if k != "values"}]}
-    said = pairs_scatter(dataclasses.replace(sweeps, info=older))
+    text = pairs_scatter(dataclasses.replace(sweeps, info=older))
 
     assert 6 == len(trace(figure, "ttft mean (s)").x)
     assert row["values"]["base"] == list(trace(figure, "goodput_rps (req/s)").x[:2])
-    assert isinstance(said, str) and "compare the runs again" in said
+    assert isinstance(text, str) and "compare the runs again" in text
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
 )
 def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], home: Path) -> None:
     """A manager would have to find out what the figures mean."""
-    page = compare.document(told(home, name), home / "page.html")
+    page = compare.document(stored(home, name), home / "page.html")
     used = dict(page.used)
 
     assert mark == (page.mark, page.good)
@@ -236,8 +236,8 @@ def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
 def test_every_verdict_has_a_page(verdict: str, home: Path, small: str) -> None:
-    """The night on which nothing can be told is the one on which the page is read."""
-    info = told(home, "paired")
+    """The page is read most after a night without a verdict."""
+    info = stored(home, "paired")
     stop = {"field": "model", "base": "a", "head": "b", "message": "the model differs: a in the base, b in the head"}
     more = {"refused": [stop], "gates": [], "shown": []} if verdict == "refused" else {}
     info = {**info, "verdict": verdict, "text": f"{verdict}: because.", **more}
@@ -252,7 +252,7 @@ def test_a_comparison_that_was_moved_finds_its_runs(home: Path, tmp_path: Path) 
     """The artifact of a job would have no curves, and links into nothing."""
     moved = tmp_path / "elsewhere"
     shutil.copytree(home / "walls", moved / "walls")
-    info = copy.deepcopy(told(home, "paired"))
+    info = copy.deepcopy(stored(home, "paired"))
     for pair in info["pairs"]:
         for side, name in (("base", "old"), ("head", "new")):
             pair[f"{side}_run"] = f"/gone/walls/{name}/seed-{pair['seed']}"
@@ -268,7 +268,7 @@ def test_a_comparison_that_was_moved_finds_its_runs(home: Path, tmp_path: Path) 
 def test_another_run_in_the_place_is_not_taken_for_it(home: Path, tmp_path: Path) -> None:
     """The curves would be of whatever was run last into that folder."""
     shutil.copytree(home / "walls", tmp_path / "walls")
-    info = copy.deepcopy(told(home, "paired"))
+    info = copy.deepcopy(stored(home, "paired"))
     for pair in info["pairs"]:
         pair.update(base_run="walls/old/seed-0", head_run="walls/new/seed-0", schedule_hash="f" * 64)
     found = comparison.of(info, tmp_path)
@@ -303,7 +303,7 @@ def test_two_searches_are_drawn_with_their_capacities(sweeps: Comparison) -> Non
 @pytest.fixture
 def hostile(home: Path) -> Info:
     """An answer in which everything that others wrote is markup, or very long."""
-    info = copy.deepcopy(told(home, "sweeps"))
+    info = copy.deepcopy(stored(home, "sweeps"))
     for side in ("base", "head"):
         info[side]["label"] = HOSTILE + side
         info[side]["system"].update(model=HOSTILE, policy=HOSTILE * 90)
@@ -335,13 +335,13 @@ def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path,
 
 def test_the_same_comparison_gives_the_same_bytes(home: Path, small: str) -> None:
     """A page that changes without cause cannot be kept in a repository."""
-    info = told(home, "paired")
+    info = stored(home, "paired")
 
     assert pages.page(info, home, bundle=small) == pages.page(info, home, bundle=small)
 
 
 @pytest.mark.nightly
-def test_pairs_leave_a_page_unless_they_are_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pairs_leave_a_page_without_no_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A night of runs would end without anything to look at."""
     options = ["--base", "sim", "--head", "sim", "--rate", "2", "--requests", "30", "--quiet", "--out", str(tmp_path)]
     made, page = main(["compare", *options]), tmp_path / "report.html"

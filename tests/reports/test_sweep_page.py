@@ -39,8 +39,8 @@ Content = Callable[[str], dict[str, Any]]
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sweep of two policies over three rates, two seeds of 120 requests each, in simulated time."""
     out = tmp_path_factory.mktemp("sweeps") / "curve"
-    asked = ("--rate", "1,2,3", "--over", "policy=vllm-v0,sarathi", "--seeds", "2", "--requests", "120")
-    assert 0 == main(["sweep", *SIM, *asked, "--slo", "ttft=0.25,tpot=0.1", "--warmup", "none", "--out", str(out)])
+    options = ("--rate", "1,2,3", "--over", "policy=vllm-v0,sarathi", "--seeds", "2", "--requests", "120")
+    assert 0 == main(["sweep", *SIM, *options, "--slo", "ttft=0.25,tpot=0.1", "--warmup", "none", "--out", str(out)])
     return out
 
 
@@ -86,8 +86,8 @@ def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
 def test_rates_are_per_gpu_where_gpus_are_known(info: dict[str, Any], swept: Path) -> None:
     """A system of four GPUs would look four times as good as it is; an endpoint would be given one GPU."""
     four, unknown = copy.deepcopy(alone(info)), copy.deepcopy(alone(info))
-    for told, gpus in ((four, 4), (unknown, None)):
-        for point in told["points"]:
+    for changed, gpus in ((four, 4), (unknown, None)):
+        for point in changed["points"]:
             for run in point["runs"]:
                 run["gpus"] = gpus
     drawn = attainment_rate(studied(four, swept))
@@ -110,9 +110,9 @@ def test_gpus_of_an_older_sweep_are_those_of_its_runs(info: dict[str, Any], swep
 
 def test_overloaded_points_are_hollow_and_have_no_latency(info: dict[str, Any], swept: Path) -> None:
     """The length of a run would be read as the latency of the system."""
-    told = alone(info)
-    told["points"][2] |= {"overloaded": 2, "metrics": {}}
-    found = studied(told, swept)
+    changed = alone(info)
+    changed["points"][2] |= {"overloaded": 2, "metrics": {}}
+    found = studied(changed, swept)
     latency = figures.of("study")["latency_rate"].draw(found)
 
     assert ("circle", "circle", "circle-open") == traces(attainment_rate(found))["all bounds"].marker.symbol
@@ -133,22 +133,22 @@ def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swep
 
 
 def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: Path) -> None:
-    """The better system would be told to be better by another factor than the curves show."""
+    """The better system would be reported as better by another factor than the curves show."""
     base = studied(alone(info), swept).systems[0]
     systems = [study.System(name, 1, base.points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s")
                for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
-    said = finding(Study("s", (0.9,), tuple(systems), ()))
+    text = finding(Study("s", (0.9,), tuple(systems), ()))
 
-    assert "At 90% fast sustains 3.00 req/s per GPU" in said
-    assert "2.00 times that of slow (1.50)" in said
+    assert "At 90% fast sustains 3.00 req/s per GPU" in text
+    assert "2.00 times that of slow (1.50)" in text
 
 
 def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: Path) -> None:
     """Latencies would be drawn as often as there are SLO scales, as if there were so many systems."""
-    told = alone(info)
-    told["axes"] = [*told["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
-    told["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in told["points"]]
-    found = studied(told, swept)
+    changed = alone(info)
+    changed["axes"] = [*changed["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
+    changed["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in changed["points"]]
+    found = studied(changed, swept)
     drawn = figures.of("study")["latency_rate"].draw(found)
 
     assert [("SLO scale 1", False), ("SLO scale 2", True)] == [(s.name, s.again) for s in found.systems]
@@ -158,21 +158,21 @@ def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: P
 
 def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
     """Bars would not add up to all the time, or to another share of misses than the attainment leaves."""
-    told = alone(info)
-    found = studied(told, swept)
+    changed = alone(info)
+    found = studied(changed, swept)
     phases, misses = stages_rate(found), misses_rate(found)
     missed = np.sum([trace.y for trace in misses.data], axis=0)  # type: ignore[union-attr]
 
     assert np.allclose(100.0, np.sum([trace.y for trace in phases.data], axis=0))  # type: ignore[union-attr]
-    assert np.allclose([100 * (1 - point["attainment"]["mean"]) for point in told["points"]], missed)
+    assert np.allclose([100 * (1 - point["attainment"]["mean"]) for point in changed["points"]], missed)
 
 
-def test_point_that_breaks_a_percentile_does_not_keep_the_slo(info: dict[str, Any], swept: Path) -> None:
-    """A rate would be called carried whose p99 is beyond its bound."""
-    told = alone(info)
-    told["points"][0]["attainment"]["mean"] = 1.0
-    told["points"][0]["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": False}
-    found = studied(told, swept)
+def test_point_that_misses_a_percentile_does_not_meet_the_slo(info: dict[str, Any], swept: Path) -> None:
+    """A rate would be called sustained whose p99 is beyond its bound."""
+    changed = alone(info)
+    changed["points"][0]["attainment"]["mean"] = 1.0
+    changed["points"][0]["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": False}
+    found = studied(changed, swept)
 
     assert "circle-open" == traces(interactivity(found))["all rates"].marker.symbol[0]
 
@@ -194,7 +194,7 @@ def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, conte
 
 
 def test_page_stands_without_the_runs(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
-    """Whoever keeps sweep.json alone, to save space, would have no page any more."""
+    """A sweep.json without its runs would have no page."""
     shutil.copy(swept / "sweep.json", tmp_path)
     html = pages.page(info, tmp_path)
 
@@ -209,9 +209,9 @@ def test_page_of_a_killed_sweep_tells_what_is_there(info: dict[str, Any], swept:
     shutil.copytree(swept, home)
     shutil.rmtree(home / "points" / "rate=3,policy=sarathi")
     (home / "sweep.json").write_text(json.dumps({**info, "state": "running", "points": [], "crossings": []}))
-    told = answers.of(home)
-    assert told is not None
-    sheet = pages.document(told, home)
+    answer = answers.of(home)
+    assert answer is not None
+    sheet = pages.document(answer, home)
 
     assert "NOT FINISHED" == sheet.mark
     assert "10 of 12 runs done" in sheet.findings[-1].text
@@ -219,7 +219,7 @@ def test_page_of_a_killed_sweep_tells_what_is_there(info: dict[str, Any], swept:
 
 @pytest.mark.parametrize("damage", ["points", "spec", "goals"])
 def test_damaged_answer_is_one_sentence(damage: str, info: dict[str, Any], tmp_path: Path) -> None:
-    """A traceback would greet whoever opens a file that was cut off."""
+    """A truncated file would end in a traceback."""
     del info[damage]
 
     with pytest.raises(UsageError, match="is damaged"):
@@ -245,7 +245,7 @@ def test_hostile_text_stays_text(info: dict[str, Any], swept: Path, content_of: 
 
 
 def test_runs_made_one_by_one_are_a_curve(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs that nobody planned as a sweep could only be looked at one by one."""
+    """Runs that were not planned as a sweep could only be read one by one."""
     folders = sorted(swept.glob("points/*vllm*/seed-*"))
     sheet = pages.together([], (load(folder) for folder in folders), swept)
     own = pages.document(alone(json.loads((swept / "sweep.json").read_text())), swept)
@@ -257,24 +257,24 @@ def test_runs_made_one_by_one_are_a_curve(swept: Path, capsys: pytest.CaptureFix
 
 
 def test_run_without_an_slo_does_not_reach_the_goal(make_run: Callable[..., Any], tmp_path: Path) -> None:
-    """A run that asked for nothing would be told to keep 99% of it, better than any that asked."""
+    """A run without an SLO would be reported as meeting it in 99%, better than any run with one."""
     valid = {"valid": True, "overloaded": False, "reasons": [], "text": "valid"}
     runs = [make_run(slo="", verdict=valid), make_run(seed=1, slo="ttft=0.01", verdict=valid)]
     sheet = pages.together([], runs, tmp_path)
 
     assert "GOAL MISSED" == sheet.mark
-    assert "SLO asked ttft=0.01" in sheet.findings[0].text
+    assert "SLO options ttft=0.01" in sheet.findings[0].text
     assert any("1 of 2 runs had no SLO" in message for message in (warning.message for warning in sheet.warnings))
 
 
 def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
-    """Nobody could tell which line of the figure is which system."""
+    """The lines of the figure could not be assigned to systems."""
     found = []
     for policy in ("vllm-v0", "sarathi"):
         home = tmp_path / policy
         home.mkdir()
-        told = alone(info) | {"spec": {**info["spec"], "policy": policy}}
-        found.append((told, home))
+        changed = alone(info) | {"spec": {**info["spec"], "policy": policy}}
+        found.append((changed, home))
     sheet = pages.together(found, [], tmp_path)
 
     assert "2 systems side by side" == sheet.title
@@ -284,10 +284,10 @@ def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swe
 
 
 def test_sweep_writes_its_page(tmp_path: Path) -> None:
-    """Whoever made a sweep would have to know of another command to see it."""
+    """A second command would be needed to see the result of a sweep."""
     quick = [word for word in SIM if word != "--no-html"]
-    asked = ("--rate", "1,2", "--seeds", "1", "--requests", "50", "--out", str(tmp_path / "curve"))
-    code = main(["sweep", *quick, *asked])
+    options = ("--rate", "1,2", "--seeds", "1", "--requests", "50", "--out", str(tmp_path / "curve"))
+    code = main(["sweep", *quick, *options])
 
     assert 0 == code
     assert "Attainment against rate" in (tmp_path / "curve" / "report.html").read_text()
@@ -304,10 +304,10 @@ def test_page_of_a_sweep_draws(info: dict[str, Any], swept: Path, opened: Callab
 
 def test_bound_on_a_percentile_is_no_part_of_the_curve(info: dict[str, Any], swept: Path) -> None:
     """The curve of all bounds would lie above that of one of them, and be read as the SLO kept."""
-    told = alone(info)
-    for point in told["points"]:
+    changed = alone(info)
+    for point in changed["points"]:
         point["bounds"][0] |= {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
-    drawn = attainment_rate(studied(told, swept))
+    drawn = attainment_rate(studied(changed, swept))
 
     assert {"bounds on single requests", "lower end of the band", "upper end of the band"} == set(traces(drawn))
     assert "No part of these shares: p90:ttft=0.25" in figures.caption(drawn)  # type: ignore[arg-type]  # no sentence
@@ -315,19 +315,19 @@ def test_bound_on_a_percentile_is_no_part_of_the_curve(info: dict[str, Any], swe
 
 def test_curve_that_is_high_all_over_is_drawn_from_nearer(info: dict[str, Any], swept: Path) -> None:
     """A search between 88% and 96% would show a flat line, and its rates squeezed into a corner."""
-    told = alone(info)
-    for point, rate, share in zip(told["points"], (3.0, 3.5, 4.0), (0.96, 0.9, 0.88), strict=True):
+    changed = alone(info)
+    for point, rate, share in zip(changed["points"], (3.0, 3.5, 4.0), (0.96, 0.9, 0.88), strict=True):
         point["values"]["rate"] = rate
         for spread in (point["attainment"], *(bound["attainment"] for bound in point["bounds"])):
             spread |= {"mean": share, "least": share, "most": share, "low": None, "high": None}
-    drawn: Any = attainment_rate(studied(told, swept))
+    drawn: Any = attainment_rate(studied(changed, swept))
 
     assert "requests within the SLO (%, from 80)" == drawn.layout.yaxis.title.text
     assert 80 == drawn.layout.yaxis.range[0]
     assert 2 < drawn.layout.xaxis.range[0] < 3
 
 
-def test_systems_without_a_panel_are_told(info: dict[str, Any], swept: Path) -> None:
+def test_systems_without_a_panel_are_named(info: dict[str, Any], swept: Path) -> None:
     """Three of five policies would pass for all that were tried."""
     found = studied(info, swept)
     more = [dataclasses.replace(found.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
@@ -353,8 +353,8 @@ def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swep
 
 def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swept: Path) -> None:
     """Its page would say that none was given."""
-    told = {**info, "state": "running", "points": [], "crossings": [], "runs": {**info["runs"], "done": 0}}
-    sheet = pages.document(told, swept)
+    changed = {**info, "state": "running", "points": [], "crossings": [], "runs": {**info["runs"], "done": 0}}
+    sheet = pages.document(changed, swept)
 
     assert "NOT FINISHED" == sheet.mark
     assert "No run has ended that could be scored." == sheet.findings[0].text
@@ -362,20 +362,20 @@ def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swep
 
 
 def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Path) -> None:
-    """TTFT of all requests and TTFT of one class would be two dotted lines that nobody can tell apart."""
-    told = alone(info)
-    for point in told["points"]:
+    """TTFT of all requests and TTFT of one class would be two equal dotted lines."""
+    changed = alone(info)
+    for point in changed["points"]:
         mine = {**point["bounds"][0], "text": "ttft@api=0.2", "tag": "api"}
         point["bounds"] = [*point["bounds"], mine, {**mine, "text": "ttft@chat=1", "tag": "chat"}]
-    drawn = traces(attainment_rate(studied(told, swept)))
-    looks = {(trace.line.dash, trace.line.color) for name, trace in drawn.items() if name.endswith(" only")}
+    drawn = traces(attainment_rate(studied(changed, swept)))
+    styles = {(trace.line.dash, trace.line.color) for name, trace in drawn.items() if name.endswith(" only")}
 
-    assert 4 == len(looks)
+    assert 4 == len(styles)
     assert "dot" == drawn["TTFT only"].line.dash
 
 
 def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
-    """Readers who do not see the panels would be told of the first system alone."""
+    """Readers who do not see the panels would read of the first system alone."""
     table = _page.data_table(capacity_plane(studied(info, swept)))  # type: ignore[arg-type]  # no sentence
 
     assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
@@ -383,12 +383,12 @@ def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) 
 
 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
-    """Two crossings would stand beside one another, and nobody could tell whose they are."""
+    """Two crossings would stand side by side without the names of their systems."""
     scored = answer(sources(swept), RescoreOptions(objectives=(read("ttft=0.3,tpot=0.1"),)))
-    told = " ".join(found.text for found in pages.document(scored, swept / "slo.json").findings)
+    text = " ".join(found.text for found in pages.document(scored, swept / "slo.json").findings)
 
-    assert "tpot=0.1 (policy=sarathi): 90%" in told
-    assert "tpot=0.1 (policy=vllm-v0): 90%" in told
+    assert "tpot=0.1 (policy=sarathi): 90%" in text
+    assert "tpot=0.1 (policy=vllm-v0): 90%" in text
 
 
 def test_sliders_claim_no_crossing_under_a_bound_on_a_percentile(info: dict[str, Any], swept: Path) -> None:

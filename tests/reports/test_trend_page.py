@@ -1,4 +1,4 @@
-"""The page of series of nights: what it marks, where its links lead, and that foreign names stay text."""
+"""The page of a series of runs: what it marks, where its links lead, and that foreign names stay text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from reports.answers import trend as trend_report
 from reports.document import Document, Table
 from reports.document.html import figures as drawn_figures
 
-Nights = Callable[..., Path]
+History = Callable[..., Path]
 Change = Callable[[int, dict[str, Any]], None]
 HOSTILE = "</script><script>document.title='owned'</script><a href='https:"
 FLAT = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0, 100.0, 100.5]
 
 
 @pytest.fixture
-def nights(tmp_path: Path) -> Nights:
+def history(tmp_path: Path) -> History:
     """Writes one run a day whose mean TPOT in ms is the value; `change` alters run.json, `report` leaves reports."""
 
     def make(
@@ -80,9 +80,9 @@ def index(root: Path) -> list[dict[str, str]]:
     return [dict(zip(table.heads, row, strict=True)) for row in texts]
 
 
-def test_a_step_is_flagged_with_its_first_night_and_its_commit(nights: Nights) -> None:
+def test_a_step_is_flagged_with_its_first_night_and_its_commit(history: History) -> None:
     """The reader of the page would not see since which commit the server is slower."""
-    info = trend(nights([*FLAT, 110.0, 111.0, 109.0]))
+    info = trend(history([*FLAT, 110.0, 111.0, 109.0]))
     figure = drawn(info)
     [flag] = of(figure, "step to the worse")
 
@@ -92,9 +92,9 @@ def test_a_step_is_flagged_with_its_first_night_and_its_commit(nights: Nights) -
     assert [] == of(figure, "step to the better")
 
 
-def test_a_step_that_stayed_is_told_when_it_is_no_news_any_more(nights: Nights) -> None:
+def test_an_old_step_that_stayed_is_still_listed(history: History) -> None:
     """The page would say that no step lasts above a picture of one that does."""
-    figure = drawn(trend(nights([*FLAT, *[120.0] * 20])))
+    figure = drawn(trend(history([*FLAT, *[120.0] * 20])))
 
     assert figures.finding(figure).startswith("tpot mean, ttft mean, failed: no new step, 30 runs up to 2026-02-02;")
     assert figures.finding(figure).endswith(
@@ -102,9 +102,9 @@ def test_a_step_that_stayed_is_told_when_it_is_no_news_any_more(nights: Nights) 
     )
 
 
-def test_values_stand_with_their_interval_beside_the_median_before(nights: Nights) -> None:
+def test_values_stand_with_their_interval_beside_the_median_before(history: History) -> None:
     """Noise would look like news."""
-    figure = drawn(trend(nights(FLAT)))
+    figure = drawn(trend(history(FLAT)))
     values, line = of(figure, "value of the night")
     [reference] = of(figure, "median of the 7 runs before")
 
@@ -115,23 +115,23 @@ def test_values_stand_with_their_interval_beside_the_median_before(nights: Night
     assert 100.0 == pytest.approx(reference.y[7])
 
 
-def test_a_virtual_clock_has_no_bars_and_says_why(nights: Nights) -> None:
+def test_a_virtual_clock_has_no_bars_and_says_why(history: History) -> None:
     """A real difference of a simulator would hide in an interval that it does not have."""
-    figure = drawn(trend(nights([100.0] * 4, clock="virtual")))
+    figure = drawn(trend(history([100.0] * 4, clock="virtual")))
 
     assert of(figure, "value of the night")[0].error_y.array is None
     assert "The clock is virtual" in figures.caption(figure)
     assert len(of(figure, "the night before")) == 1
 
 
-def test_nothing_is_connected_across_other_hardware(nights: Nights) -> None:
+def test_nothing_is_connected_across_other_hardware(history: History) -> None:
     """A new machine would look like a step of the server."""
 
     def moved(day: int, info: dict[str, Any]) -> None:
         info["backend"]["hardware"] = "a100" if day < 5 else "h100"
         info["server"] = {"version": "1" if day < 2 else "2"}
 
-    info = trend(nights(FLAT, change=moved))
+    info = trend(history(FLAT, change=moved))
     figure = drawn(info)
     line = of(figure, "value of the night")[1]
     at = list(line.x).index("2026-01-06")
@@ -144,7 +144,7 @@ def test_nothing_is_connected_across_other_hardware(nights: Nights) -> None:
     assert "a: 2026-01-03, B: 2026-01-06" in notes
 
 
-def test_nights_without_a_value_are_marked_with_their_reason(nights: Nights) -> None:
+def test_runs_without_a_value_are_marked_with_their_reason(history: History) -> None:
     """A night on which the client failed would be a quiet gap, and one that overloaded a good night."""
 
     def spoilt(day: int, info: dict[str, Any]) -> None:
@@ -152,7 +152,7 @@ def test_nights_without_a_value_are_marked_with_their_reason(nights: Nights) -> 
             info["verdict"] = {"valid": False, "text": "not valid: <b>late</b>"}
         info["verdict"]["overloaded"] = day == 5
 
-    info = trend(nights(FLAT, change=spoilt))
+    info = trend(history(FLAT, change=spoilt))
     figure = drawn(info)
     [gap], [grew] = of(figure, "no valid run"), of(figure, "overloaded: no value")
     found = tables(trend_report.document(info, Path()), "series-1")
@@ -162,11 +162,11 @@ def test_nights_without_a_value_are_marked_with_their_reason(nights: Nights) -> 
     assert ("2026-01-04", "not valid: <b>late</b>") in [row for table in found for row in table.rows]
 
 
-def test_the_index_tells_what_changed_in_a_week_and_in_a_month(nights: Nights) -> None:
+def test_the_index_tells_what_changed_in_a_week_and_in_a_month(history: History) -> None:
     """Who follows many workloads would have to read them all."""
-    root = nights([100.0] * 24 + [120.0] * 12 + [130.0] * 3)
-    nights([100.0] * 40, series="code/vllm")
-    nights([100.0] * 3, series="new/vllm")
+    root = history([100.0] * 24 + [120.0] * 12 + [130.0] * 3)
+    history([100.0] * 40, series="code/vllm")
+    history([100.0] * 3, series="new/vllm")
     rows = index(root)
 
     assert ["chatbot/vllm", "code/vllm", "new/vllm"] == [row["series"] for row in rows]
@@ -177,7 +177,7 @@ def test_the_index_tells_what_changed_in_a_week_and_in_a_month(nights: Nights) -
     assert ("-", "-") == (rows[2]["over 7 days"], rows[2]["over 30 days"])
 
 
-def test_a_sparkline_is_not_connected_over_gaps_and_breaks(nights: Nights) -> None:
+def test_a_sparkline_is_not_connected_over_gaps_and_breaks(history: History) -> None:
     """The smallest picture would hide what the large one shows."""
 
     def moved(day: int, info: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ def test_a_sparkline_is_not_connected_over_gaps_and_breaks(nights: Nights) -> No
         if day == 4:
             info["state"] = "running"
 
-    root = nights(FLAT, change=moved)
+    root = history(FLAT, change=moved)
     picture = tables(trend_report.document(trend(root), root), "index")[0].rows[0][3]
 
     assert not isinstance(picture, str)
@@ -193,10 +193,10 @@ def test_a_sparkline_is_not_connected_over_gaps_and_breaks(nights: Nights) -> No
     assert 'aria-label="tpot mean of 10 nights: 99.0 ms to 101 ms"' in picture.picture
 
 
-def test_nights_lead_to_their_reports_by_relative_path(nights: Nights, tmp_path: Path) -> None:
+def test_runs_lead_to_their_reports_by_relative_path(history: History, tmp_path: Path) -> None:
     """A link would lead nowhere when the folder is moved, or to a report that was never written."""
-    root = nights(FLAT[:3], series="chat #1/a?b", report=True)
-    nights(FLAT[:3], series="without/any")
+    root = history(FLAT[:3], series="chat #1/a?b", report=True)
+    history(FLAT[:3], series="without/any")
     (tmp_path / "pages").mkdir()
     html = pages.page(trend(root), tmp_path / "pages" / "trend.html")
 
@@ -204,9 +204,9 @@ def test_nights_lead_to_their_reports_by_relative_path(nights: Nights, tmp_path:
     assert "without/any/" not in html
 
 
-def test_a_night_of_several_runs_leads_to_the_first_report(nights: Nights) -> None:
+def test_a_night_of_several_runs_leads_to_the_first_report(history: History) -> None:
     """A night of five seeds would have no report, although each of its runs has one."""
-    root = nights(FLAT[:2], series="seeds")
+    root = history(FLAT[:2], series="seeds")
     for night in (root / "seeds").iterdir():
         for seed in ("seed0", "seed1"):
             (night / seed).mkdir()
@@ -219,9 +219,9 @@ def test_a_night_of_several_runs_leads_to_the_first_report(nights: Nights) -> No
     assert "seed1" not in html
 
 
-def test_an_answer_that_moved_with_its_nights_still_leads_to_them(nights: Nights, tmp_path: Path) -> None:
-    """The artifact of a job, unpacked elsewhere and told again, would have no links."""
-    info = trend(nights(FLAT[:2], report=True))
+def test_an_answer_that_moved_with_its_runs_still_leads_to_them(history: History, tmp_path: Path) -> None:
+    """The artifact of a job, unpacked and rendered elsewhere, would have no links."""
+    info = trend(history(FLAT[:2], report=True))
     (tmp_path / "results").rename(tmp_path / "elsewhere")
     (tmp_path / "unpacked").mkdir()
     (tmp_path / "elsewhere").rename(tmp_path / "unpacked" / "results")
@@ -231,9 +231,9 @@ def test_an_answer_that_moved_with_its_nights_still_leads_to_them(nights: Nights
     )
 
 
-def test_a_metric_of_an_answer_from_elsewhere_is_no_link(nights: Nights) -> None:
-    """An artifact that somebody altered could lead the reader away: plotly draws links in the titles of axes."""
-    info = trend(nights(FLAT))
+def test_a_metric_of_an_answer_from_elsewhere_is_no_link(history: History) -> None:
+    """An altered artifact could lead the reader away: plotly draws links in the titles of axes."""
+    info = trend(history(FLAT))
     for metric in info["series"][0]["metrics"]:
         metric["name"] = "<a href='https://x'>x</a>"
     titles = [axis.title.text for axis in drawn(info).select_yaxes()]
@@ -243,13 +243,13 @@ def test_a_metric_of_an_answer_from_elsewhere_is_no_link(nights: Nights) -> None
 
 
 @pytest.mark.nightly
-def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) -> None:
+def test_a_page_of_many_series_draws_less_of_each_and_says_so(history: History) -> None:
     """A year of thirty series would be a file too large to send."""
 
     def upgraded(day: int, info: dict[str, Any]) -> None:
         info["versions"]["vllm"] = "0.1" if day < 20 else "0.2" if day < 80 else "0.3"
 
-    root = nights([100.0] * 84, change=upgraded)
+    root = history([100.0] * 84, change=upgraded)
     info = trend(root)
     few = drawn_figures(trend_report.document(info, root))[0]
     many = trend_report.document({**info, "series": 40 * info["series"]}, root)
@@ -267,9 +267,9 @@ def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) ->
 
 
 @pytest.mark.nightly
-def test_every_state_has_its_mark_and_equal_bytes(nights: Nights) -> None:
+def test_every_state_has_its_mark_and_equal_bytes(history: History) -> None:
     """A job that keeps the page would see a change where there is none, or a state without a word."""
-    root = nights(FLAT)
+    root = history(FLAT)
     info = trend(root)
     marks = {state: trend_report.document({**info, "state": state}, root) for state in trend_report.MARKS}
 
@@ -279,10 +279,10 @@ def test_every_state_has_its_mark_and_equal_bytes(nights: Nights) -> None:
 
 
 def test_the_command_writes_the_page_beside_its_other_forms(
-    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The nightly job would have no page to keep, or the answer would not be printed any more."""
-    root = nights([*FLAT, 110.0, 111.0])
+    root = history([*FLAT, 110.0, 111.0])
     page, kept = tmp_path / "trend.html", tmp_path / "trend.json"
     code = main(["compare", "--trend", str(root), "--html", str(page), "--json", str(kept)])
 
@@ -294,7 +294,7 @@ def test_the_command_writes_the_page_beside_its_other_forms(
 
 
 @pytest.mark.nightly
-def test_series_draw_in_a_browser_whatever_they_are_called(nights: Nights, opened: Callable[..., Any]) -> None:
+def test_series_draw_in_a_browser_whatever_they_are_called(history: History, opened: Callable[..., Any]) -> None:
     """A folder, a version or a reason could run its script in the reader's browser, or the page would not fit it."""
 
     def hostile(day: int, info: dict[str, Any]) -> None:
@@ -303,8 +303,8 @@ def test_series_draw_in_a_browser_whatever_they_are_called(nights: Nights, opene
         if day == 8:
             info["verdict"] = {"valid": False, "text": f"{HOSTILE}//x'>"}
 
-    root = nights([*FLAT, 130.0, 131.0], series=f"{HOSTILE}/\u202evllm", change=hostile, report=True)
-    nights([*FLAT, 110.0, 111.0])
+    root = history([*FLAT, 130.0, 131.0], series=f"{HOSTILE}/\u202evllm", change=hostile, report=True)
+    history([*FLAT, 110.0, 111.0])
     html = pages.page(trend(root), root)
     seen = opened(html, dark=True, width=500)
     seen.untroubled()
