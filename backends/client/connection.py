@@ -172,6 +172,8 @@ class Connection:
         if control and clock.trusted:  # Note: written out here, because it is done for every token
             seconds, nanoseconds = _unpack(control[0][2])
             stamp_s = seconds - clock.base_s + nanoseconds * 1e-9 - clock.shift_s
+        # NaN (no stamp), a stamp before the last one, after its own read or far too old: the clock was set. The time of
+        # the read is late, but never wrong by more than the read lag.
         if not self._last_s <= stamp_s <= read_s <= stamp_s + MAX_AGE_S:
             stamp_s = read_s
             answer.process_stamps += 1

@@ -38,7 +38,7 @@ CONTROL_BYTES = 64
 STEP_S = 1e-4
 """A jump of the real-time clock against the monotonic one by more than this is a step."""
 MAX_AGE_S = 1.0
-"""A stamp older than this when it is read is not believed."""
+"""A stamp older than this when it is read is replaced by the time of the read."""
 AGEING = 1e-5
 """The kept offset loses 10 us of its accuracy a second: both clocks are slewed alike, only small steps part them."""
 TRIES, TRY_S = 20, 0.005
@@ -136,6 +136,7 @@ class Clock:
 
     def sample(self) -> None:
         """Compare the clocks; to be called before the stamps of a wake-up are converted."""
+        # a difference beyond both brackets cannot be an error of measurement: the clock was set
         offset_s, half_s, at_s = self._bracket()
         if abs(offset_s - self._offset_s) > STEP_S + half_s + self._half_s:
             self.steps += 1
@@ -150,6 +151,8 @@ class Clock:
 
     def _bracket(self) -> tuple[float, float, float]:
         """(offset, half the width of its bracket, when): the real-time clock minus the monotonic one."""
+        # The two clocks cannot be read at once. Between two readings of one, the other is off by half their distance at
+        # most; if the process was preempted in between, the bracket is wide and the sample is not kept.
         before_s = time.monotonic()
         real_ns = time.time_ns()
         after_s = time.monotonic()
@@ -233,7 +236,7 @@ class Poller(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the event loop."""
+        """Stop using the event loop."""
         ...
 
 
@@ -295,6 +298,7 @@ class EpollPoller:
             self._awake = False
         while self._closing:
             self._closing.pop().close()
+        # fewer events than one batch: everything that was stamped before the step has been read
         if len(events) < BATCH and not self.clock.trusted:
             self.clock.caught_up()
 

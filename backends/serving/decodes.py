@@ -37,7 +37,8 @@ class Decodes:
     def __init__(self, block_size: int | None) -> None:
         """`block_size` None: memory was reserved at admission, so decoding takes no blocks."""
         self._size = block_size or 1
-        # members that need a block at tick t: phases[t % size]
+        # A member needs a block every `size` ticks, always at the same tick modulo `size`. A count per phase therefore
+        # gives the blocks of any tick without a walk over the members: phases[tick % size].
         self.phases = array("q", [0] * self._size) if block_size else None
         self.members: dict[Sequence, None] = {}  # in the order in which they joined
         self._ends: list[tuple[int, int, Sequence]] = []  # heap of (tick of the last token, order, sequence)
@@ -131,13 +132,14 @@ class Decodes:
         """Ticks until the first member ends (at least 1)."""
         ends = self._ends
         while ends[0][2].end_tick != ends[0][0] or ends[0][2].group is not self:
-            heappop(ends)  # it was preempted meanwhile, and may decode in another lane
+            heappop(ends)  # stale: the sequence left when it was preempted, and leaving does not search the heap
         return ends[0][0] - self.tick
 
     def steps_ahead(self, free: int) -> int:
         """Ticks that fit before a member ends, the first being paid for and `free` blocks left for the others."""
         steps = self.steps_until_end()
         phases = self.phases
+        # upper bound first: each member takes at most one block per `size` ticks, and most leaps fit even then
         if phases is None or len(self.members) * ((steps + self._size - 2) // self._size) <= free:
             return steps
         return self._steps_within(steps, free, phases)

@@ -12,7 +12,7 @@ from backends.serving.cluster import Cluster
 from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 
-LOOP = 32  # steps of a leap that a plain loop adds up faster than numpy does
+LOOP = 32  # up to so many steps a plain loop is faster than numpy
 LEAP = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
 
@@ -30,10 +30,12 @@ def simulate(
     recorded = model if isinstance(model, Recorded) else None
     arrivals = Arrivals(requests, recorded.sent_order if recorded is not None else None)
     watched = cluster.watches
-    coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
+    coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
     arrival_s = arrivals.next_s
     while True:
+        # One pass handles one instant: commits, then arrivals, then schedules. The core defines this order, in
+        # which the journal of the engine replays to the same batches.
         now_s = arrival_s
         idle: list[int] = []
         if ending and ending[0][0] <= now_s:
@@ -78,14 +80,17 @@ def simulate(
             if isinstance(model, Recorded):
                 ends = [model.end_s(replica, batch)]
             else:
+                # A leap handles all steps of an unchanged batch as one event. It ends with the step during which the
+                # batch may change: at the next arrival, and if answers release requests, at the next end of any batch.
+                # Of several replicas that start now only the last may leap: it alone knows the ends of the others.
                 horizon_s = arrival_s
-                if not leap or (coupled and index != free[-1]):  # those after it at this instant may end before a leap
+                if not leap or (coupled and index != free[-1]):
                     horizon_s = now_s
                 elif coupled and ending:
                     horizon_s = min(arrival_s, ending[0][0])
                 ends = step_ends(model, batch, now_s, horizon_s)
                 if watched and len(ends) > 1 and ends[-1] >= horizon_s:
-                    ends.pop()  # a router that reads the state then must see all earlier steps committed
+                    ends.pop()  # the router reads the state at the arrival, when all earlier steps must be committed
             if log is not None:
                 log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))
@@ -166,7 +171,7 @@ def _further_ends(
         count = min(left, LEAP)
         durations = model.decode_many_s(seqs, context + seqs * _COUNT[:count])
         durations[0] += now_s
-        more = np.add.accumulate(durations)  # in the order in which a loop would add
+        more = np.add.accumulate(durations)  # in sequence: the times equal those of the plain loop to the last bit
         now_s = float(more[-1])
         if now_s >= horizon_s:
             more = more[: int(np.searchsorted(more, horizon_s)) + 1]

@@ -125,7 +125,9 @@ class RunFolder:
         path = Path(path)
         _check_usable(path)
         _make(path)
-        requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
+        # A kill between these steps must not leave the rows of an earlier run below a new run.json. Once run.json says
+        # "running", readers take the rows from the stream, which is emptied next; tables of the earlier run go last.
+        requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock that keeps other writers out
         started = redacted(info.change(state="running"), redact)
         try:
             write_json(path / "run.json", codec.encode(started))
@@ -182,6 +184,8 @@ class RunFolder:
         The state becomes "finished", or "interrupted". `recounted` corrects the tokens of requests that were counted
         after the run; `changes` are as those of `update`. Memory stays bounded.
         """
+        # Tables first, then run.json, which makes readers use them, then the streams are removed: a kill at any point
+        # leaves one complete set of rows that run.json points to.
         self.flush()
         for name, stream in self._streams.items():
             stream.convert(self.path / f"{name}.parquet", corrections(name, recounted or {}))
@@ -219,6 +223,7 @@ class RunFolder:
 
     def _write_waiting(self) -> None:
         """Write them; those that cannot be written stay in memory."""
+        # requests before http: a kill in between loses details of an exchange, never the request
         rows = self._waiting
         self._streams["requests"].write(to_table(rows))
         self._waiting = []

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -49,14 +48,23 @@ class Schedule:
             if duration_s is not None:  # rows are in order of time
                 part = chunk[: int(np.searchsorted(chunk["scheduled_s"].to_numpy(), duration_s))]
             if most is not None and rows + len(part) > most:
-                part = part[: most - rows] if requests is not None else _endless()
+                if requests is None:
+                    raise UsageError(
+                        f"The workload has no end (more than {ENDLESS:,} requests); give --requests or --duration."
+                    )
+                part = part[: most - rows]
             chunks.append(part)
             rows += len(part)
             if len(part) < len(chunk) or rows == requests:
                 chunks += _rest_of_tasks(pa.concat_tables(chunks), chain([chunk[len(part) :]], stream))
                 break
         if not rows:
-            raise UsageError(_nothing(duration_s))
+            if duration_s is None:
+                raise UsageError("The workload holds no request.")
+            raise UsageError(
+                f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher "
+                "--rate."
+            )
         table = pa.concat_tables(chunks)
         _check_contract(table)
         return cls(table, digest(table))
@@ -145,16 +153,6 @@ def _rest_of_tasks(begun: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Tab
             yield ours
         if count < len(chunk):
             return
-
-
-def _endless() -> NoReturn:
-    raise UsageError(f"The workload has no end (more than {ENDLESS:,} requests); give --requests or --duration.")
-
-
-def _nothing(duration_s: float | None) -> str:
-    if duration_s is None:
-        return "The workload holds no request."
-    return f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher --rate."
 
 
 def _check_contract(table: pa.Table) -> None:

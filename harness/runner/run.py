@@ -121,7 +121,9 @@ def _run(
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
     folder.finish(start.recounted, state=state, **facts)
     run = load(folder.path)
-    outcome = _with_unsent(outcome, run, len(planned.schedule))
+    # counted anew, because a driver does not know the follow-ups that no answer released
+    dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
+    outcome = dataclasses.replace(outcome, not_sent=len(planned.schedule) - outcome.sent - dropped)
     folder.write(conclude(run, planned.slo, planned.law, outcome))
     run = load(folder.path)
     written = report(run, say) if report is not None else None
@@ -139,12 +141,6 @@ def _outcome(start: _Start, live: Live, lower_priority: bool, say: Callable[[str
     outcome = termination.run(remote.run(partial(_signals, live=live)))
     start.recounted = remote.recounted
     return outcome
-
-
-def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
-    """The outcome with all unsent requests: a driver does not know the follow-ups that no answer released."""
-    dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
-    return dataclasses.replace(outcome, not_sent=planned - outcome.sent - dropped)
 
 
 def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:

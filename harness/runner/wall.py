@@ -156,7 +156,8 @@ class WallDriver:
             ticker.cancel()
             self._alarm.close()
             self._recorder.add_steps(self._line.steps())
-        return Outcome(self._ended(), self._sent, self._count_unsent(), self._cut, self._error, self._crash)
+        unsent = len(self._heap) + len(self._ahead) + sum(1 for _ in self._schedule)
+        return Outcome(self._ended(), self._sent, unsent, self._cut, self._error, self._crash)
 
     def _ended(self) -> End:
         if self._error is not None:
@@ -164,9 +165,6 @@ class WallDriver:
         if self._interrupts:
             return "interrupted" if self._interrupts == 1 else "stopped"
         return "finished"
-
-    def _count_unsent(self) -> int:
-        return len(self._heap) + len(self._ahead) + sum(1 for _ in self._schedule)
 
     @property
     def _stopping(self) -> bool:

@@ -76,7 +76,8 @@ def decide(losses: Sequence[float], limits: Limits, alpha: float = ALPHA) -> Dec
     mean, pairs = float(values.mean()), len(values)
     if pairs == 1:
         return Decision("inconclusive", 1, mean, None, -math.inf, math.inf, None, None, None, None, alpha)
-    sd = _spread(values)
+    # equal values have sd 0; the formula would give the rounding error of their mean
+    sd = 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
     reach = float(_quantile(pairs - 1, alpha)) * sd / math.sqrt(pairs)
     return Decision(
         verdict=_verdict(mean, mean - reach, mean + reach, limits),
@@ -172,11 +173,6 @@ def _verdict(mean: float, low: float, high: float, limits: Limits) -> Verdict:
 def _bounded(high: float, limits: Limits) -> Verdict:
     """What a difference is that was not found: surely small, or open."""
     return "equivalent" if high < limits.must_detect else "inconclusive"
-
-
-def _spread(values: Floats) -> float:
-    """Standard deviation with n - 1; 0 for equal values, which rounding of the mean would miss."""
-    return 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
 
 
 def _p(mean: float, sd: float, pairs: int) -> float:

@@ -129,7 +129,8 @@ def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool =
     """
     ordered = table.take(np.argsort(number(table, "scheduled_s"), kind="stable"))
     ok = succeeded(ordered)
-    series = {m.name: _finite(per_request(m, ordered), ok) for m in headline()}
+    found_of = {m.name: per_request(m, ordered) for m in headline()}
+    series = {name: np.where(ok & np.isfinite(values), values, np.nan) for name, values in found_of.items()}
     alike = autocorrelation(series["ttft"])
     why_not = next(_why_not(len(ordered), alike, overloaded=overloaded, valid=valid), None)
     scored = score(ordered, slo)
@@ -162,11 +163,6 @@ def autocorrelation(values: Floats) -> float | None:
     if np.abs(apart).max() <= ROUNDING * np.abs(known).max():
         return 0.0
     return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
-
-
-def _finite(values: Floats, ok: npt.NDArray[np.bool_]) -> Floats:
-    """The values of the requests in `ok`, NaN for others and where they are infinite."""
-    return np.where(ok & np.isfinite(values), values, np.nan)
 
 
 def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> Iterator[str]:

@@ -43,6 +43,13 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     sent = Fidelity() if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
     lengths = work_done.measured(run)
     summary = summarize(measured, objective)
+    ending = (
+        None
+        if outcome is None
+        else Ending(  # the traceback of a crash has its own file
+            ended=outcome.ended, sent=outcome.sent, not_sent=outcome.not_sent, cut=outcome.cut, error=outcome.error
+        )
+    )
     verdict, failed = _judged(run, objective, outcome, sent, lengths, met=summary.passed)
     return info.change(
         **vllm_keys(measured, objective, summary, cut.at_s),
@@ -54,7 +61,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         fidelity=sent,
         warnings=warned(verdict.warnings),
         verdict=stored(verdict, _text(verdict, outcome), unresolved=info.resolution.undecided),
-        outcome=None if outcome is None else _ending(outcome),
+        outcome=ending,
     )
 
 
@@ -72,13 +79,6 @@ def stored(verdict: Verdict, text: str, *, unresolved: bool = False) -> run_json
         unresolved=unresolved,
         reasons=sentences(verdict.reasons),
         text=text,
-    )
-
-
-def _ending(outcome: Outcome) -> Ending:
-    """The end of the run as stored; the traceback has its own file."""
-    return Ending(
-        ended=outcome.ended, sent=outcome.sent, not_sent=outcome.not_sent, cut=outcome.cut, error=outcome.error
     )
 
 

@@ -203,7 +203,7 @@ def _latencies(run: Run, server: View) -> Iterator[Compared]:
             continue
         kept = values[np.isfinite(values)]
         client = float(kept.mean()) if len(kept) else None
-        floor_s = _floor_s(run.info, word)
+        floor_s = run.info.floor.error(word).p99_s if run.info.floor else None
         row = _compared(f"mean {name}", "s", client, server.mean_s(word), NEAR_S if floor_s is None else floor_s)
         if word != "e2e" and not_streamed(run.info):
             yield _open(row, "answers were not streamed")
@@ -225,10 +225,6 @@ def _in_answers(run: Run) -> Iterator[Compared]:
         kept = values[np.isfinite(values)]
         if len(kept):
             yield Compared(f"mean {name}, in its answers", "s", None, float(kept.mean()))
-
-
-def _floor_s(info: RunInfo, word: str) -> float | None:
-    return info.floor.error(word).p99_s if info.floor else None
 
 
 def _counts(run: Run, server: View) -> Iterator[Compared]:

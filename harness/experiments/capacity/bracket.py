@@ -207,6 +207,7 @@ def bracketed(
                 None, resolved=False, why=spent(spec, planned, rate_rps), bracket=_or_alone(bracket, alone)
             )
         probe = made[0]
+        # A pass proves nothing while fewer requests are sent than a full system holds: no queue had time to grow.
         if probe.passed and (needed := _in_flight(probe) * SHORTEST) > planned:
             if planned >= spec.most_planned:
                 why = _too_short(spec, planned, rate_rps, needed)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 FITTED = 2
-"""What is fitted to the seeds: a level and a slope. So many degrees of freedom are lost."""
+"""Degrees of freedom that the fit takes from the seeds: a level and a slope."""
 
 FEWEST_SEEDS = 5
-"""Fewer give no interval: Student's t with so few is wider than anything it could tell."""
+"""Fewer give no interval: Student's t with so few is too wide to be useful."""
 
 NEAR, NEAR_LOGIT = math.log(1.25), 2.0
 """Trials within this of the capacity, in log rate and by the curve in logit(attainment), have a say in the curve that
@@ -74,10 +74,10 @@ def estimate(
         return None
     near = nearby(trials, found.rate_rps, found.curves)
     if not near and (centre_rps := _between(trials, wanted, measure)) is not None:
-        near = nearby(trials, centre_rps, {})  # one curve through all trials leads away from them
+        near = nearby(trials, centre_rps, {})  # the curve through all trials crosses far away; their means do not
     if near:
         return _with_interval(near, wanted, measure) or _with_interval(trials, wanted, measure)
-    return Estimate(found.rate_rps, None, None, {}, found.binding, found.curves, found.error)  # a guess, far from all
+    return Estimate(found.rate_rps, None, None, {}, found.binding, found.curves, found.error)  # a guess
 
 
 def nearby(trials: Sequence[Trial], rate_rps: float, curves: Mapping[str, Curve]) -> list[Trial]:
@@ -109,12 +109,14 @@ def _with_interval(
     whole = _lowest(trials, wanted, measure)
     if whole is None:
         return None
+    # Jackknife over seeds: n * ln(all) - (n - 1) * ln(all but one). Trials of one seed share their traffic and are not
+    # independent, so whole seeds are left out, and the pseudo-values of the seeds are what Student's t is taken of.
     seeds = sorted({t.key.seed for t in trials})
     ln = math.log(whole.rate_rps)
     capacity_by_seed: dict[int, float] = {}
     for seed in seeds if len(seeds) > 1 else []:
         without = _lowest([t for t in trials if t.key.seed != seed], wanted, measure)
-        if without is None:  # one seed alone holds the curve up
+        if without is None:  # the curve falls only because of one seed, so it has no interval
             return Estimate(whole.rate_rps, None, None, {}, whole.binding, whole.curves)
         capacity_by_seed[seed] = len(seeds) * ln - (len(seeds) - 1) * math.log(without.rate_rps)
     low, high = _interval(list(capacity_by_seed.values()), whole.error)

@@ -132,11 +132,12 @@ def _estimated(spec: SearchSpec, probed: Probed, measure: AttainmentMeasure, kno
             again += 1
             batch = _of_first_seeds(spec, probed.planned, rate_rps)
             continue
-        near = (
-            found if found is not None and len(found.capacity_by_seed) >= spec.first_seeds else None
-        )  # seeds enough nearby
+        # An interval from few seeds may be narrow by luck, so no rule below stops the search on one.
+        near = found if found is not None and len(found.capacity_by_seed) >= spec.first_seeds else None
         if near is not None and spec.at_rps is not None and sustained(spec.at_rps, near, bracket) is not None:
             return _found(every, spec, measure, found, probed, resolved=True)
+        # Two ends: the interval is narrow enough, or the seeds are used up. Before either is accepted, trials are made
+        # beyond an end of the interval at which none was made: the curve is straight only near its trials.
         narrow, full = near is not None and near.half_width <= spec.tolerance, seeds >= spec.max_seeds
         if (narrow or full) and (missing_rps := _missing_rps(found, bracket)) is not None:
             if beyond < MOST_BEYOND:

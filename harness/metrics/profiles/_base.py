@@ -230,13 +230,8 @@ def count(mask: Mask) -> int:
 def span_s(begin_s: Floats | float, end_s: Floats, among: Mask | None = None) -> float | None:
     """Seconds from the first beginning to the last end of some requests, else all; None where there is no such time."""
     chosen = np.ones(len(end_s), bool) if among is None else among
-    first = begin_s if isinstance(begin_s, float) else _least(begin_s[chosen])
-    known = end_s[chosen & np.isfinite(end_s)]
-    if not len(known) or not np.isfinite(first) or known.max() <= first:
+    begins = np.full(1, begin_s) if isinstance(begin_s, float) else begin_s[chosen]
+    begins, known = begins[np.isfinite(begins)], end_s[chosen & np.isfinite(end_s)]
+    if not len(known) or not len(begins) or known.max() <= begins.min():
         return None
-    return float(known.max() - first)
-
-
-def _least(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.min()) if len(known) else float("nan")
+    return float(known.max() - begins.min())
