@@ -282,7 +282,7 @@ def test_backend_that_fails_most_requests_ends_with_3(sweep: Sweep, tmp_path: Pa
     sweep(*TWO, "--seeds", "1")
     file = tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json"
     info = json.loads(file.read_text())
-    info["failures"] |= {"exceeded": True, "message": "199 of 200 requests failed."}
+    info["failures"] |= {"exceeded": True, "said": "199 of 200 requests failed."}
     file.write_text(json.dumps(info))
 
     assert "199 of 200 requests failed." in sweep(*TWO, "--seeds", "1", code=3)["printed"]

@@ -96,8 +96,8 @@ def test_a_published_sentence_wraps_and_a_short_cell_does_not() -> None:
     """The column 'published' would be cut at the edge of the page, and 'MISSED' broken in two."""
     page = pages.page(answer(10.0), Path("validate.html"))
 
-    assert '<td class="said"><bdi>another &lt;b&gt;simulator' in page
-    assert '<td class="said word bad"><bdi>MISSED' in page
+    assert '<td class="text"><bdi>another &lt;b&gt;simulator' in page
+    assert '<td class="text word bad"><bdi>MISSED' in page
 
 
 def test_rounding_does_not_look_like_an_error() -> None:
