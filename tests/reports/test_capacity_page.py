@@ -53,12 +53,12 @@ def changed(searched: Path, tmp_path: Path) -> Callable[..., tuple[dict[str, Any
     def make(*, alone: bool = False, **values: Any) -> tuple[dict[str, Any], Path]:
         folder = tmp_path / "changed"
         shutil.copytree(searched, folder)
-        answer = {**json.loads((folder / "capacity.json").read_text()), **values}
-        answer = {key: value for key, value in answer.items() if value is not None}
-        (folder / "capacity.json").write_text(json.dumps(answer), encoding="utf-8")
+        result = {**json.loads((folder / "capacity.json").read_text()), **values}
+        result = {key: value for key, value in result.items() if value is not None}
+        (folder / "capacity.json").write_text(json.dumps(result), encoding="utf-8")
         if alone:
             (folder / "trials.parquet").unlink()
-        return info, folder
+        return result, folder
 
     return make
 
@@ -92,9 +92,9 @@ def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, sea
 def test_points_of_a_search_know_each_bound(info: Any, searched: Path) -> None:
     """The curve would have no dotted and no dashed line."""
     [system] = study_of(info, searched).systems
-    answer = {point["rate_rps"]: point["seeds"] for point in info["curve"][1:]}  # without requests one by one
+    result = {point["rate_rps"]: point["seeds"] for point in info["curve"][1:]}  # without requests one by one
 
-    assert answer == {point.rate_rps: point.seeds for point in system.points}
+    assert result == {point.rate_rps: point.seeds for point in system.points}
     assert ["ttft", "tpot"] == [bound.metric for bound in system.points[0].bounds]
     assert ["searched", "searched"] == [found.how for found in system.capacities]
 
@@ -140,12 +140,12 @@ def test_the_mark_is_what_became_of_the_question(
     one = {**info["answers"][0], "state": state, "at": rate, "why": "20 seeds were not enough."}
     if state == "unreachable":
         one |= {"capacity_rps": 0.0, "per_gpu_rps": 0.0, "knees": {}, "bounds": [], "low_rps": None, "high_rps": None}
-    info, folder = changed(answers=[one], exit_code=5)
-    sheet = pages.document(info, folder)
+    result, folder = changed(answers=[one], exit_code=5)
+    sheet = pages.document(result, folder)
 
     assert (mark, good) == (sheet.mark, sheet.good)
     assert "20 seeds were not enough." in sheet.warnings[0].message
-    assert mark in pages.page(info, folder)
+    assert mark in pages.page(result, folder)
 
 
 def test_runs_that_a_search_kept_bring_latencies_and_links(changed: Any) -> None:
@@ -170,8 +170,8 @@ def test_foreign_text_stays_text(changed: Any, info: Any) -> None:
     one["bounds"] = [{**bound, "text": HOSTILE} for bound in one["bounds"]]
     backend = {**info["backend"], "backend": HOSTILE, "model": HOSTILE, "policy": HOSTILE}
     spec = {**info["spec"], "policy": HOSTILE, "slo": HOSTILE}
-    info, folder = changed(answers=[one], backend=backend, workload=HOSTILE, spec=spec, curve_of=HOSTILE)
-    html = pages.page(info, folder)
+    result, folder = changed(answers=[one], backend=backend, workload=HOSTILE, spec=spec, curve_of=HOSTILE)
+    html = pages.page(result, folder)
 
     assert "<script>alert" not in html
     assert "\u202e" not in html
@@ -214,16 +214,16 @@ def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
 def test_a_search_with_an_open_goal_is_not_called_resolved(info: Any, searched: Path) -> None:
     """A manager would read RESOLVED in green above a rate that is not."""
     first, second = info["answers"]
-    answer = {**info, "answers": [first, {**second, "state": "unresolved"}]}
+    result = {**info, "answers": [first, {**second, "state": "unresolved"}]}
 
-    assert ("PARTLY RESOLVED", None) == (pages.document(answer, searched).mark, pages.document(answer, searched).good)
+    assert ("PARTLY RESOLVED", None) == (pages.document(result, searched).mark, pages.document(result, searched).good)
 
 
 def test_a_search_of_each_bound_by_itself_does_not_speak_of_their_curve(info: Any, searched: Path) -> None:
     """The curve of all bounds crosses the goal below the rate that is reported as capacity."""
-    answer = {**info, "definition": "separate"}
+    result = {**info, "definition": "separate"}
 
-    (part, *_) = html.figures(pages.document(answer, searched), ["curve"])
+    (part, *_) = html.figures(pages.document(result, searched), ["curve"])
 
     assert part.caption.startswith("With definition separate, ")
 

@@ -21,6 +21,7 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
+from harness.experiments.sweep.gathered import OWN_SLO
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _page, _sliders, figures, study
 from reports import answers as pages
@@ -263,7 +264,7 @@ def test_run_without_an_slo_does_not_reach_the_goal(make_run: Callable[..., Any]
     sheet = pages.together([], runs, tmp_path)
 
     assert "GOAL MISSED" == sheet.mark
-    assert "SLO options ttft=0.01" in sheet.findings[0].text
+    assert f"{OWN_SLO} ttft=0.01" in sheet.findings[0].text
     assert any("1 of 2 runs had no SLO" in message for message in (warning.message for warning in sheet.warnings))
 
 
