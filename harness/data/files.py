@@ -1,4 +1,4 @@
-"""Whether a file can be written, checked before the work that fills it, and how it is written whole."""
+"""Checks before a long computation that its output file can be written, and writes files atomically."""
 
 import errno
 import os

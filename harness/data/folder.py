@@ -60,7 +60,7 @@ class Whole:
 class Run:
     """A run read back. `complete` is False for a run that was killed or is still going on.
 
-    Of a remote server there are the exchanges on the wire (`http`) and its metrics (`server_metrics`). A large one
+    Runs against a remote server have facts of each exchange (`http`) and its metrics (`server_metrics`). A large run
     may be thin (`harness.data.large`): then `whole` gives what `requests` and `steps` leave out. `memo` keeps what
     readers have computed of the run; a copy with other contents begins with none.
     """
@@ -262,7 +262,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 
 def new_folder(path: Path) -> Path:
-    """Make a folder of that name, with a number behind it where it is taken; two programs never get the same one."""
+    """Make a folder of that name, with a number behind it where it exists; safe against other processes."""
     _make(path.parent)
     for n in count(1):
         found = path if n == 1 else path.with_name(f"{path.name}-{n}")
@@ -287,7 +287,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     running = info.state == "running"
     requests = table(path, "requests", REQUESTS, stream_first=running)
     if requests is None and not running:
-        raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing.")
+        raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; repeat the run.")
     schedule = path / "schedule.parquet"
     return Run(
         path=path,

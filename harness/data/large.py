@@ -1,4 +1,4 @@
-"""Large runs read thin: of every request the first and the last token, and all tokens piece by piece on request.
+"""Large runs read thin: of every request the first and the last token, and all of them piece by piece on demand.
 
 Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group,
 in threads, without ever holding all of its token times.

@@ -93,12 +93,12 @@ class Schedule:
         return cls(table, found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Parquet file that holds its hash; an existing file is replaced in one step."""
+        """Write a Parquet file that contains its hash; an existing file is replaced in one step."""
         path = Path(path)
         part = path.with_name(path.name + ".part")
         metadata = {**self.table.schema.metadata, b"bench.sha256": self.sha256.encode()}
         named = self.table.filter(pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0))
-        if len(sizes := named["prefix_block_tokens"].unique()) == 1:  # so that the file can be read as a trace
+        if len(sizes := named["prefix_block_tokens"].unique()) == 1:  # for reading the file as a trace
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
         pq.write_table(self.table.replace_schema_metadata(metadata), part, compression="zstd")
         part.replace(path)

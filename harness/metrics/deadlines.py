@@ -106,7 +106,7 @@ def token_gaps(table_lists: Lists, counts: Ints) -> Lists:
 
 
 def events_of(piece: pa.Table) -> tuple[Lists, Ints]:
-    """Token times of a piece of the requests table, and (events,) how many tokens each event held."""
+    """Token times of a piece of the requests table, and (events,) how many tokens each event holds."""
     return lists(piece, "token_s"), lists(piece, "token_n").values.astype(np.int64)
 
 

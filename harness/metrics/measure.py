@@ -130,13 +130,13 @@ def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:
 
 
 def missing(table: pa.Table) -> frozenset[str]:
-    """Names of the columns and metrics that the table does not have; none for a run of bench."""
+    """Names of the columns and metrics that the table lacks; runs of bench lack none."""
     names = (table.schema.metadata or {}).get(_KEY, b"").decode()
     return frozenset(names.split(",")) if names else frozenset()
 
 
 def check_bounds(table: pa.Table, names: Iterable[str]) -> None:
-    """Raises UsageError when an SLO bounds one of these metrics and the table cannot tell it."""
+    """Raises UsageError when an SLO bounds one of these metrics and the table lacks it."""
     lost = sorted(missing(table).intersection(names))
     if lost:
         raise UsageError(f"The file that these requests were read from cannot tell '{lost[0]}'; bound another metric.")

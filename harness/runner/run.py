@@ -35,7 +35,7 @@ from harness.runner.plan import Plan, plan
 from harness.runner.progress import shown
 from harness.runner.recorder import Recorder
 from harness.runner.remote.run import RemoteRun
-from harness.runner.transport import Streamed
+from harness.runner.transport import StreamingTransport
 from harness.runner.virtual import Interruptible, Stop, drive_virtual, no_collection, quiet_process
 from harness.runner.wall import WallDriver
 from harness.spec import parse
@@ -326,7 +326,9 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         await backend.open(planned.loaded.content)
         recorder = Recorder(start.folder(), live.seen)
         follow_ups = planned.follow_ups(recorder.add)
-        driver = WallDriver(Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s)
+        driver = WallDriver(
+            StreamingTransport(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s
+        )
         try:
             with quiet_process(), _signals(driver, live):
                 start.folder().update(startup_s=process_age_s())

@@ -1,4 +1,4 @@
-"""How requests travel to a backend and answers come back: token by token, or unread until there is time for them."""
+"""Transports between a driver and a backend: answers are read token by token, or deferred to another process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from harness.errors import BackendError
 NO_END = "the backend never reported how this request ended"
 
 
-class Streamed:
-    """A line over which each token is read when it comes (`harness.api.Backend.submit`)."""
+class StreamingTransport:
+    """Reads each token when it comes (`harness.api.Backend.submit`)."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -31,10 +31,10 @@ class Streamed:
         self._backend.start_clock(epoch_s)
 
     def prepare(self, request: Request) -> None:
-        """Nothing to make ready."""
+        """Nothing to prepare."""
 
     async def carry(self, request: Request, sent_s: float) -> RequestRecord:
-        """Submit one request, collect its tokens and tell how it ended, whatever happens."""
+        """Submit one request, collect its tokens and return its record, whatever happens."""
         token_s, token_n = array("d"), array("i")
         ended: Ended | None = None
         self._tasks[request.id] = cast("asyncio.Task[object]", asyncio.current_task())
@@ -86,8 +86,8 @@ class Streamed:
         return time.monotonic() - self._epoch_s
 
 
-class Unread:
-    """A line over which answers come as bytes and stamps, for another process to read (`harness.api.Remote.fetch`).
+class DeferredTransport:
+    """Receives answers as bytes and stamps, which another process reads (`harness.api.Remote.fetch`).
 
     `pass_on` gets them all. Those to the requests in `waited` are read here too, at once, because others leave when
     they have ended.
@@ -117,7 +117,7 @@ class Unread:
         return read(self._backend, request, answer, sent_s) if request.id in self._waited else None
 
     def cut(self, request: Request, status: Status, why: str) -> None:
-        """Hang up."""
+        """Close the connection of the request."""
         self._backend.hang_up(request.id, status, why)
 
     def steps(self) -> Sequence[Step]:

@@ -24,7 +24,7 @@ IDLE_S = 0.005
 """Shortest pause before the next departure in which one more request is made ready; four times what the last took."""
 
 
-class Line(Protocol):
+class Transport(Protocol):
     """Sends requests to a backend and receives its answers."""
 
     @property
@@ -53,7 +53,7 @@ class Line(Protocol):
         ...
 
 
-class Takes(Protocol):
+class RecordSink(Protocol):
     """Where finished requests go; the part of a recorder that a driver needs."""
 
     error: Exception | None
@@ -67,7 +67,7 @@ class Takes(Protocol):
         ...
 
 
-class Shows(Protocol):
+class ProgressListener(Protocol):
     """The display of a run under way; the part of `harness.runner.live.Live` that a driver needs."""
 
     sent: int
@@ -95,11 +95,11 @@ class WallDriver:
 
     def __init__(
         self,
-        line: Line,
+        line: Transport,
         schedule: Iterable[Request],
         follow_ups: FollowUps | None,
-        recorder: Takes,
-        live: Shows,
+        recorder: RecordSink,
+        live: ProgressListener,
         drain_s: float,
     ) -> None:
         self._line = line

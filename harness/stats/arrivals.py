@@ -142,7 +142,7 @@ MIN_GAPS = 10
 
 SHORTEST_S = 1e-6
 """Gaps below this are only counted, not distinguished: a very bursty law (gamma with cv 4) puts up to half of its gaps
-there, where a running sum of times in float64 rounds them away and no network can tell them apart."""
+there, where a running sum of times in float64 rounds them away and no network preserves them."""
 
 POINTS = 32
 """Points at which the law and the gaps are stored for the picture."""
@@ -174,7 +174,7 @@ class Law:
 
 
 def judged(planned_s: Floats, law: Law) -> Fidelity:
-    """How the drawn times (s, sorted) agree with the law; nothing about the sending."""
+    """How the drawn times (s, sorted) agree with the law; the sending plays no part."""
     found = Fidelity(law=_kind(law))
     if len(planned_s) < 2 or planned_s[-1] <= planned_s[0]:
         return found
@@ -254,7 +254,7 @@ def _short(values: Floats) -> list[float]:
 def _dispersion_of_all(times_s: Floats) -> float:
     """Index of dispersion at the length of the whole schedule, at least 1: what its number of arrivals varies by.
 
-    It is measured at a twentieth of the schedule and extended to the whole with the slope that it has over the
+    It is measured at a twentieth of the schedule and extrapolated to the whole with the slope that it has over the
     widths below (between 0, as in a renewal process, and 1, as where the rate has a long memory).
     """
     places = (times_s - times_s[0]) / (times_s[-1] - times_s[0])

@@ -29,7 +29,7 @@ SIGN_FLIPS = 20
 """Most pairs whose sign flips are all tried (a million of them)."""
 
 MOST_PAIRS = 1000
-"""More pairs than this are impractical; where so many are needed, the number needed is None."""
+"""More pairs than this are not practical; where more are needed, the number needed is None."""
 
 LEAST_FOR_OUTLIERS = 5
 
@@ -204,7 +204,7 @@ def _quantile(freedom: int, alpha: float) -> float:
 
 @cache
 def _noncentrality(freedom: int, alpha: float, power: float) -> float:
-    """The noncentrality at which a one-sided t test has the requested power, by bisection.
+    """The noncentrality at which a one-sided t test has the given power, by bisection.
 
     Note: scipy's nctdtrinc loses digits for few degrees of freedom; nctdtr gives NaN or 0 far out, where it is 0.
     """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 LATE_SHARE = 0.01
-"""Share of requests that may leave late (by more than `LATE_S`) without a warning: p99 of lateness is then below it.
+"""Share of requests that may leave late (by more than `LATE_S`) without a warning: the p99 of lateness is below it.
 
 More is a warning and no more than that up to `TOO_LATE_SHARE`, because TTFT and E2E count from the scheduled time: a
 late client makes a system look slower, never faster, and by little while it is late by less than `TOO_LATE_S`.
@@ -327,11 +327,7 @@ def _passed(run: Run, sent: Fidelity, lengths: OutputLengths) -> Iterator[tuple[
     yield ANSWERS, "ok", f"{int(succeeded(run.requests).sum()):,} of {n:,} requests ended well"
     yield TOKENS, "ok", "the tokens of all events add up to those of their requests"
     yield LENGTHS, *work_done.check(lengths)
-    yield (
-        CAUSALITY,
-        "ok",
-        "nothing is sent before it is due, no token comes before its request is sent, timestamps never fall",
-    )
+    yield CAUSALITY, "ok", "no request is sent before it is due, no token comes before its request, times never fall"
     yield LITTLE_S, *_littles_law(run)
     yield RATE, *_rate(sent)
     yield GAP_LAW, *_gaps(sent)

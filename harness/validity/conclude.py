@@ -107,13 +107,9 @@ def _judged(
         met=met,
     )
     failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
-    gone = (
-        []
-        if outcome is None or outcome.error is None
-        else [RunWarning("backend", f"The backend failed: {outcome.error}")]
-    )
+    error = None if outcome is None else outcome.error
     reasons = [
-        *gone,
+        *([] if error is None else [RunWarning("backend", f"The backend failed: {error}")]),
         *found.reasons,
         *work_done.reasons(lengths, remote=run.http is not None),
         *(client_warnings.reasons(run, objective) if remote else []),

@@ -96,15 +96,15 @@ def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
             LENGTHS,
             f"The answers are shorter than requested: {lengths_text(found)}, below {LEAST_SHARE:.0%}, so less work was "
             "measured than the workload has.",
-            "check whether the server ignores ignore_eos or its context is too short (max_model_len); to let it "
-            "decide the lengths, use --output-lengths server"
+            "check whether the server ignores ignore_eos or its context is too short (max_model_len); to let it decide "
+            "the lengths, use --output-lengths server"
             if remote
             else "let the backend make as many tokens as are requested",
         )
 
 
 def warnings(found: OutputLengths) -> Iterator[RunWarning]:
-    """Warnings where the server decides the lengths of answers, and where tokens were not counted reliably."""
+    """Warnings where the server decides the lengths of the answers, and where token counts are unreliable."""
     if found.share is None:
         return
     facts = {"share": found.share, "requests": found.requests or 0}

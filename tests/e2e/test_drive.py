@@ -10,7 +10,7 @@ from harness.api import Ended, FollowUps, Outcome, Request, RequestRecord, Step,
 from harness.errors import BackendError
 from harness.runner.live import Live
 from harness.runner.recorder import Recorder
-from harness.runner.transport import Streamed
+from harness.runner.transport import StreamingTransport
 from harness.runner.virtual import quiet_process
 from harness.runner.wall import WallDriver
 
@@ -55,7 +55,9 @@ def drive(
 
     async def main() -> Outcome:
         recorder = Recorder(rows)
-        driver = WallDriver(Streamed(backend), requests, follow_ups, recorder, Live(total=len(requests)), drain_s)
+        driver = WallDriver(
+            StreamingTransport(backend), requests, follow_ups, recorder, Live(total=len(requests)), drain_s
+        )
         asyncio.get_running_loop().call_later(0.05, after, driver)
         outcome = await driver.run()
         recorder.close()
@@ -207,7 +209,7 @@ def test_full_disk_stops_the_run_and_is_reported() -> None:
 
     async def main() -> None:
         recorder = Recorder(Full())
-        driver = WallDriver(Streamed(Null()), at(0.0, 30.0), None, recorder, Live(), 1.0)
+        driver = WallDriver(StreamingTransport(Null()), at(0.0, 30.0), None, recorder, Live(), 1.0)
         outcome = await driver.run()
         assert ("failed", 1) == (outcome.ended, outcome.not_sent)
         recorder.close()

@@ -104,7 +104,7 @@ def test_a_disk_that_is_full_at_the_end_costs_nothing(
     code = main(["run", "--backend", "sim", "--requests", "50", "--quiet", "--out", str(out)])
 
     assert 3 == code
-    assert f"'bench report {out}' tells of the 50 records that it holds." in complaint(capsys)
+    assert f"'bench report {out}' shows the 50 records in it." in complaint(capsys)
     assert 50 == load(out).requests.num_rows
     assert not [*out.glob("*.part")]
 

@@ -28,10 +28,10 @@ def test_probing_finds_the_constants_of_a_server(endpoint, tmp_path, capsys):
     args = ["--url", endpoint, "--latency", "linear", "--users", "1,2,6", "--out", str(tmp_path / "x.toml")]
 
     assert main(["fit", *args, "--format", "json"]) == 0
-    result = capsys.readouterr()
-    found = {row["name"]: row["value"] for row in json.loads(result.out)["constants"]}
+    output = capsys.readouterr()
+    found = {row["name"]: row["value"] for row in json.loads(output.out)["constants"]}
 
-    assert "probing with 6 at a time" in result.err
+    assert "probing with 6 at a time" in output.err
     true = {"base_s": 0.008, "prefill_token_s": 9e-5, "decode_seq_s": 5e-4, "context_token_s": 1e-6,
             "prefill_token_squared_s": 2e-8, "front_end_s": 4e-3}  # fmt: skip
     assert true == pytest.approx(found, rel=0.05)
@@ -57,7 +57,7 @@ def test_a_front_end_that_is_known_is_not_guessed(endpoint, capsys):
         (["--latency", "abc"], "An endpoint identifies the latency models linear and mixed"),
     ],
 )
-def test_a_wrong_probe_is_reported_in_a_sentence(endpoint, capsys, args, message):
+def test_a_wrong_probe_is_one_sentence(endpoint, capsys, args, message):
     """The way out should be in the message."""
     assert main(["fit", "--url", endpoint, *args]) == 2
     assert message in capsys.readouterr().err

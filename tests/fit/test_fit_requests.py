@@ -21,10 +21,10 @@ def measured(rate_rps: float, count: int = 250, latency: str = LATENCY) -> Measu
     rng = np.random.default_rng(3)
     at_s = np.cumsum(rng.exponential(1 / rate_rps, count))
     prompt, output = rng.integers(20, 1200, count), rng.integers(2, 200, count)
-    requested = [
+    requests = [
         Request(i, *row) for i, row in enumerate(zip(at_s.tolist(), prompt.tolist(), output.tolist(), strict=True))
     ]
-    records = sorted(Sim(latency=latency, policy="vllm-v0").simulate(requested), key=lambda r: r.request_id)
+    records = sorted(Sim(latency=latency, policy="vllm-v0").simulate(requests), key=lambda r: r.request_id)
     ttft_s = np.array([r.token_s[0] - r.scheduled_s for r in records])
     tpot_s = np.array([(r.token_s[-1] - r.token_s[0]) / (r.output_tokens - 1) for r in records])
     return Measured("made", at_s, prompt.astype(float), output.astype(float), ttft_s, tpot_s)
@@ -94,7 +94,7 @@ def test_whole_runs_are_held_out_where_there_are_several():
         (["--latency", "linear", "--requests", "{few}"], "at least 10 are needed"),
     ],
 )
-def test_wrong_requests_are_reported_in_a_sentence(tmp_path, capsys, args, message):
+def test_wrong_requests_are_one_sentence(tmp_path, capsys, args, message):
     """The way out should be in the message."""
     (tmp_path / "broken.csv").write_text("arrival_s,prompt_len,output_len\n1,2,3\n")
     (tmp_path / "few.csv").write_text("arrival_s,prompt_len,output_len,ttft_s,tpot_s\n1,2,3,0.1,0.1\n")

@@ -95,7 +95,7 @@ def test_gaps_of_another_law_prove_nothing(conclusion):
     found = conclusion(law=Law(2.0, gap_cdf=lambda gaps: (gaps >= 0.5).astype(float)))
 
     assert ["gap-law"] == [c.check for c in found.checks if c.state == "failed"]
-    assert "not of the law that the arrivals declare (Kolmogorov-Smirnov" in found.verdict.text
+    assert "do not follow the law that the arrivals declare (Kolmogorov-Smirnov" in found.verdict.text
     assert 4 == exit_code(found, Outcome("finished", N, 0, 0), None)
 
 
@@ -128,12 +128,12 @@ def test_a_simulator_is_never_late(conclusion):
 def test_the_floor_of_the_client_is_among_the_checks(remote_run):
     """A bound nearer than the client's own error would look as sure as any other."""
     run = remote_run(slo="ttft=0.1491,tpot=0.1")
-    result = conclude(run, parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
+    far = conclude(run, parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
     near = conclude(
         dataclasses.replace(run, info=run.info.change(floor=Floor(ttft=FloorError(0.01, 0.05)))),
         parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0),
     )  # fmt: skip
-    floors = [next(c for c in found.checks if c.check == "client-floor") for found in (result, near)]
+    floors = [next(c for c in found.checks if c.check == "client-floor") for found in (far, near)]
 
     assert ["ok", "warning"] == [floor.state for floor in floors]
     assert "p99 ttft 0.09 ms" in floors[0].text

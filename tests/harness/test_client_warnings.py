@@ -1,4 +1,4 @@
-"""Warnings of a run against a remote server: what may be due to the client, and what remains undecided."""
+"""Warnings and verdicts of a run against a remote server whose client may have distorted the measurement."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def floor_of(ttft_s: float) -> dict[str, Any]:
 
 
 def test_a_sound_run_has_nothing_to_say(remote_run: RemoteRun) -> None:
-    """Warnings that always come are not read."""
+    """A warning that is always there is ignored."""
     info = concluded(remote_run())
 
     assert few([w["code"] for w in info["warnings"]]) == []
@@ -89,8 +89,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_what_may_be_the_client_is_reported(code: str, remote_run: RemoteRun) -> None:
-    """A user would buy a faster server because the client was slow."""
+def test_what_may_be_the_client_is_a_warning(code: str, remote_run: RemoteRun) -> None:
+    """A slow client would be reported as a slow server."""
     run = remote_run(**CASES[code])
     warning = next(w for w in concluded(run)["warnings"] if w["code"] == code)
 
@@ -112,11 +112,11 @@ NEAR: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("code", NEAR)
 def test_what_is_within_its_limit_is_not(code: str, remote_run: RemoteRun) -> None:
-    """Warnings that always come are not read."""
+    """A warning that is always there is ignored."""
     assert code not in codes(remote_run(**NEAR[code]))
 
 
-def test_a_rate_that_was_not_reached_is_reported(remote_run: RemoteRun) -> None:
+def test_a_rate_that_was_not_reached_is_a_warning(remote_run: RemoteRun) -> None:
     """A slow client would be taken for a quiet one."""
     run, bounds = remote_run(), slo.parse(FINE)
     slow = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=60)
@@ -255,7 +255,7 @@ def test_a_stranger_is_not_compared(remote_run: RemoteRun) -> None:
     assert server_metrics.compared(dataclasses.replace(remote_run(), server_metrics=None)) == []
 
 
-def test_times_in_the_answers_are_reported(remote_run: RemoteRun) -> None:
+def test_times_in_the_answers_are_compared(remote_run: RemoteRun) -> None:
     """What llama.cpp tells of its prefill, in each answer and not in its metrics, would be lost."""
     run = dataclasses.replace(remote_run(wire={"server_prefill_s": 0.25}), server_metrics=None)
 
@@ -272,7 +272,7 @@ def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
 
 
 def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: RemoteRun) -> None:
-    """The metrics of a server that died would be called wrong."""
+    """The last counts of a server that died would be reported as wrong."""
     run = remote_run(server_requests=2)
     gone = server_metrics_table([(17.0, "up", 'instance="127.0.0.1:8000"', 0.0)])
     run = dataclasses.replace(run, server_metrics=pa.concat_tables([run.server_metrics, gone]))
@@ -339,8 +339,8 @@ def test_without_facts_of_the_host_the_cores_of_this_machine_count(
     assert "more senders" in remedies(run)["busy-sender"]
 
 
-def test_answers_that_were_not_streamed_blame_no_proxy(remote_run: RemoteRun) -> None:
-    """A user of stream=false would look for a proxy before the server."""
+def test_answers_that_were_not_streamed_are_no_disagreement(remote_run: RemoteRun) -> None:
+    """stream=false would be reported as a fault of the network or the server."""
     ask = {"token_s": lambda r: [r.token_s[-1]], "token_n": [20]}
     wire = {"first_event_s": lambda e: e.first_event_s - 1.0, "first_content_s": lambda e: e.first_content_s + 1.0}
     info = concluded(remote_run(ask=ask, wire=wire, server_ttft=0.2, backend={**BACKEND, "stream": False}))
@@ -352,7 +352,7 @@ def test_answers_that_were_not_streamed_blame_no_proxy(remote_run: RemoteRun) ->
     assert rows["mean E2E"]["within"] is True
 
 
-def test_one_of_a_thing_is_reported_in_the_singular(remote_run: RemoteRun) -> None:
+def test_one_of_a_thing_is_singular(remote_run: RemoteRun) -> None:
     """'1 answers are counted' reads like a machine that does not care."""
     wire = {"counted_by": lambda e: "events" if e.written_s < 0.1 else "usage"}
     run = remote_run(wire=wire, sender={"resent": 1})
@@ -366,7 +366,7 @@ def lengths_check(run: RemoteRun, **changes: Any) -> dict[str, Any]:
     info = concluded(run(**changes))
     return next(c for c in info["checks"] if c["check"] == "output-lengths") | {
         "verdict": info["verdict"],
-        "told": info,
+        "info": info,
     }
 
 
@@ -383,10 +383,10 @@ def test_a_server_that_takes_ignore_eos_and_answers_short_makes_the_run_not_vali
     assert "20 of 80 requested output tokens a request (25.0%)" in found["said"]
     assert "--output-lengths server" in found["remedy"]
     assert "--output-lengths server" in found["verdict"]["text"]
-    assert {"by": "request", "share": 0.25} == {k: found["told"]["output_lengths"][k] for k in ("by", "share")}
+    assert {"by": "request", "share": 0.25} == {k: found["info"]["output_lengths"][k] for k in ("by", "share")}
 
 
-def test_only_a_remote_endpoint_is_advised_an_option_of_servers() -> None:
+def test_only_a_remote_endpoint_gets_advice_about_options_of_servers() -> None:
     """A run of null:tokens=5 advised --output-lengths server, which null refuses."""
     short = OutputLengths(
         by="request", requests=60, output_tokens=5.0, requested_tokens=80.0, share=0.0625, counted=True
@@ -420,11 +420,11 @@ def test_a_mean_output_of_99_percent_is_enough(remote_run: RemoteRun) -> None:
 def test_lengths_by_the_server_are_valid_and_labelled(
     backend: dict[str, Any], valid: bool, remote_run: RemoteRun
 ) -> None:
-    """A provider that ends answers where it likes could not be measured, or only without a warning."""
+    """A provider that decides the lengths could not be measured at all, or only without a warning."""
     found = lengths_check(remote_run, **SHORT, backend=backend)
 
     assert (valid, "warning" if valid else "failed") == (found["verdict"]["valid"], found["state"])
-    assert valid == ("server-output-lengths" in {w["code"] for w in found["told"]["warnings"]})
+    assert valid == ("server-output-lengths" in {w["code"] for w in found["info"]["warnings"]})
     assert not valid or found["said"].startswith("output lengths by the server: 20 of 80 requested")
 
 
@@ -442,4 +442,4 @@ def test_truncated_and_failed_answers_are_no_short_ones(remote_run: RemoteRun) -
               "output_tokens_asked": lambda r: 80 if r.request_id % 2 else 20}  # fmt: skip
     found = lengths_check(remote_run, ask=broken)
 
-    assert ("ok", 30) == (found["state"], found["told"]["output_lengths"]["requests"])
+    assert ("ok", 30) == (found["state"], found["info"]["output_lengths"]["requests"])

@@ -1,4 +1,4 @@
-"""How closely the client followed its schedule, in figures."""
+"""Figures of how faithfully the client sent the schedule."""
 
 import json
 
@@ -34,7 +34,7 @@ def sent(traffic, record):
     return make
 
 
-def test_a_faithful_client_has_no_finding(sent):
+def test_a_faithful_client_is_called_faithful(sent):
     """A good run would be suspected."""
     found = fidelity(*sent(), Law(2.0, exponential(2.0)))
 
@@ -107,7 +107,7 @@ def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
 
 
 def test_the_gap_law_judges_what_was_drawn_and_not_how_late_it_was_sent(sent):
-    """A client that is late would be refused as no Poisson process: lateness is reported by itself."""
+    """Late sending would be reported as a wrong gap law; it has its own figure."""
     law = Law(2.0, exponential(2.0))
     in_time, late = (fidelity(*sent(late_s=late_s), law) for late_s in (lambda _, n: np.zeros(n), _clumps))
 
@@ -135,10 +135,10 @@ def test_constant_arrivals_have_no_spread(record):
     assert found == pytest.approx(0.0, abs=0.02)
 
 
-@pytest.mark.parametrize(("span_s", "expected"), [(9.5, False), (10.5, True)])
-def test_short_runs_have_no_index_of_dispersion(span_s, expected):
+@pytest.mark.parametrize(("span_s", "known"), [(9.5, False), (10.5, True)])
+def test_short_runs_have_no_index_of_dispersion(span_s, known):
     """A variance of three counts would be printed with two digits."""
-    assert expected == (dispersion(np.linspace(0, span_s, 50), 1.0) is not None)
+    assert known == (dispersion(np.linspace(0, span_s, 50), 1.0) is not None)
 
 
 def test_dispersion_is_variance_by_mean_of_counts():
@@ -161,8 +161,8 @@ def test_distances_to_the_law_are_scipys(n, true_rate):
     assert p == pytest.approx(expected.pvalue, abs=0.03)
 
 
-def test_burstiness_is_reported_of_the_schedule_and_of_the_sending(sent):
-    """A client that smooths bursts, or makes some, could not be distinguished from a workload that is so."""
+def test_burstiness_is_computed_of_the_schedule_and_of_the_sending(sent):
+    """A client that smooths bursts, or makes some, could not be distinguished from a bursty workload."""
     schedule, rows = sent(late_s=lambda _, n: np.zeros(n))
     same = fidelity(schedule, rows, Law(2.0))
     late = fidelity(*sent(late_s=_clumps), Law(2.0))
@@ -265,7 +265,7 @@ def test_stamps_on_a_grid_are_counted_in_ticks(judged):
     assert ["3", "9", "60"] == list(found.dispersion)
     assert found.dispersion["3"] == pytest.approx(1.0, abs=0.15)
     assert found.dispersion["60"] == pytest.approx(1.0, abs=0.5)
-    assert "stamps on a grid of 3 s, so gaps tell little" in found.line
+    assert "stamps on a grid of 3 s, too coarse for the gaps" in found.line
     assert "CV" not in found.line
 
 
@@ -296,7 +296,7 @@ def test_follow_ups_are_counted_apart(record):
 
 
 def test_a_closed_loop_has_no_requested_rate(record):
-    """The highest possible rate of its users would be reported as requested, and the loop blamed for missing it."""
+    """The highest possible rate of its users would be reported as requested, and the loop as too slow."""
     rows = to_table([record(i, scheduled_s=float(i), sent_s=float(i)) for i in range(8)])
     found = fidelity(follow_up_schedule(False), rows, Law(640.0))
 
@@ -305,7 +305,7 @@ def test_a_closed_loop_has_no_requested_rate(record):
     assert found.line.startswith("sending: closed loop of 2 users, 1 req/s, ")
 
 
-def test_no_law_is_stated_and_a_lost_one_is_not(judged):
+def test_no_law_is_named_and_a_lost_one_is_not(judged):
     """A reader would ask in vain why there is no KS; and of a killed run a law would be denied that there was."""
     gaps_s = np.random.default_rng(0).exponential(0.5, 100)
 

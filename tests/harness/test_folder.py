@@ -123,18 +123,18 @@ def test_kill_9_loses_nothing_that_was_flushed(tmp_path, batches):
     """An hour of measuring would be lost to the out-of-memory killer."""
     script = textwrap.dedent(KILLED)
     child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    written = 0
+    reported = 0
     for _ in range(batches):
-        written = int(child.stdout.readline())
+        reported = int(child.stdout.readline())
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
     run = load(tmp_path)
     ids = run.requests["request_id"].to_pylist()
 
-    assert len(ids) >= written
+    assert len(ids) >= reported
     assert list(range(len(ids))) == ids
-    assert run.steps.num_rows >= written // 50
+    assert run.steps.num_rows >= reported // 50
     assert not run.complete
 
 
@@ -197,7 +197,7 @@ def test_a_kill_between_any_two_steps_of_finishing_loses_nothing(tmp_path, recor
 
 
 def test_nothing_half_written_stands_in_the_place_of_a_file(tmp_path, record, monkeypatch):
-    """A full disk would leave half a Parquet file that could pass for a result."""
+    """A full disk would leave half a Parquet file in place of a result."""
     folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])
 
@@ -401,7 +401,7 @@ def test_a_run_without_its_requests_is_not_reported_from_run_json(tmp_path, reco
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and nothing more", b"x" * 100])
-def test_requests_that_cannot_be_read_are_reported_in_one_sentence(tmp_path, record, content):
+def test_requests_that_cannot_be_read_are_one_sentence(tmp_path, record, content):
     """A file that was cut while it was copied would end in a traceback."""
     folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_records([record(0)])

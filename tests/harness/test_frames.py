@@ -40,6 +40,6 @@ def test_a_backlog_leaves_as_long_as_the_other_side_takes_of_it() -> None:
 
 
 @pytest.mark.parametrize("patience_s", [0.05])
-def test_a_reader_that_takes_nothing_is_not_waited_for(patience_s: float) -> None:
+def test_flush_does_not_wait_for_ever_for_a_reader_that_takes_nothing(patience_s: float) -> None:
     """A sender would stay when the process that reads is stuck."""
     assert COUNT * SIZE > asyncio.run(_flushed(0, patience_s))

@@ -89,7 +89,7 @@ def test_a_run_without_a_cut_measures_everything(executed):
     assert "Warm-up" not in render("text", run)
 
 
-def test_a_run_that_never_settles_says_so(executed):
+def test_a_run_that_never_settles_has_a_warning(executed):
     """Half of a growing queue would be cut, and the rest be called the steady state."""
     run = executed(rate=8, requests=600, warmup="mser5")
 

@@ -110,7 +110,7 @@ def test_a_closed_loop_user_goes_on_after_a_failure():
 
 
 def test_nothing_leaves_after_the_end_of_the_window_and_it_is_counted():
-    """A run of a minute would go on for as long as conversations last."""
+    """A run of a minute would last as long as its longest session."""
     follow, _ = releases(schedule(turn(0), turn(1, 0, delay_s=2.0)), end_s=5.0)
 
     assert [] == follow(ended(turn(0), 3.0))

@@ -78,7 +78,7 @@ def test_more_senders_than_requests_leave_some_without_work():
 
 
 def test_senders_grow_with_the_events(monkeypatch):
-    """One Python process would get more work than a core can do."""
+    """One Python process would get more than a core can send."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
 
     assert [1, 1, 2, 7] == [sender_count(None, n * EVENTS_PER_SENDER) for n in (0.0, 1.0, 1.1, 100.0)]

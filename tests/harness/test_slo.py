@@ -96,7 +96,7 @@ def test_what_cannot_be_read_gets_one_sentence(given_text, message):
 
 @pytest.mark.parametrize("goal", [0.0, 1.1, float("nan")])
 def test_goals_are_shares(goal):
-    """A goal of 90 instead of 0.9 could never be met, for no visible reason."""
+    """A goal of 90 instead of 0.9 could never be met, without any error."""
     with pytest.raises(UsageError, match="goal must be a share"):
         parse("ttft=1", goal=goal)
 
@@ -108,7 +108,7 @@ def test_texts_round_trip(slo):
 
 
 def test_joint_attainment_is_met_by_requests_that_meet_all(table):
-    """Two bounds with 50% each would be reported as 50%, however many meet both."""
+    """Two bounds with 50% each would be reported as 50%, even if a request meets both."""
     rows = table(4, tokens=[[0.1, 0.2], [1.9, 2.0], [2.1, 3.0], [3.9, 5.0]])
     found = score(rows, parse("ttft=0.2,tpot=0.3"))
 

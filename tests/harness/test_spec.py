@@ -93,7 +93,7 @@ def test_a_wrong_spec_gets_a_sentence(text: str, sentence: str) -> None:
         (Bare, "bare:x=1", "bare takes no arguments"),
     ],
 )
-def test_what_is_missing_or_not_taken_is_reported(cls: type, text: str, sentence: str) -> None:
+def test_a_missing_or_unknown_argument_is_named(cls: type, text: str, sentence: str) -> None:
     """A plug-in that needs a file would fail somewhere inside."""
     with pytest.raises(UsageError, match=sentence.replace("...", ".*")):
         build(cls, parse(text))

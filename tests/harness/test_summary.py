@@ -18,7 +18,7 @@ from harness.metrics.slo import parse, score
 from harness.metrics.summary import describe, summarize, vllm_keys, window_of
 
 
-def test_throughput_ten_and_goodput_three_can_be_distinguished(table):
+def test_throughput_ten_and_goodput_three_are_both_reported(table):
     """S20: a server that answers everything too late would look like a fast one."""
     tokens = [[i / 10 + (0.2 if i % 10 < 3 else 0.6)] for i in range(100)]
     rows = table(100, scheduled_s=[i / 10 for i in range(100)], tokens=tokens)

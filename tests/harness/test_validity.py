@@ -75,7 +75,7 @@ def test_one_request_given_up_does_not_spoil_the_run_of_a_closed_loop(record):
     assert ["4 of 12 scheduled requests have no record, first request 4."] == lost
 
 
-def test_what_an_interrupted_run_did_not_send_is_stated(run):
+def test_what_an_interrupted_run_did_not_send_is_counted(run):
     """Ctrl-C would make every run invalid, or hide what is missing."""
     rows, schedule = run()
     found = judge(rows.slice(0, 190), schedule, interrupted=True)
@@ -127,7 +127,7 @@ def test_a_follow_up_without_a_record_is_missed_unless_the_window_ended_before(r
         (10, 0.040, True, ["late-client"]),
     ],
 )
-def test_a_late_client_is_reported_and_a_very_late_one_is_not_valid(run, late_every, late_s, valid, expected):
+def test_a_late_client_is_a_warning_and_a_very_late_one_is_not_valid(run, late_every, late_s, valid, expected):
     """The load generator's own stalls would be charged to the server, or hidden."""
     rows, schedule = run(late_s=lambda i: late_s if i % late_every == 3 % late_every else 0.0)
     found = judge(rows, schedule)
@@ -196,12 +196,12 @@ def test_an_empty_table_is_not_valid(table):
 
 
 @pytest.mark.parametrize(("n", "expected"), [(99, ["few-requests"]), (100, [])])
-def test_few_requests_are_reported(run, n, expected):
+def test_few_requests_are_a_warning(run, n, expected):
     """p99 of twenty requests would be compared to the digit."""
     assert expected == codes(judge(*run(n=n)))
 
 
-def test_a_growing_queue_is_reported_but_valid(record):
+def test_a_growing_queue_is_a_warning_but_valid(record):
     """A mean latency would be printed that depends on when one stopped waiting."""
     rows = to_table([record(i, scheduled_s=i / 10, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(300)])
     found = judge(rows)

@@ -58,7 +58,7 @@ def test_rules_are_stored_in_one_spelling(given, expected):
 
 @pytest.mark.parametrize("given", ["mser", "-3", "0", "0s", "ten", "3 apples", "10%", "²"])
 def test_no_rule_is_refused_with_what_is_allowed(given):
-    """A typing error would silently cut nothing."""
+    """A typing error would cut nothing, without any error."""
     with pytest.raises(UsageError, match=r"--warmup must be 'mser5', 'none', a time such as 30s or a number"):
         values.warmup(given, "--warmup")
 

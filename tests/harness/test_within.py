@@ -11,7 +11,7 @@ from harness.stats.within_run import at_least, within
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_busy_queue_gets_no_interval(record, seed):
-    """Near the knee an interval of one run covers the truth half of the time, and has no mark of that."""
+    """Near the knee an interval of one run covers the truth half of the time, although it claims 95%."""
     rng = np.random.default_rng(seed)
     steps = np.cumsum(rng.exponential(1, 2000) - rng.exponential(1 / 0.9, 2000))
     waited_s = steps - np.minimum.accumulate(steps) + 0.1

@@ -46,8 +46,8 @@ class Searched:
 
 def searched(number: int, case: str, tolerance: str, adjust: bool) -> Searched:
     """The search of that number."""
-    arguments = settings(None, None, tolerance, None, None, None, None, adjust=adjust)
-    setup = set_up(replace(CASES[case], seed=APART * (number + 1)), arguments)
+    options = settings(None, None, tolerance, None, None, None, None, adjust=adjust)
+    setup = set_up(replace(CASES[case], seed=APART * (number + 1)), options)
     info = run_search(setup, Store(None), workers=1)
     found = info.answers[0]
     rates = [math.nan if rate is None else rate for rate in (found.capacity_rps, found.low_rps, found.high_rps)]
@@ -79,7 +79,7 @@ def bisected(number: int, case: str, requests: int, goal: float = 0.9) -> Bisect
     return Bisected(math.sqrt(low * high), spent)
 
 
-def report_of(case: str, true_rps: float, found: Sequence[Searched], wall_s: float) -> None:
+def print_results(case: str, true_rps: float, found: Sequence[Searched], wall_s: float) -> None:
     """Print coverage, width and cost."""
     known = [one for one in found if not math.isnan(one.low_rps)]
     resolved = [one for one in found if one.resolved]
@@ -138,23 +138,23 @@ def main() -> None:
     parser.add_argument("--bisections", type=int, default=0)
     parser.add_argument("--width", type=float, default=0.027)
     parser.add_argument("--truth", metavar="RATES")
-    arguments = parser.parse_args()
-    cases = arguments.case or sorted(TRUTHS)
-    if arguments.truth:
-        print(f"{cases[0]}: {truth(CASES[cases[0]], [float(rate) for rate in arguments.truth.split(',')]):.5g} req/s")
+    given = parser.parse_args()
+    cases = given.case or sorted(TRUTHS)
+    if given.truth:
+        print(f"{cases[0]}: {truth(CASES[cases[0]], [float(rate) for rate in given.truth.split(',')]):.5g} req/s")
         return
-    if arguments.bisections:
+    if given.bisections:
         for case in cases:
-            bisections(case, arguments.bisections, arguments.workers, arguments.width)
+            bisections(case, given.bisections, given.workers, given.width)
         return
     print(HEAD)
-    with pool.of(arguments.workers) as processes:
+    with pool.of(given.workers) as processes:
         for case in cases:
             begun_s = time.monotonic()
-            call = partial(searched, case=case, tolerance=arguments.tolerance, adjust=not arguments.no_adjust)
-            found = [one for _, one in processes.map(call, range(arguments.searches))]
+            call = partial(searched, case=case, tolerance=given.tolerance, adjust=not given.no_adjust)
+            found = [one for _, one in processes.map(call, range(given.searches))]
             true_rps = TRUTHS.get(case) or nearby_truth(case, found[0].rate_rps)
-            report_of(case, true_rps, found, time.monotonic() - begun_s)
+            print_results(case, true_rps, found, time.monotonic() - begun_s)
 
 
 if __name__ == "__main__":

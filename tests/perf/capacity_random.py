@@ -1,8 +1,8 @@
-"""Is what `bench capacity` prints right on systems drawn at random? Draws them, searches them, checks with long runs.
+"""Is what `bench capacity` prints right on random systems? Draws them, searches them, and checks with long runs.
 
 Models, GPUs, layouts, policies, workloads, arrivals and objectives are drawn from a seeded generator. Each is searched
-with the default settings; runs of 20,000 requests then tell attainment at both ends of what was printed (the interval,
-else the bracket) and 20% beyond them. `off` is how far the printed range misses the goal in points of attainment: too
+with the default settings; runs of 20,000 requests then measure attainment at both ends of the printed range (interval,
+else bracket) and 20% beyond them. `off` is how far the printed range misses the goal in points of attainment: too
 high where its low end does not reach the goal, too low where its high end does. Worst first; `GROSS` marks a miss even
 20% beyond the end.
 
@@ -110,9 +110,9 @@ def main() -> None:
     parser.add_argument("--systems", type=int, default=24)
     parser.add_argument("--budget", default="100s")
     parser.add_argument("--requests", type=int, default=20_000)
-    arguments = parser.parse_args()
-    numbers = range(arguments.first, arguments.first + arguments.systems)
-    found = [judged(number, arguments.budget, arguments.requests) for number in numbers]
+    given = parser.parse_args()
+    numbers = range(given.first, given.first + given.systems)
+    found = [judged(number, given.budget, given.requests) for number in numbers]
     for one in sorted(found, key=lambda one: (not one.gross, -one.off)):
         gross = "GROSS " if one.gross else ""
         print(f"{one.number:>4} {gross}{100 * one.off:.1f} points  {one.printed}  [{one.shares}]  {one.system}")

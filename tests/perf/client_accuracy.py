@@ -125,11 +125,11 @@ def measure(case: Case) -> Result:
         (folder / "plan.json").write_text(json.dumps(plan))
         epoch_s, cpu, others = sent(case, url, folder)
         truth = take_truth(url)
-        shown = json.loads((folder / "sent.json").read_text())["rows"]
+        stored = json.loads((folder / "sent.json").read_text())["rows"]
     due_s = {name: at_s for name, at_s, _ in requests}
     rows = [
         Row(name, due_s[name], sent_s - epoch_s, [s - epoch_s for s in stamps], "error" if why else "ok")
-        for name, sent_s, stamps, why in shown
+        for name, sent_s, stamps, why in stored
     ]
     window_s = (FILL_S, FILL_S + case.seconds)
     good, tokens = held_against(rows, truth, epoch_s, window_s)
@@ -164,7 +164,7 @@ def held_against(rows: list[Row], truth: Truth, epoch_s: float, window_s: tuple[
         for row in rows
         if row.request_id in truth.requests
     )
-    written_s = np.concatenate([shown.written_s for shown in truth.requests.values()]) - epoch_s
+    written_s = np.concatenate([served.written_s for served in truth.requests.values()]) - epoch_s
     return good, int(np.count_nonzero((written_s >= window_s[0]) & (written_s < window_s[1])))
 
 
@@ -194,7 +194,7 @@ def line(case: Case, result: Result) -> str:
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit that a client of bench meets in one of its cases, in the unit that is printed."""
+    """A limit that the client of bench meets in one of its cases, in the unit that is printed."""
 
     what: str
     streams: int
@@ -244,9 +244,9 @@ def main() -> None:
     for goal in GOALS:
         if (found := seen.get((goal.client, goal.streams, goal.busy))) is not None:
             value = goal.of(found)
-            message = "met" if value <= goal.limit and not found.failed else "NOT met"
+            state = "met" if value <= goal.limit and not found.failed else "NOT met"
             case_text = f"{goal.streams} streams, {'busy' if goal.busy else 'quiet'}"
-            print(f"{message:7} {goal.client:9} {goal.what:28} {case_text:20} {value:8.3f} of {goal.limit:g}")
+            print(f"{state:7} {goal.client:9} {goal.what:28} {case_text:20} {value:8.3f} of {goal.limit:g}")
 
 
 if __name__ == "__main__":

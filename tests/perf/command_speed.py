@@ -98,7 +98,7 @@ def answers(folder: Path) -> None:
 
 
 def main() -> None:
-    """Run the requested commands, in a folder that is removed."""
+    """Run the command in a folder that is removed afterwards."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--sizes", default="10000,100000")
     options.add_argument("--policies", default=",".join(POLICIES))

@@ -44,9 +44,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="seeds at each rate (default 200)")
     count = parser.parse_args().seeds
-    requested = [(rate_rps, seed) for seed in range(count) for rate_rps in RATES]
+    tasks = [(rate_rps, seed) for seed in range(count) for rate_rps in RATES]
     with of() as pool:
-        found = dict(pool.map(attained, requested))
+        found = dict(pool.map(attained, tasks))
     table = np.array([[found[rate_rps, seed] for seed in range(count)] for rate_rps in RATES])
     rng = np.random.default_rng(0)
     print(f"{count} seeds at each rate, {DRAWS:,} sweeps drawn from them\n")

@@ -1,5 +1,5 @@
-"""What one run says of itself: how often its intervals cover the truth, how often it gives none, and how often it is
-called overloaded, per rate.
+"""Per rate: how often the intervals of one run cover the truth, how often it has none, and how often it is called
+overloaded.
 
     python tests/perf/within_run.py --rates 0.5,1,2,3,3.5,4,4.5 --runs 200
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.data.codec import encode
 from harness.data.warmup_cut import kept
 from harness.experiments import pool, trial
 from harness.metrics import measure, slo
@@ -22,12 +23,12 @@ from harness.stats.within_run import within
 from harness.validity import overload, warmup
 
 SLO = "ttft=0.25,tpot=0.1"
-MEASURED = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")
+QUANTITIES = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run measured, in the order of `MEASURED`, its intervals or None, and its marks."""
+    """What a run measured, in the order of `QUANTITIES`, its intervals or None, and its marks."""
 
     values: tuple[float, ...]
     intervals: tuple[tuple[float, float] | None, ...]
@@ -45,21 +46,21 @@ def spec_of(rate_rps: float, seed: int, requests: int, arrivals: str) -> RunSpec
 
 
 def look(spec: RunSpec) -> Seen:
-    """Simulate a run and ask it for its intervals."""
+    """Simulate a run and compute its intervals."""
     table = trial.simulate(spec).table
     cut = warmup.find(table, "mser5")
     measured = kept(table, cut)
     grown = overload.overload(table, after_s=cut.at_s) is not None
-    result = within(measured, slo.parse(SLO), overloaded=grown)
-    ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], kept) for name in ("ttft", "tpot"))
+    info = encode(within(measured, slo.parse(SLO), overloaded=grown))
+    ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], measured) for name in ("ttft", "tpot"))
     values = [slo.score(measured, slo.parse(SLO)).attainment]
     for of in (ttft_s, tpot_s):
         values += [float(np.nanmean(of)), float(np.nanquantile(of, 0.99))]
-    share = result["attainment"]
+    share = info["attainment"]
     found = [None if share is None else (share["low"], share["high"])]
     for name in ("ttft", "tpot"):
-        found += [result["metrics"].get(name, {}).get(word) for word in ("mean", "p99")]
-    return Seen(tuple(values), tuple(found), result["why_not"] is None, result["alike"] or 0.0, grown)
+        found += [info["metrics"].get(name, {}).get(word) for word in ("mean", "p99")]
+    return Seen(tuple(values), tuple(found), info["why_not"] is None, info["alike"] or 0.0, grown)
 
 
 def covered(seen: Iterable[Seen], truth: tuple[float, ...]) -> list[str]:
@@ -82,7 +83,7 @@ def main() -> None:
     parser.add_argument("--arrivals", default="poisson")
     given = parser.parse_args()
     workers = pool.of()
-    heads = ("rate", "lag-1 of TTFT", "overloaded", "with intervals", *MEASURED)
+    heads = ("rate", "lag-1 of TTFT", "overloaded", "with intervals", *QUANTITIES)
     print("  ".join(heads))
     for rate_rps in map(float, given.rates.split(",")):
         long = [spec_of(rate_rps, 10_000 + i, 10 * given.requests, given.arrivals) for i in range(given.long)]

@@ -152,7 +152,7 @@ def validate(data: Path) -> Validation:
             f"Left out: {left_out}.",
             f"Calibrated on every {EVERY}rd row of each GPU, model and engine; scored on all others.",
             "Simulated: policy sarathi, latency mixed, clients in a closed loop that start together.",
-            *(group.message for group in groups),
+            *(group.note for group in groups),
         ),
         tuple(pairs),
         (
@@ -195,7 +195,7 @@ class _Measured:
 @dataclass(frozen=True, slots=True)
 class _Group:
     pairs: tuple[Pair, ...]
-    message: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +211,9 @@ def _groups(rows: pd.DataFrame) -> Iterator[_Task]:
         system, model, engine = (str(name) for name in named)
         order = ["isl", "osl", "tp_size", "batch_size"]
         columns = [*order, *_TIMES, "precision", "gemm_quant_mode"]
-        result = list(group.sort_values(order)[columns].itertuples(index=False))
-        shapes = [_shape(model, system, f"{precision} {gemm}".lower()) for *_, precision, gemm in result]
-        measured = tuple(replace(_Measured(*row[:-2]), shape=shape) for row, shape in zip(result, shapes, strict=True))
+        table = list(group.sort_values(order)[columns].itertuples(index=False))
+        shapes = [_shape(model, system, f"{precision} {gemm}".lower()) for *_, precision, gemm in table]
+        measured = tuple(replace(_Measured(*row[:-2]), shape=shape) for row, shape in zip(table, shapes, strict=True))
         if len(measured) >= 2 * EVERY:
             yield _Task(f"{model} on {system}, {engine}", measured, shapes[0])
 
@@ -244,10 +244,10 @@ def _scored(task: _Task) -> _Group:
         setting = f"{name}, {row.prompt}/{row.output} tp{row.tp:g} x{row.clients:g}"
         pairs.append(Pair(setting, "ttft_s", row.ttft_ms / 1e3, ttft_s, calibrated))
         pairs.append(Pair(setting, "tpot_s", row.tpot_ms / 1e3, tpot_s, calibrated))
-    return _Group(tuple(pairs), f"{name}: {len(rows)} rows, {sum(seen)} of them calibrated on; {_described(knobs)}.")
+    return _Group(tuple(pairs), f"{name}: {len(rows)} rows, {sum(seen)} of them calibrated on; {_format(knobs)}.")
 
 
-def _described(knobs: Knobs) -> str:
+def _format(knobs: Knobs) -> str:
     changed = [f"{f.name} {getattr(knobs, f.name)}" for f in fields(knobs) if getattr(knobs, f.name) != f.default]
     return "found " + ", ".join(changed) if changed else "all knobs as they stand"
 

@@ -31,8 +31,8 @@ START: Mapping[str, float] = {
 """Where the search for the constants begins: round numbers."""
 UPPER: Mapping[str, float] = {"memory_share": 1.0, "flops_share": 1.0}
 ITL_WEIGHT = 4.0
-"""Of an error of ITL beside one of TTFT, in the fit: it is the mean of a hundred times as many intervals, and must
-be within 3 % where TTFT must be within 12 %."""
+"""Weight of an error of ITL beside one of TTFT in the fit: it is the mean of a hundred times as many intervals, and its
+target is 3 % where that of TTFT is 12 %."""
 _RUN = re.compile(
     r"(?P<model>[a-z]+)_(?P<trace>[a-z]+)_(?P<rate>\d+)_validation_(?:(?P<dp>\d+)DP)?(?P<tp>\d+)TP(?:_(?P<shard>\d+))?"
 )
@@ -83,7 +83,7 @@ def convert(data: Path, folder: Path) -> list[Path]:
         title="Llama-3.1-70B under vLLM on H100 SXM, mean TTFT and ITL of each run",
         setting=(
             f"Calibrated on {', '.join(run.setting for run in seen)}: {RULE}.",
-            f"fit6 with {_described(constants)}.",
+            f"fit6 with {_format(constants)}.",
             "Policy vllm-v0 (whole prompts, no chunks), lengths as served; ITL is what vLLM calls TPOT.",
         ),
         backends=backends,
@@ -106,13 +106,13 @@ def _runs(folder: Path) -> Iterator[Run]:
     with form.needed(folder / "apex_h100_measured_means.csv").open(encoding="utf-8", newline="") as file:
         rows = sorted((row for row in csv.DictReader(file) if row["engine"] == "vllm"), key=lambda row: row["run"])
     for row in rows:
-        name, which = _RUN.fullmatch(row["run"]), names == row["run"]
-        if name is None or name["model"] not in MODELS or not row["mean_ttft_s"] or not which.any():
+        match, which = _RUN.fullmatch(row["run"]), names == row["run"]
+        if match is None or match["model"] not in MODELS or not row["mean_ttft_s"] or not which.any():
             continue
         traffic = Traffic(arrival[which], prompt[which].astype(np.int64), output[which].astype(np.int64))
         yield Run(
-            row["run"], MODELS[name["model"]], name["trace"], name["rate"], int(name["tp"]),
-            None if name["shard"] is None else int(name["shard"]),
+            row["run"], MODELS[match["model"]], match["trace"], match["rate"], int(match["tp"]),
+            None if match["shard"] is None else int(match["shard"]),
             float(row["mean_ttft_s"]), float(row["mean_tpot_s"]), traffic,
         )  # fmt: skip
 
@@ -160,5 +160,5 @@ def simulate(run: Run, constants: Mapping[str, float]) -> Times:
     return form.times(run.traffic, options(run, {**constants, "front_end_s": 0.0}))
 
 
-def _described(constants: Mapping[str, float]) -> str:
+def _format(constants: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={value:.3g}" for name, value in constants.items())

@@ -3,7 +3,7 @@
 Source: LLMServe/DistServe, branch feat-add-simulator @0da64e6, `simdistserve/benchmarks/alignment/data-ground-truth`.
 Of each configuration every other rate is calibrated on (`requests_fit`), and the runs at the other
 rates are simulated and scored: once from the lowest rate on, once from the next. A target is that of the worse half,
-because which rates were measured first is no choice of a good one. DistServe's own simulator is run beside it, on
+because the choice of the half must not matter. DistServe's own simulator is run beside it, on
 the same requests.
 """
 
@@ -38,7 +38,7 @@ BLOCK_TOKENS = 16
 UTILISATION = 0.95
 """Share of the GPU's memory in these runs (evaluation/2-benchmark-serving/2-start-api-server.py)."""
 UNRECORDED = (2, 1, 1, 1)
-"""Prefill TP and PP, decode TP and PP where the file does not tell them: the default of the repository."""
+"""Prefill TP and PP, decode TP and PP where the file does not have them: the default of the repository."""
 _FOUR_GPUS = 400
 _COUNT = re.compile(r"-(\d+)-[\d.]+$")
 
@@ -66,7 +66,7 @@ def validate(data: Path) -> Validation:
     """Calibrate each configuration on either half of its rates, and simulate its runs at the other rates."""
     curves = measured(data)
     with tempfile.TemporaryDirectory() as folder:
-        files, notes = halves_of(curves, Path(folder))
+        files, all_notes = halves_of(curves, Path(folder))
         halves = [measured_runs.validate(path).pairs for path in files]
         peer = [pair for path in peer_of(curves, Path(folder)) for pair in measured_runs.validate(path).pairs]
     lowest = {name: _lowest(runs) for name, runs in curves.items()}
@@ -74,7 +74,7 @@ def validate(data: Path) -> Validation:
     return Validation(
         name="distserve-a100",
         title="OPT-13B, ShareGPT, A100-80G: vLLM and DistServe, attainment and latencies at each rate",
-        setting=(RULE, *beside, *notes),
+        setting=(RULE, *beside, *all_notes),
         pairs=tuple(pair for half in halves for pair in half),
         targets=tuple(targets),
     )
@@ -96,15 +96,15 @@ def measured(data: Path) -> dict[str, list[Run]]:
 
 def halves_of(curves: Mapping[str, Sequence[Run]], folder: Path) -> tuple[list[Path], list[str]]:
     """The files of both halves, and how each is calibrated, in sentences."""
-    files, notes = [], []
+    files, all_notes = [], []
     for first in (0, 1):
         seen = {name: calibration(runs, first) for name, runs in curves.items()}
         flat = [name for name, runs in seen.items() if runs[0].shape is not None and not any(map(_is_level, runs))]
-        lines = [f"{name} is left out of half {first + 1}: every run to calibrate on is saturated." for name in flat]
+        notes = [f"{name} is left out of half {first + 1}: every run to calibrate on is saturated." for name in flat]
         latencies = folder.resolve() / f"half-{first + 1}"
         latencies.mkdir(exist_ok=True)
         systems = fitted({name: runs for name, runs in seen.items() if name not in flat}, latencies)
-        lines += [
+        notes += [
             f"{name}, half {first + 1}: calibrated on {', '.join(run.name for run in seen[name])}. {words}"
             for name, (_, words) in systems.items()
         ]
@@ -115,9 +115,9 @@ def halves_of(curves: Mapping[str, Sequence[Run]], folder: Path) -> tuple[list[P
         targets: list[form.Options] = [{"metric": _attainment(one), "how": RMSE, "limit": 7.0} for one in BOUNDS]
         if queued:
             targets.append({"metric": "ttft_p90_s", "how": FACTOR, "limit": 2.0, "runs": queued})
-        files.append(written(folder, f"half-{first + 1}", rest, backends, (RULE, *lines), targets))
-        notes += lines
-    return files, notes
+        files.append(written(folder, f"half-{first + 1}", rest, backends, (RULE, *notes), targets))
+        all_notes += notes
+    return files, all_notes
 
 
 def peer_of(curves: Mapping[str, Sequence[Run]], folder: Path) -> list[Path]:
@@ -249,13 +249,13 @@ def _runs(path: Path) -> Iterator[Run]:
 
 
 def _shape(rows: object, name: str, system: str) -> tuple[int, int, int, int] | None:
-    """The configuration that the file tells, or that the number of requests fits."""
+    """The configuration in the file, or the one that the number of requests fits."""
     if system == "vllm":
         return None
     columns = ("prefill_tp", "prefill_pp", "decode_tp", "decode_pp")
-    notes = [int(rows[c][0].as_py()) for c in columns]  # type: ignore[index]  # a table of pyarrow
-    if min(notes) > 0:
-        return notes[0], notes[1], notes[2], notes[3]
+    sizes = [int(rows[c][0].as_py()) for c in columns]  # type: ignore[index]  # a table of pyarrow
+    if min(sizes) > 0:
+        return sizes[0], sizes[1], sizes[2], sizes[3]
     count = _COUNT.search(name)
     four = count is not None and int(count[1]) % _FOUR_GPUS == 0 and int(count[1]) % 300 != 0
     return (2, 1, 1, 2) if four else UNRECORDED
@@ -285,12 +285,12 @@ def _colocated(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], st
     lowest = min(runs, key=lambda run: run.rate_rps)
     full = [run for run in runs if np.quantile(run.seen.ttft_s, 0.9) > SATURATED * np.median(lowest.seen.ttft_s)]
     options: dict[str, object] = {"policy": "vllm-v0", "latency": mixed_file(folder / "mixed.toml", terms)}
-    lines = f"Steps of {terms.text()}"
+    note = f"Steps of {terms.format()}"
     if full:
         blocks = _blocks(max(full, key=lambda run: run.rate_rps).seen, options)
         options["kv_blocks"] = blocks
-        lines += f"; KV for {BLOCK_TOKENS * blocks:,} tokens, with which as much is held as where a queue had formed"
-    return options, f"{lines}; policy vllm-v0."
+        note += f"; KV for {BLOCK_TOKENS * blocks:,} tokens, with which as much is held as where a queue had formed"
+    return options, f"{note}; policy vllm-v0."
 
 
 def _apart(curves: Mapping[str, Sequence[Run]], folder: Path) -> dict[str, tuple[dict[str, object], str]]:
@@ -324,8 +324,8 @@ def _sides(
         "decode": f"1:tp={decode_tp},pp={decode_pp},latency={decode}",
         "link": f"nvlink:latency={wait_s!r}",
     }
-    lines = f"Prefill {prompts.text()}; decode {decodes.text()}; hand-off {1000 * wait_s:.1f} ms beside NVLink"
-    return options, f"{lines}; policies distserve-prefill and distserve-decode."
+    note = f"Prefill {prompts.format()}; decode {decodes.format()}; hand-off {1000 * wait_s:.1f} ms beside NVLink"
+    return options, f"{note}; policies distserve-prefill and distserve-decode."
 
 
 def _blocks(seen: Seen, options: Mapping[str, object]) -> int:

@@ -15,9 +15,9 @@ from scipy.optimize import nnls
 from harness.experiments.validate.simulated import Floats, Traffic
 
 FEWEST = 5
-"""Tokens of an answer whose span gives a row: of shorter ones the waiting for the first step decides."""
+"""Tokens of an answer whose span is used in the fit: in shorter ones the wait for the first step dominates."""
 MOMENTS = 60
-"""Points of time at which the others are looked at, per answer."""
+"""Points of time per answer at which the other requests are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +55,7 @@ class Terms:
     once_s: float = 0.0
     error: float = 0.0
 
-    def text(self) -> str:
+    def format(self) -> str:
         """The constants that are not 0, with their units."""
         parts = (
             (1e3 * self.base_s, "ms"), (1e6 * self.token_s, "us a prompt token"),
@@ -70,8 +70,8 @@ def _states(seen: Seen, row: int) -> tuple[float, float, float, int]:
     first, last, traffic = seen.first_s, seen.last_s, seen.traffic
     at = np.linspace(first[row], last[row], MOMENTS)[:, None]  # (moments, 1)
     there = (first <= at) & (last > at)  # (moments, requests)
-    made_tokens = np.clip((at - first) / np.maximum(np.nan_to_num(seen.tpot_s), 1e-9), 0, traffic.output_tokens)
-    cached = float((there * (traffic.prompt_tokens + made_tokens)).sum(axis=1).mean())
+    made = np.clip((at - first) / np.maximum(np.nan_to_num(seen.tpot_s), 1e-9), 0, traffic.output_tokens)
+    cached = float((there * (traffic.prompt_tokens + made)).sum(axis=1).mean())
     between = (first > first[row]) & (first < last[row])
     return float(there.sum(axis=1).mean()), cached, float(traffic.prompt_tokens[between].sum()), int(between.sum())
 
@@ -145,8 +145,8 @@ def held_tokens(seen: Seen) -> float:
     first, last, traffic = seen.first_s, seen.last_s, seen.traffic
     held = []
     for at in np.linspace(0.0, float(traffic.arrival_s[-1]), 500):
-        made_tokens = np.clip((at - first) / np.maximum(np.nan_to_num(seen.tpot_s), 1e-9), 0, traffic.output_tokens)
-        held.append(float((((first <= at) & (last > at)) * (traffic.prompt_tokens + made_tokens)).sum()))
+        made = np.clip((at - first) / np.maximum(np.nan_to_num(seen.tpot_s), 1e-9), 0, traffic.output_tokens)
+        held.append(float((((first <= at) & (last > at)) * (traffic.prompt_tokens + made)).sum()))
     return float(np.quantile(held, 0.9))
 
 

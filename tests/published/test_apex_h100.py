@@ -19,13 +19,13 @@ NAMES = ("a_05_validation_8TP", "a_05_validation_2TP", "a_025_validation_8TP", "
 
 def made(name: str) -> apex_h100.Run:
     """A run whose means are those of `fit6` with the true constants; prompts of trace b are long."""
-    result = apex_h100._RUN.fullmatch(name)
+    match = apex_h100._RUN.fullmatch(name)
     rng = np.random.default_rng(len(name))
-    prompts = rng.integers(2000, 4000, 12) if result["trace"] == "b" else rng.integers(20, 400, 12)
-    rate = 4 * apex_h100._rate(result["rate"])
+    prompts = rng.integers(2000, 4000, 12) if match["trace"] == "b" else rng.integers(20, 400, 12)
+    rate = 4 * apex_h100._rate(match["rate"])
     traffic = Traffic(np.cumsum(rng.exponential(1 / rate, 12)), prompts, rng.integers(10, 80, 12))
-    shard = None if result["shard"] is None else int(result["shard"])
-    run = apex_h100.Run(name, "llama3-70b", result["trace"], result["rate"], int(result["tp"]), shard, 1, 1, traffic)
+    shard = None if match["shard"] is None else int(match["shard"])
+    run = apex_h100.Run(name, "llama3-70b", match["trace"], match["rate"], int(match["tp"]), shard, 1, 1, traffic)
     times = apex_h100.simulate(run, TRUE)
     ttft_s = float(times.ttft_s.mean()) + TRUE["front_end_s"]
     return apex_h100.Run(name, "llama3-70b", run.trace, run.rate, run.tp, shard, ttft_s, times.itl_s, traffic)

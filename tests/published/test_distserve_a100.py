@@ -43,7 +43,7 @@ def test_steps_follow_from_what_answers_lived_through(tmp_path: Path) -> None:
     assert 0.03 > found.error
 
 
-def test_prompts_that_were_alone_give_the_prefill(tmp_path: Path) -> None:
+def test_prompts_on_an_idle_system_give_the_prefill(tmp_path: Path) -> None:
     """The waiting of one prompt behind another would be taken for its own work."""
     latency = requests_fit.mixed_file(tmp_path / "p.toml", requests_fit.Terms(0.03, token_s=1e-4, squared_s=5e-9))
     found = requests_fit.idle_prefill([seen(4.0, {"prefill": f"1:latency={latency}"})])
@@ -61,7 +61,7 @@ def test_memory_is_found_that_holds_as_much(tmp_path: Path) -> None:
 
 
 def table(rows: list[tuple[str, str, float, requests_fit.Seen]]) -> pa.Table:
-    """A file of measurements: name, system, rate and times of each run; no shape is stated."""
+    """A file of measurements: name, system, rate and times of each run; no shape is given."""
     parts = []
     for name, system, rate_rps, one in rows:
         count = len(one.ttft_s)
@@ -99,13 +99,13 @@ def test_a_target_is_that_of_the_worse_half() -> None:
     halves = [[Pair(f"run-{error}", one, 50.0, 50.0 + error, curve="vllm") for one in (name, other)]
               for error in (2.0, 9.0)]  # fmt: skip
     peer = [Pair("run-9.0", one, 50.0, 53.0, curve="vllm") for one in (name, other)]
-    found, result = distserve_a100._targets(halves, peer, {"vllm": 0.1})
+    found, notes = distserve_a100._targets(halves, peer, {"vllm": 0.1})
 
     assert [(9.0, 1), (9.0, 1)] == [(target.obtained, target.pairs) for target in found]
     assert [False, False] == [target.holds for target in found]
     assert "on the same runs: 3.00 points; 11.05 over other runs" in found[0].published
     assert (
-        "2.00 and 9.00 points in the two halves; DistServe's own simulator on the same runs not simulated" in result[0]
+        "2.00 and 9.00 points in the two halves; DistServe's own simulator on the same runs not simulated" in notes[0]
     )
 
 

@@ -52,7 +52,7 @@ def test_nothing_is_looked_for_inside_a_run_or_a_hidden_folder(tmp_path, write):
 
 
 def test_a_run_json_away_from_its_folder_is_not_taken_for_a_file_of_vllm(tmp_path):
-    """A run.json of bench has vLLM's keys too, and would be reported as a run of vLLM without requests."""
+    """Our own run.json has vLLM's keys too, and would be reported as a run of vLLM without requests."""
     keys = {"request_throughput": 1.0, "mean_ttft_ms": 2.0, "backend": {"name": "sim"}, "schema": 2}
     (tmp_path / "copy.json").write_text(json.dumps(keys))
     with pytest.raises(UsageError, match="no results that bench knows"):

@@ -26,7 +26,7 @@ ROUND_TRIPS = {
 
 
 @pytest.fixture
-def foreign():
+def imported():
     """The only run of a file."""
 
     def one(name):
@@ -50,9 +50,9 @@ def changed(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "words"), ROUND_TRIPS.items())
-def test_the_rows_give_the_aggregates_that_the_tool_wrote(foreign, name, words):
-    """A number would change on its way from another tool."""
-    run = foreign(name)
+def test_the_rows_give_the_aggregates_that_the_tool_wrote(imported, name, words):
+    """A number would change when it is imported from another tool."""
+    run = imported(name)
     quantiles = ["p50"] if name == "guidellm.json" else ["p50", "p90", "p99"]  # guidellm does not interpolate
     for word in words:
         theirs = run.info.aggregates[word]
@@ -64,9 +64,9 @@ def test_the_rows_give_the_aggregates_that_the_tool_wrote(foreign, name, words):
 
 
 @pytest.mark.parametrize("name", ROUND_TRIPS)
-def test_every_request_is_there_the_failed_ones_too(foreign, name):
+def test_every_request_is_there_the_failed_ones_too(imported, name):
     """A tool's failures would be lost on the way, and goodput would rise."""
-    run = foreign(name)
+    run = imported(name)
     aggregates, counts = run.info.aggregates, run.info.summary.status
     tokens = 176 if name == "inference-perf" else aggregates["output_tokens"]  # its own tokenizer counts twice as many
 
@@ -77,9 +77,9 @@ def test_every_request_is_there_the_failed_ones_too(foreign, name):
     assert run.info.verdict.valid, run.info.verdict.text
 
 
-def test_goodput_of_vllm_is_found_again(foreign):
-    """The SLO that a user knows from vLLM would score differently here, for no visible reason."""
-    run = foreign("vllm-detailed.json")
+def test_goodput_of_vllm_is_found_again(imported):
+    """The SLO that a user knows from vLLM would score differently here."""
+    run = imported("vllm-detailed.json")
     scored = slo.score(run.requests, slo.parse("ttft=40ms,tpot=6ms"))
     good = run.info.aggregates["goodput_rps"] * run.info.aggregates["duration_s"]
 
@@ -87,9 +87,9 @@ def test_goodput_of_vllm_is_found_again(foreign):
 
 
 @pytest.mark.parametrize("name", ["sglang-detailed.jsonl", "aiperf"])
-def test_the_slo_that_the_tool_was_given_is_judged_at_once(foreign, name):
+def test_the_slo_that_the_tool_was_given_is_judged_at_once(imported, name):
     """The bounds would have to be typed a second time, perhaps in another unit."""
-    run = foreign(name)
+    run = imported(name)
 
     assert "ttft=0.04,tpot=0.006" == run.info.summary.slo
     assert run.info.aggregates["attainment"] == run.info.summary.attainment
@@ -105,9 +105,9 @@ def test_the_slo_that_the_tool_was_given_is_judged_at_once(foreign, name):
         ("inference-perf", {"scheduled_s", "lateness"}),
     ],
 )
-def test_what_a_file_cannot_tell_is_stated_and_has_no_value(foreign, name, expected):
+def test_what_a_file_lacks_is_a_warning_and_has_no_value(imported, name, expected):
     """A made-up lateness of 0 ms would pass for a measured one."""
-    run = foreign(name)
+    run = imported(name)
     measured = run.info.summary.metrics
     warned = [w.code for w in run.info.warnings]
 
@@ -117,7 +117,7 @@ def test_what_a_file_cannot_tell_is_stated_and_has_no_value(foreign, name, expec
 
 
 def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_path):
-    """A closed loop has such times in its file too; TTFT would count from a time that was never set."""
+    """A closed loop has such times in its file too; TTFT would count from a time that was never scheduled."""
 
     def streams(value):
         value["benchmarks"][0]["config"]["strategy"] = {"type_": "concurrent", "streams": 4}
@@ -136,22 +136,22 @@ def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_p
         assert run.info.workload.rate_rps is None
 
 
-def test_a_bound_on_what_is_not_there_is_refused(foreign):
+def test_a_bound_on_what_is_not_there_is_refused(imported):
     """Every request of guidellm would keep any bound on ITL."""
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
-        slo.score(foreign("guidellm.json").requests, slo.parse("itl=0.001"))
+        slo.score(imported("guidellm.json").requests, slo.parse("itl=0.001"))
 
 
-def test_without_a_time_axis_there_are_no_rates(foreign):
+def test_without_a_time_axis_there_are_no_rates(imported):
     """SGLang's file would give a goodput per second of nothing."""
-    summary = foreign("sglang-detailed.jsonl").info.summary
+    summary = imported("sglang-detailed.jsonl").info.summary
 
     assert (None, None, None) == (summary.throughput_rps, summary.goodput_rps, summary.window_s)
 
 
-def test_aggregates_are_shown_and_never_scored(foreign):
+def test_aggregates_are_shown_and_never_scored(imported):
     """A file without requests would give an attainment of nothing."""
-    run = foreign("vllm-aggregate.json")
+    run = imported("vllm-aggregate.json")
     info = run.info
 
     assert 0 == run.requests.num_rows
@@ -162,9 +162,9 @@ def test_aggregates_are_shown_and_never_scored(foreign):
     assert not info.verdict.valid
 
 
-def test_a_tokenizer_of_the_client_that_counts_differently_is_reported(foreign):
+def test_a_tokenizer_of_the_client_that_counts_differently_is_noted(imported):
     """TPOT would be halved by a wrong tokenizer, and the SLO kept by it."""
-    notes = foreign("inference-perf").info.source.notes
+    notes = imported("inference-perf").info.source.notes
 
     assert "counted 176 output tokens where the server counted 88" in notes[0]
 
@@ -179,7 +179,7 @@ def test_the_tokenizer_of_aiperf_is_held_against_the_server_too(tmp_path):
     assert any("aiperf counted 160 output tokens where the server counted 80" in n for n in run.info.source.notes)
 
 
-def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, foreign):
+def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, imported):
     """Two runs of the same prompts would not be compared, because two requests left in another order."""
 
     def turned(value):
@@ -190,7 +190,7 @@ def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, for
 
     (other,) = imports.open(changed("vllm-detailed.json", turned))
     (another,) = imports.open(changed("vllm-detailed.json", longer))
-    own = foreign("vllm-detailed.json").info.schedule.sha256
+    own = imported("vllm-detailed.json").info.schedule.sha256
 
     assert own == other.info.schedule.sha256
     assert own != another.info.schedule.sha256
@@ -210,7 +210,7 @@ def test_files_that_belong_together_are_one_run(tmp_path):
     assert by_itself.info.source.version is None
 
 
-def test_runs_appended_to_one_file_are_several(tmp_path, foreign):
+def test_runs_appended_to_one_file_are_several(tmp_path, imported):
     """`vllm bench serve --append-result` would be no JSON, or the last run would win."""
     text = (FILES / "vllm-detailed.json").read_text()
     (tmp_path / "all.json").write_text(text.strip() + "\n" + text)
@@ -220,8 +220,8 @@ def test_runs_appended_to_one_file_are_several(tmp_path, foreign):
     assert runs[0].info.schedule.sha256 == runs[1].info.schedule.sha256
 
 
-def test_tokens_that_share_an_event_are_reported_as_missing(changed):
-    """With speculation vLLM writes fewer gaps than tokens; which event held how many is not in the file."""
+def test_tokens_that_share_an_event_are_listed_as_missing(changed):
+    """With speculation vLLM writes fewer gaps than tokens; how many each event holds is not in the file."""
 
     def shared(value):
         value["output_lens"] = [2 * n for n in value["output_lens"]]

@@ -15,12 +15,12 @@ READERS = registry.names("results")
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_says_whose_files_it_reads_and_from_which_source(name):
-    """`bench list results` would show a name without an explanation."""
+    """`bench list results` would show a name without a source."""
     reader = registry.find("results", name)
-    result = inspect.getdoc(inspect.getmodule(reader)) or ""
+    about = inspect.getdoc(inspect.getmodule(reader)) or ""
 
-    assert result.startswith("Results of ")
-    assert "Source: " in result
+    assert about.startswith("Results of ")
+    assert "Source: " in about
     assert registry.make("results", name) == reader()
 
 
@@ -33,7 +33,7 @@ def test_a_file_is_known_by_exactly_one_reader(path):
 
 
 def test_every_reader_is_tried_on_a_file_that_its_tool_wrote():
-    """A format would be read from memory."""
+    """A format would be read from memory, not from its documentation."""
     known = {name for name in READERS for path in WRITTEN
              if registry.make("results", name).recognizes(documents(path))}  # fmt: skip
 

@@ -45,19 +45,19 @@ def test_runs_of_one_file_get_a_page_each(file):
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
-def test_what_is_shown_is_true_of_a_run_that_others_made(file, form):
-    """A reader would be advised to repeat with `bench run` what bench has not run."""
+def test_the_report_of_an_imported_run_is_true(file, form):
+    """The report would advise to repeat with `bench run` what bench has not run."""
     (run,) = imports.open(file("sglang-detailed.jsonl"))
-    message = render(form, run)
+    shown = render(form, run)
 
-    assert "bench run --config" not in message
-    assert "sglang-detailed.jsonl by sglang" in message
-    assert "bench slo" in message
-    assert "how faithfully it sent what was due is not in its file" in message
+    assert "bench run --config" not in shown
+    assert "sglang-detailed.jsonl by sglang" in shown
+    assert "bench slo" in shown
+    assert "how faithfully it sent what was due is not in its file" in shown
 
 
 def test_words_of_a_file_cannot_steer_the_terminal(file):
-    """An error text in a foreign file would clear the screen."""
+    """An error text in an imported file would clear the screen."""
     path = file("vllm-detailed.json")
     path.write_text(path.read_text().replace('"model_id": "m"', '"model_id": "m\\u001b[2J<script>alert(1)</script>"'))
     (run,) = imports.open(path)

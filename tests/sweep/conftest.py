@@ -24,7 +24,7 @@ def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sweep:
         captured = capsys.readouterr()
         assert found == code, captured.err
         file = tmp_path / out / "sweep.json"
-        return {**json.loads(file.read_text()), "printed": captured.out, "said": captured.err}
+        return {**json.loads(file.read_text()), "printed": captured.out, "message": captured.err}
 
     return run
 

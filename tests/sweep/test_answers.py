@@ -33,7 +33,7 @@ def test_folder_without_an_answer_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"), [("{", "cannot be read"), ('{"schema": 99, "kind": "sweep"}', "use a newer bench")]
 )
-def test_answer_that_cannot_be_read_is_reported(tmp_path: Path, text: str, message: str) -> None:
+def test_unreadable_answer_is_an_error(tmp_path: Path, text: str, message: str) -> None:
     """The user would learn that there is no run, instead of what is wrong."""
     (tmp_path / "sweep.json").write_text(text)
 

@@ -1,4 +1,4 @@
-"""A sweep that is killed, stopped or run again: nothing is lost, nothing is mixed."""
+"""A sweep that is killed, stopped or resumed: nothing is lost, nothing is mixed."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_killed_sweep_goes_on_to_the_same_bytes(bench: Bench, tmp_path: Path, wa
 
 
 def test_workers_end_with_a_killed_sweep(bench: Bench, tmp_path: Path, wait_for: WaitFor) -> None:
-    """Orphans would write into the folder in which the command resumes."""
+    """Orphans would still write into the folder of the resumed sweep."""
     endless = ("--rate", "1,2", "--requests", "300000", "--seeds", "1", "--workers", "2", "--out", "s")
     victim = bench("sweep", "--backend", "sim", *endless)
     wait_for(lambda: len(list((tmp_path / "s").glob("points/*/*/requests.arrows"))) == 2)
@@ -162,13 +162,13 @@ def test_other_versions_are_refused(sweep: Sweep, refused: Refused, tmp_path: Pa
     info = json.loads(file.read_text())
     write_json(file, info | {"versions": {**info["versions"], "numpy": "1.0"}})
 
-    result = refused("--latency", "abc:distserve", "--policy", "vllm-v0", *TWO, "--seeds", "1")
+    message = refused("--latency", "abc:distserve", "--policy", "vllm-v0", *TWO, "--seeds", "1")
 
-    assert "the version of numpy was '1.0' there" in result
+    assert "the version of numpy was '1.0' there" in message
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "cannot be read"), ("{}", "was not written by 'bench sweep'")])
-def test_broken_plan_is_reported(refused: Refused, tmp_path: Path, text: str, message: str) -> None:
+def test_broken_plan_is_an_error(refused: Refused, tmp_path: Path, text: str, message: str) -> None:
     """Runs would be added to an unknown sweep."""
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "sweep.json").write_text(text)
@@ -185,7 +185,7 @@ def test_file_is_no_folder(refused: Refused, tmp_path: Path) -> None:
 
 
 def test_foreign_folder_is_left_alone(refused: Refused, tmp_path: Path) -> None:
-    """Files of the user would be mixed with runs."""
+    """Other files of the user would be mixed with runs."""
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "thesis.tex").touch()
 

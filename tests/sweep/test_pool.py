@@ -45,7 +45,7 @@ def test_error_of_a_trial_comes_through_as_it_is() -> None:
         list(made.map(refused, [3]))
 
 
-def test_worker_that_is_killed_is_reported() -> None:
+def test_killed_worker_is_reported() -> None:
     """A worker that ran out of memory would leave the command waiting for ever."""
     with pytest.raises(Crashed, match="fewer --workers"), pool.Processes(2) as made:
         list(made.map(killed, [1]))
@@ -62,7 +62,7 @@ def test_server_of_the_workers_is_deaf_to_ctrl_c() -> None:
 
 
 def test_ctrl_c_does_not_tear_the_start_of_a_worker() -> None:
-    """A worker that is not reported would end in a traceback, long after the command."""
+    """A worker that cannot be started would end in a traceback, long after the command."""
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         started(done)

@@ -135,7 +135,7 @@ def test_rate_of_a_trace_compresses_it(sweep: Sweep, tmp_path: Path) -> None:
         assert pytest.approx(1 / point["values"]["rate"], rel=1e-6) == gap_s.mean()
 
 
-def test_slo_of_each_workload_is_reported(sweep: Sweep) -> None:
+def test_slo_of_each_workload_is_shown(sweep: Sweep) -> None:
     """100% of a lax objective would look better than 90% of a strict one."""
     printed = sweep("--rate", "1", "--requests", "60", "--seeds", "1", "--over", "workload=chatbot,summarization")[
         "printed"
@@ -174,7 +174,7 @@ def test_overloaded_point_keeps_attainment_and_loses_latencies(sweep: Sweep) -> 
     assert "1 of 1" in info["printed"]
 
 
-def test_few_seeds_give_no_interval(sweep: Sweep) -> None:
+def test_few_seeds_have_a_warning_and_no_interval(sweep: Sweep) -> None:
     """A mean of two seeds would pass for the truth."""
     info = sweep(*TWO, "--seeds", "2")
 
@@ -207,15 +207,15 @@ def test_rescored_percentile_fails_the_curve(sweep: Sweep) -> None:
 
 
 def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path: Path) -> None:
-    """One seed of which too many requests failed would leave the mean of the others, which is good."""
-    requested = ("--rate", "1", "--requests", "100", "--seeds", "2", "--slo", "p99:ttft=9", "--fail-under", "0.9")
-    sweep(*requested)
+    """One seed of which too many requests failed would leave the good mean of the others."""
+    arguments = ("--rate", "1", "--requests", "100", "--seeds", "2", "--slo", "p99:ttft=9", "--fail-under", "0.9")
+    sweep(*arguments)
     file = tmp_path / "sweep" / "points" / "rate=1" / "seed-1" / "run.json"
     info = json.loads(file.read_text())
     info["summary"]["bounds"][0] |= {"value_s": None, "passed": False}
     file.write_text(json.dumps(info))
 
-    again = sweep(*requested, code=1)
+    again = sweep(*arguments, code=1)
 
     assert again["points"][0]["bounds"][0]["value_s"] is None
     assert "too many failed > 9.00 s" in again["printed"]
@@ -334,9 +334,9 @@ def test_report_of_a_killed_sweep_tells_what_is_there(
     (tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json").unlink()
 
     assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "json"])
-    result = json.loads(capsys.readouterr().out)
-    assert [{"rate": 1}] == [point["values"] for point in result["points"]]
-    assert {"planned": 2, "done": 1} == result["runs"]
+    answer = json.loads(capsys.readouterr().out)
+    assert [{"rate": 1}] == [point["values"] for point in answer["points"]]
+    assert {"planned": 2, "done": 1} == answer["runs"]
 
 
 def test_options_from_a_file_are_swept(sweep: Sweep, tmp_path: Path) -> None:
@@ -363,10 +363,10 @@ def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeyp
 
     assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])
     assert "The server is gone." in info["printed"]
-    assert "The server is gone." in info["said"]
+    assert "The server is gone." in info["message"]
 
 
-def test_skewed_intervals_are_reported(sweep: Sweep) -> None:
+def test_skewed_intervals_have_a_warning(sweep: Sweep) -> None:
     """An interval of five seeds near 100% would be taken for one that holds in 95 of 100 sweeps."""
     lax = ("--rate", "1", "--requests", "60", "--slo", "ttft=0.3,tpot=0.1", "--warmup", "none")
     info = sweep(*lax, "--seeds", "5")
@@ -377,21 +377,21 @@ def test_skewed_intervals_are_reported(sweep: Sweep) -> None:
     assert any("hold less often than they say" in warning for warning in info["warnings"])
 
 
-def test_what_runs_warn_of_is_shown_once(sweep: Sweep) -> None:
-    """A warning of a run would be missed by a reader of the curve alone."""
+def test_warnings_of_runs_are_shown_once(sweep: Sweep) -> None:
+    """A reader of the curve alone would miss the warnings of its runs."""
     info = sweep("--rate", "1,2", "--requests", "40", "--seeds", "1")
-    result = [
+    shown = [
         warning for warning in info["warnings"] if warning.startswith("few-requests in 2 of 2 runs, first in points/")
     ]
 
-    assert 1 == len(result)
+    assert 1 == len(shown)
 
 
 def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A key would lie in a folder that is handed on."""
-    requested = ("--backend", "openai:url=http://127.0.0.1:9/v1", "--header", "Authorization=Bearer sk-secret")
+    arguments = ("--backend", "openai:url=http://127.0.0.1:9/v1", "--header", "Authorization=Bearer sk-secret")
 
-    assert 3 == main(["sweep", *requested, "--rate", "1", "--requests", "5", "--out", str(tmp_path / "s")])
+    assert 3 == main(["sweep", *arguments, "--rate", "1", "--requests", "5", "--out", str(tmp_path / "s")])
     assert "sk-secret" not in (tmp_path / "s" / "sweep.json").read_text() + capsys.readouterr().err
 
 
@@ -410,7 +410,7 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "slo-scale=0,1"), "a number above 0, got '0'"),
         (("--over", "slo-scale=1x"), "a number above 0, got '1x'"),
         (("--over", "slo=ttft=0.1|xtft=1"), "Did you mean 'ttft'?"),
-        (("--over", "slo=ttft=0.1|ttft@absent=1"), "no request to send is of class 'absent'"),
+        (("--over", "slo=ttft=0.1|ttft@unknown=1"), "no request to send is of class 'unknown'"),
         (("--rate", "1,2", "--workload", "long-tail", "--fail-under", "0.9"), "--fail-under needs an SLO"),
         (("--rate", "1,2", "--over", "rate=3,4"), "rate is swept over twice"),
         (("--rate", "1,0"), "--rate must be a number of requests per second above 0"),

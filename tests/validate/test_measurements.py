@@ -96,7 +96,7 @@ def test_a_backend_of_the_command_was_calibrated_on_nothing(tmp_path: Path) -> N
 
 
 def test_bounds_of_the_command_score_the_requests_again(tmp_path: Path) -> None:
-    """Attainment would be that of bounds that were not named; a request without times would count as met."""
+    """Attainment would be that of other bounds; a request without times would count as met."""
     path = files(tmp_path, 'requests = "requests.csv"\nbackend = "sim:latency=linear"\nslo = "ttft=9"\n')
     found = [measured_runs.validate(path, slo=slo) for slo in (None, "ttft=0.25,tpot=0.05")]
     shares = [[pair.measured for pair in one.pairs if pair.metric == "attainment_pct"] for one in found]
@@ -169,11 +169,11 @@ def test_what_is_wrong_with_a_file_is_one_sentence(
 ) -> None:
     """A mistyped column would end in a traceback, or in numbers of something else."""
     code = main(["validate", "--against", str(files(tmp_path, **changed))])
-    result = capsys.readouterr()
+    output = capsys.readouterr()
 
-    assert (2, "") == (code, result.out)
-    assert words in result.err
-    assert 1 == result.err.count("\n")
+    assert (2, "") == (code, output.out)
+    assert words in output.err
+    assert 1 == output.err.count("\n")
 
 
 def test_bounds_of_the_command_need_measured_requests(tmp_path: Path) -> None:

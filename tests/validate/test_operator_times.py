@@ -50,7 +50,7 @@ def test_a_leap_takes_as_long_as_its_steps(file: Path) -> None:
         ({"chunk": None}, "chunk"),
     ],
 )
-def test_a_damaged_file_is_reported(file: Path, change: dict[str, Any], message: str) -> None:
+def test_a_damaged_file_is_an_error(file: Path, change: dict[str, Any], message: str) -> None:
     """A table that does not fit is refused with its name, not with a traceback in the middle of a run."""
     file.write_text(json.dumps(TABLES | change))
 

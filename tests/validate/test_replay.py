@@ -41,7 +41,7 @@ def test_another_latency_misses_the_two_points(stored: Path, capsys: pytest.Capt
 
 
 def test_bounds_of_the_command_replace_those_of_the_run(stored: Path) -> None:
-    """Attainment would be reported under bounds that were not requested."""
+    """Attainment would be that of other bounds than the requested ones."""
     found = replay.validate([str(stored / "at-2")], "sim:latency=linear", "ttft=1h")
 
     assert {100.0} == {pair.measured for pair in found.pairs if pair.metric == "attainment_pct"}

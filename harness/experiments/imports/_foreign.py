@@ -43,7 +43,7 @@ def tools() -> list[str]:
 
 
 def of_file(path: Path) -> list[Run]:
-    """The runs of a file, and of those beside it that belong to it. Raises UsageError for an unknown format."""
+    """The runs of a file and of the files beside it that belong to it. Raises UsageError for an unknown format."""
     values = documents(path)
     reader = _reader(values)
     if reader is None:

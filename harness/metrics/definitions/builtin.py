@@ -120,7 +120,7 @@ ROWS: tuple[Metric, ...] = (
 
         (last - first) / (n - 1) for n output tokens; NaN for n < 2, which meets every bound.
 
-        NaN too where all tokens came in one event, so that the time between them is unknown.
+        NaN too where all tokens came in one event: the time between them is unknown.
         """,
     ),
     Metric(

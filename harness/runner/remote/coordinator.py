@@ -17,7 +17,7 @@ from harness.errors import BackendError
 from harness.ipc import frame, receive
 from harness.runner.remote import sender
 from harness.runner.transport import read
-from harness.runner.wall import Shows, Takes
+from harness.runner.wall import ProgressListener, RecordSink
 
 LEAD_S = 0.3
 """Between the start message to the senders and time 0."""
@@ -58,8 +58,8 @@ class Senders:
     count: int
     duration_s: float | None
     drain_s: float
-    taken: Takes
-    live: Shows
+    taken: RecordSink
+    live: ProgressListener
     begun: Callable[[float], None]
     facts: list[dict[str, Any]] = field(default_factory=list, init=False)
     """What each sender reported of itself at the end."""

@@ -21,7 +21,7 @@ from harness.errors import BenchError, Crashed
 from harness.ipc import Outbox, receive
 from harness.runner.remote.process import SenderWatch
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
-from harness.runner.transport import Unread
+from harness.runner.transport import DeferredTransport
 from harness.runner.virtual import quiet_process
 from harness.runner.wall import WallDriver
 
@@ -167,7 +167,7 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progre
     outgoing, progress = Outgoing(outbox), Progress()
     follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
     waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
-    line = Unread(job.backend, waited, outgoing.pass_on)
+    line = DeferredTransport(job.backend, waited, outgoing.pass_on)
     driver = WallDriver(line, ours.planned(), follow_ups, outgoing, progress, job.drain_s)
     driver.prepare()
     return driver, progress
