@@ -84,7 +84,7 @@ class Run:
 
     @property
     def measured(self) -> pa.Table:
-        """The requests that metrics are of: those after the warm-up that `run.json` tells of, in a new table."""
+        """The measured requests, those after the warm-up, in a new table."""
         return kept(self.requests, self.info.warmup)
 
 

@@ -266,7 +266,7 @@ class Intervals(Part, frozen=True, kw_only=True):
 
 
 class Within(Part, frozen=True, kw_only=True):
-    """Intervals within the run; `why_not` is the sentence that stands for them."""
+    """Intervals within the run; `why_not` says why there are none."""
 
     confidence: Share | None = None
     resamples: Count | None = None
@@ -371,7 +371,7 @@ class Fidelity(Part, frozen=True, kw_only=True):
     counted in whole ticks. `law` says what was declared: "clock", "operational", "none" or "unknown"; `ks` and `ks_p`
     compare the gaps with it, `gaps` holds both at some points. `expected_rps` is the declared rate over the time of
     this schedule, where it may be another than the long-run mean, `rate_curve` its course, and `rate_z` how many
-    standard errors the drawn rate is from it. `follow_ups` counts what waited for answers, `all` tells of everything
+    standard errors the drawn rate is from it. `follow_ups` counts what waited for answers, `all` describes everything
     that was sent, where there are any.
     """
 

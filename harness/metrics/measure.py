@@ -3,7 +3,7 @@
 What a table of requests cannot tell, because the file it was read from does not hold it.
 
 Columns and metrics by name, in the metadata of the table's schema, which slices and filters keep. A metric that is
-missing has no value: it is not made up from what stands in its columns for want of better.
+missing has no value: it is not computed from the placeholders in its columns.
 """
 
 from __future__ import annotations

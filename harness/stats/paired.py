@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict on the losses of `pairs`, and everything that stands behind it, in the unit of the losses.
+    """The verdict on the losses of `pairs` and the statistics behind it, in the unit of the losses.
 
     `low` and `high` are each a one-sided bound at 1 - `alpha`; infinite for a single pair. `p` is the chance of such a
     loss where there is none, `p_sign_flip` the same from the signs alone (exact, for 2 to 20 pairs). `mde` is the loss

@@ -1,7 +1,4 @@
-"""What the values of several seeds amount to: their mean, its interval, their range.
-
-The capacity as each seed tells it, for comparing two systems on the same traffic.
-"""
+"""Statistics over the seeds of a run: mean, interval and range, and the capacity by seed for paired comparisons."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +16,7 @@ def spread(values: Sequence[float | None], *, most: float | None = None) -> dict
 
     Values are not negative, and not above `most` where that is given. `low` and `high` are Student's t interval of the
     mean at 95%, taken on the scale of logarithms, or of log odds below `most`: None below 5 seeds, and where all seeds
-    have the same value, which tells nothing of how it varies. None stands for a seed without a value.
+    have the same value, which says nothing about its spread. A seed without a value is None.
     """
     known = [value for value in values if value is not None]
     if not known:

@@ -121,7 +121,7 @@ class Blocks:
 
 
 def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True) -> Within:
-    """Intervals of the requests that were measured; `why_not` is the sentence that stands for them.
+    """Intervals of the requests that were measured; `why_not` says why there are none.
 
     `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
     requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.

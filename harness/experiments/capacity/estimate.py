@@ -26,7 +26,7 @@ FEWEST_SEEDS = 5
 """Fewer give no interval: Student's t with so few is too wide to be useful."""
 
 NEAR, NEAR_LOGIT = math.log(1.25), 2.0
-"""Trials within this of the capacity, in log rate and by the curve in logit(attainment), have a say in the curve that
+"""Trials within this of the capacity, in log rate and by the curve in logit(attainment), are fitted by the curve that
 decides: further off it is not straight."""
 
 
@@ -43,7 +43,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A capacity in requests per second; `low` and `high` where seeds enough stand behind it.
+    """A capacity in requests per second; `low` and `high` where there are enough seeds.
 
     `knees` are the pseudo-values of ln(capacity) by seed: their mean is ln(capacity), and their standard deviation
     over the root of their number its standard error, but for `shared_error`, that of the traffic's long-run mean.
@@ -81,7 +81,7 @@ def estimate(
 
 
 def nearby(trials: Sequence[Trial], rate_rps: float, curves: Mapping[str, Curve]) -> list[Trial]:
-    """The trials that have a say in what happens at a rate, by how steep the curves are."""
+    """The trials near enough to a rate to be fitted there, by how steep the curves are."""
     slope = max((abs(curve.slope) for curve in curves.values()), default=0.0)
     within = min(NEAR, NEAR_LOGIT / slope) if slope else NEAR
     return [t for t in trials if abs(math.log(t.key.rate_rps / rate_rps)) < within]

@@ -24,7 +24,7 @@ APART, NEAREST, FARTHEST = 0.4, 1.05, 1.2
 """Two rates around a guess differ by this in logit(attainment), but by these factors at least and at most."""
 
 AGAIN = (1.2, 1.5, 2.0, 2.0, 2.0, 2.0)
-"""Factors by which the rates tried are left, one after the other, while whole trials lie on one side of the goal."""
+"""Successive factors beyond the rates tried, used while all whole trials lie on one side of the goal."""
 
 BEYOND, MOST_BEYOND = 0.01, 4
 """Whole trials are made this far beyond an interval that leaves the rates tried, so many times at most."""
@@ -33,10 +33,10 @@ OUT_OF_HAND = 0.25
 """An interval wider than this, half of it as a share of the capacity, does not justify trials beyond its ends."""
 
 LASTS = 8
-"""Times the length of a whole trial, of those that check an answer: a system may keep up for minutes and then not."""
+"""Length of the trials that check an answer, in whole trials: a system may keep up for minutes and then not."""
 
 CHECKS, CHECKS_OF_SIDES = 2, 4
-"""Seeds of such a check, and of the trials as long that look for another answer where it failed."""
+"""Seeds of such a check, and of the trials of that length that find another answer where it fails."""
 
 SAME = 0.01
 """Rates closer than this, in log rate, are as good as one another for a trial."""
@@ -45,7 +45,7 @@ SAME = 0.01
 def search(spec: SearchSpec, measure: AttainmentMeasure, known: Sequence[Trial] = ()) -> SearchSteps:
     """Yields the trials to run and receives their results; an empty list means that no more can be run.
 
-    `known` are whole trials of the same search for other goals: they have a say where they are near.
+    `known` are whole trials of the same search for other goals: they are used where they are near.
     """
     alone = (yield from unloaded_baseline(spec, measure)) if spec.virtual else None
     if isinstance(alone, SearchResult):
@@ -238,7 +238,7 @@ def _together(trials: Sequence[Trial], known: Sequence[Trial]) -> list[Trial]:
 
 
 def _of_first_seeds(spec: SearchSpec, planned: int, rate_rps: float, seeds: int = 2) -> list[Key]:
-    """Trials that tell on which side of the goal a rate lies: of seeds that are there, so that no new one is spent."""
+    """Trials that show on which side of the goal a rate lies; they reuse the first seeds and spend no new one."""
     return [Key(spec.first_seed + seed, plain(rate_rps), planned) for seed in range(seeds)]
 
 

@@ -94,7 +94,7 @@ class SearchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A rate that was sustained or not, with what stands behind it; `grew`: its queue did, all through the trials."""
+    """A rate that was sustained or not, with its trials and requests; `grew`: its queue did, all through the trials."""
 
     rate_rps: float
     seeds: int

@@ -58,7 +58,7 @@ TRIALS = pa.schema(
 """A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment."""
 
 LOOK = 50
-"""Records between two scorings of a probe: scoring one by one would cost more than simulating them."""
+"""Records between two scorings of a probe: scoring each by itself would take longer than simulating it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def simulated(task: Task) -> Trial:
 
 
 def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
-    """What a trial amounts to; `passed` is what its watch found before the end."""
+    """The result of a trial; `passed` is what its watch found before the end."""
     table = table.sort_by("request_id")
     cut = warmup.find(table, task.spec.warmup)
     measured = kept(table, cut)
@@ -139,7 +139,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
             "cut less, or send more (--requests)."
         )
-    # Note: a trial stands for longer runs, in which a growing queue goes on to grow; so it counts where all met, too
+    # Note: in longer runs a growing queue grows further, so it counts even where all requests met the SLO
     grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown

@@ -1,4 +1,4 @@
-"""What another tool's file tells of one run, and how that becomes a `Run` like ours.
+"""One run of another tool, and its conversion to a `Run`.
 
 Fields of foreign JSON as the types they should have; what is no number is None, never a guess.
 
@@ -213,7 +213,7 @@ def stamps(first_s: float, gaps_s: object) -> npt.NDArray[np.float64]:
 
 
 def columns_of(value: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Rows of lists that stand side by side, the needed before the optional ones; None stands for a missing list.
+    """Rows of parallel lists, the needed before the optional ones; a missing list gives None.
 
     Raises ValueError for lists of unequal lengths.
     """
@@ -335,7 +335,7 @@ def _of_source(run: Run) -> Iterator[RunWarning]:
 
 
 def _aggregated(aggregates: dict[str, Any], summary: Summary) -> dict[str, Any]:
-    """The parts of a summary that the tool's own numbers can stand for."""
+    """The parts of a summary that the tool's own numbers can fill."""
     completed, failed = aggregates.get("completed") or 0, aggregates.get("failed") or 0
     all_of = completed + failed
     return {

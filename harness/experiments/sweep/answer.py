@@ -1,4 +1,4 @@
-"""What the runs of a sweep amount to: a curve with its spread over seeds, its crossings, what a reader must know.
+"""The answer of a sweep: a curve with its spread over seeds, its crossings and warnings.
 
 Whether a curve keeps what `--fail-under` asks for at every point, and the exit code that follows.
 """

@@ -1,4 +1,4 @@
-"""sweep.json as a type: the plan of a sweep and, point by point, what its runs amount to."""
+"""sweep.json as a type: the plan of a sweep and, point by point, the results of its runs."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, Self
