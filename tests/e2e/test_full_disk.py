@@ -59,7 +59,7 @@ def test_answers_in_memory_are_written_elsewhere(
     fills(90_000, tmp_path / "out")
     code = main([*RUN, "--out", str(tmp_path / "out")])
     stderr = complaint(capsys)
-    found = re.search(r"all (\d+) records are in '(.*?)' now, (\d+) of them nowhere else", stderr)
+    found = re.search(r"all (\d+) records are in '(.*?)' now, (\d+) of them only there", stderr)
 
     assert 3 == code
     assert found is not None, stderr
