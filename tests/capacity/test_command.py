@@ -128,7 +128,7 @@ def test_markdown_holds_the_same_rate(bench):
         (["--max-seeds", "3"], "fewer seeds give no interval"),
         (["--budget", "0s"], "--budget must be longer than 0 s"),
         (["--at", "-1"], "--at must be a number of requests per second above 0"),
-        (["--format", "html"], "Known: json, markdown, text"),
+        (["--format", "html"], "Known: csv, json, markdown, text"),
         (["--definition", "sarathi"], "needs a bound on a percentile of itl"),
         (["--arrivals", "closed:users=4"], "has no rate to change"),
         (["--requests", "300", "--warmup", "300"], "leaves nothing of the 300 requests"),

@@ -384,7 +384,7 @@ def test_a_bug_in_a_driver_is_70_and_keeps_the_run(
         raise KeyError("no such line")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("harness.runner.transport.Streamed.carry", broken)
+    monkeypatch.setattr("harness.runner.transport.StreamingTransport.carry", broken)
     out = tmp_path / "out"
     code = main(["run", "--backend", "null", "--requests", "3", "--quiet", "--no-html", "--out", str(out)])
     text = crash_file(tmp_path, capsys.readouterr().err)

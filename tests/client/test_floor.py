@@ -133,7 +133,7 @@ def test_the_larger_of_before_and_after_counts() -> None:
 
 def test_a_client_that_cannot_be_aimed_says_so() -> None:
     """The floor of a foreign backend would be a traceback."""
-    with pytest.raises(BackendError, match="cannot be aimed"):
+    with pytest.raises(BackendError, match="cannot be calibrated"):
         asyncio.run(measure(object(), schedule_of(10, 2, 1.0), 1, 0.1))  # type: ignore[arg-type]
 
 

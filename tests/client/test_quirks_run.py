@@ -124,7 +124,7 @@ def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
     short, chosen = first.info, _run(run_here, url, "--output-lengths", "server", "--force").info
 
     assert ("exact", False) == (short.backend["output_lengths"], short.verdict.valid)
-    assert "give --output-lengths server" in first.memo["printed"].replace("\n         ", "")
+    assert "use --output-lengths server" in first.memo["printed"].replace("\n         ", "")
     assert ("server", True) == (chosen.backend["output_lengths"], chosen.verdict.valid)
     assert (True, None) == tuple(info.capabilities["ignore_eos"] for info in (short, chosen))
     assert (6.0, 8.0) == (chosen.output_lengths.output_tokens, chosen.output_lengths.requested_tokens)

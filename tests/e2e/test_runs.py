@@ -277,7 +277,7 @@ def test_an_interrupt_before_the_report_tells_what_is_kept(
     code = main([*QUICK, "--quiet", "--out", str(tmp_path / "out")])
 
     assert 130 == code
-    hint = f"'bench report {tmp_path / 'out'}' tells of the 20 records kept."
+    hint = f"'bench report {tmp_path / 'out'}' shows the 20 stored records."
     expected = f"bench: interrupted before the report; {hint}\n"
     assert expected == capsys.readouterr().err.lstrip("\n")
     assert 0 == main(["report", str(tmp_path / "out")])

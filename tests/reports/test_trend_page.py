@@ -293,7 +293,7 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     assert "\nRegressed (chatbot/vllm tpot mean)" in capsys.readouterr().out
     assert pages.page(json.loads(kept.read_text()), page) == page.read_text(encoding="utf-8")
     assert main(["compare", "--trend", str(root), "--format", "html"]) == 2
-    assert "--html FILE writes the page" in capsys.readouterr().err
+    assert "Pages are written by --html" in capsys.readouterr().err
 
 
 @pytest.mark.nightly
