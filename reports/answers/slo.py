@@ -52,6 +52,8 @@ ONE_GROUP = {
     "replica": "there is one replica, as far as the run records it",
     "cached": "the run does not record how much of a prompt was cached",
 }
+UNITS = {"prompt": "tokens", "output": "tokens", "time": "s"}
+"""Units in the names of groups; a table has them in its head."""
 FACTS = {
     "scale": (
         "lowest scale at which a goal is met, every bound times the scale",
@@ -394,16 +396,17 @@ def _plane(run: ScoredRun) -> Iterator[Table]:
 
 def _groups(found: Groups) -> Table:
     """A row per group, a column per SLO."""
-    one = len(found.slos) == 1
+    one, unit = len(found.slos) == 1, UNITS.get(found.by)
     names = list(found.groups[0].bounds[0]) if one and found.groups else []
     names = names if len(names) > 1 else []
     rows = tuple(
-        (clean(group.name, 40), f"{group.requests:,}", *map(share, group.attainment),
+        (clean(group.name.removesuffix(f" {unit}"), 40), f"{group.requests:,}", *map(share, group.attainment),
          *(share(group.bounds[0][name]) for name in names), number(group.goodput_rps[0]),
          *map(_format.seconds, (ttft.p50, ttft.p99, tpot.p99)))
         for group in found.groups for ttft, tpot in [(group.latencies["ttft"], group.latencies["tpot"])]
     )  # fmt: skip
-    heads = (found.by, "requests", *(["attainment"] if one else [clean(slo, 30) for slo in found.slos]),
+    head = found.by if unit is None else f"{found.by} ({unit})"
+    heads = (head, "requests", *(["attainment"] if one else [clean(slo, 30) for slo in found.slos]),
              *(clean(name, 24) for name in names), "goodput (req/s)", "TTFT p50", "TTFT p99", "TPOT p99")  # fmt: skip
     note = ONE_GROUP.get(found.by) if len(rows) == 1 else None
     return Table(f"by {found.by}; {note or 'goodput is the part of each group in that of the run'}", heads, rows)
