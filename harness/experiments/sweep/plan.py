@@ -97,6 +97,9 @@ def plan_sweep(
         fixed = other.schedule.sha256 == first.schedule.sha256
     numbers = _seeds(seeds, given, file, SEEDS if virtual and not fixed else 1)
     layout = Layout.of(axes, numbers)
+    fail_under = next(iter(specs.values())).fail_under
+    if fail_under is not None and not first.slo.bounds:
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     stored = {
         "schema": 1,
         "kind": "sweep",
@@ -108,7 +111,7 @@ def plan_sweep(
         "axes": [a.stored for a in axes],
         "seeds": list(numbers),
         "goals": list(wanted),
-        "fail_under": _judged(next(iter(specs.values())), first),
+        "fail_under": fail_under,
     }
     folder = default_folder(first)
     home = folder.with_name(f"sweep-{folder.name}")
@@ -119,13 +122,6 @@ def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal
     """The spec of the runs at these values, with any rate still to be put in."""
     spec = run_spec(Given(applied(options, point, _texts(file))), file)
     return replace(spec, warmup=spec.warmup or WARMUP, goal=goal)
-
-
-def _judged(spec: RunSpec, checked: Plan) -> float | None:
-    """The share below which a point fails, where there is an SLO to judge by."""
-    if spec.fail_under is not None and not checked.slo.bounds:
-        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
-    return spec.fail_under
 
 
 def _texts(file: Given | None) -> Mapping[str, object]:
