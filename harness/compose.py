@@ -328,7 +328,7 @@ def render_answer(
     characters that every encoding has.
     """
     if form == "json":
-        return json.dumps(answers.encode(info), indent=2, allow_nan=False) + "\n"
+        return json.dumps(codec.encode(info), indent=2, allow_nan=False) + "\n"
     if form not in answers.FORMS:
         raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     from reports import answers as reported

@@ -97,9 +97,9 @@ class AnswerResult:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        from harness.experiments import answers
+        from harness.data.codec import encode
 
-        return answers.encode(self.answer)
+        return encode(self.answer)
 
     @property
     def exit_code(self) -> int:

@@ -24,7 +24,7 @@ PICTURES = ("svg", "pdf", "png")
 """Forms of one figure; png without --figure: of every figure."""
 FILES = ("html", "parquet", "perfetto", *PICTURES)
 """Forms that are never printed."""
-_DATA = {*OURS, *(f"{kind}.json" for kind in answers.KINDS)}
+_DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
 _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json"}
 

@@ -12,6 +12,7 @@ from harness.values import share
 
 if TYPE_CHECKING:
     from harness.experiments.rescore.options import RescoreOptions
+    from harness.experiments.rescore.slo_json import SloAnswer
 
 VARIATION, BREAKDOWN = "Variation of bounds", "Groups and definitions"
 _EPILOG = """
@@ -78,6 +79,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
 
     from harness.api import Slo
     from harness.cli import _terminal
+    from harness.data.codec import encode
     from harness.data.storage import write_json
     from harness.experiments.rescore.answer import answer
     from harness.experiments.rescore.reading import sources
@@ -89,11 +91,11 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
             _terminal.note(f"warning: {warning.message}; {warning.remedy}")
     info = answer((source for run in runs for source in sources(run)), query)
     if out is not None:
-        write_json(Path(out), info)
+        write_json(Path(out), encode(info))
     _terminal.show(form, info)
     for sentence in _reasons(info):
         _terminal.complain(sentence)
-    return int(info["exit_code"])
+    return info.exit_code
 
 
 def _query(options: dict[str, Any]) -> RescoreOptions:
@@ -135,13 +137,13 @@ def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
     return tuple((name, tuple(limits)) for name, limits in found.items())
 
 
-def _reasons(info: dict[str, Any]) -> list[str]:
+def _reasons(info: SloAnswer) -> list[str]:
     """One sentence on an exit code other than 0."""
-    code, under = info["exit_code"], info["fail_under"]
+    code, under = info.exit_code, info.fail_under or 0
     if code == 4:
-        first = next(run for run in info["runs"] if run["valid"] is False)
-        why = f": {first['reasons'][0]}" if first["reasons"] else "."
-        return [f"exit code 4: '{first['path']}' is not valid{why}"]
+        first = next(run for run in info.runs if run.valid is False)
+        why = f": {first.reasons[0]}" if first.reasons else "."
+        return [f"exit code 4: '{first.path}' is not valid{why}"]
     if code == 1:
         return [(f"exit code 1: an objective was met by fewer than {under:.4g} of the requests, or a bound on a "
                  "percentile is broken.")]  # fmt: skip

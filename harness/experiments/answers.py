@@ -13,8 +13,9 @@ from harness.experiments.compare.compare_json import CompareAnswer
 from harness.experiments.compare.trend_json import TrendAnswer
 from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.rescore.slo_json import SloAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.experiments.theory.tables import TheoryAnswer
+from harness.experiments.theory.tables import TheoryAnswer, TheorySloAnswer
 from harness.experiments.validate.answer import ValidateAnswer
 
 Answer: TypeAlias = (
@@ -26,7 +27,8 @@ Answer: TypeAlias = (
     | FitAnswer
     | ValidateAnswer
     | TheoryAnswer
-    | Mapping[str, Any]
+    | SloAnswer
+    | TheorySloAnswer
 )
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
@@ -38,8 +40,9 @@ TYPES: dict[str, type[Document]] = {
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
     "policy": TheoryAnswer,
+    "slo": SloAnswer,
+    "theory_slo": TheorySloAnswer,
 }
-KINDS = (*TYPES, "slo", "compare", "trend", "fit", "theory_slo")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
 """The formats of an answer; csv where its kind is a table."""
@@ -54,7 +57,7 @@ def of(path: str | Path) -> Answer | None:
     that cannot be read, or that a newer bench wrote.
     """
     given = Path(path)
-    files = [given / f"{kind}.json" for kind in KINDS] if given.is_dir() else [given]
+    files = [given / f"{kind}.json" for kind in TYPES] if given.is_dir() else [given]
     file = next((f for f in files if f.is_file() and f.suffix == ".json"), None)
     if file is None:
         return None
@@ -64,7 +67,7 @@ def of(path: str | Path) -> Answer | None:
         if given.is_dir():
             raise UsageError(f"'{file}' cannot be read ({error}).") from None
         return None
-    if not isinstance(read, dict) or read.get("kind") not in KINDS:
+    if not isinstance(read, dict) or read.get("kind") not in TYPES:
         return None
     if not isinstance(read.get("schema"), int) or read["schema"] > SCHEMA:
         raise UsageError(
@@ -80,29 +83,23 @@ def of(path: str | Path) -> Answer | None:
         raise damaged(read, path, error) from None
 
 
-def decode(read: Answer) -> Answer:
+def decode(read: Answer | Mapping[str, Any]) -> Answer:
     """The answer, of its JSON object. Raises Damaged, with the place of the first value of another kind."""
-    kind = None if isinstance(read, Document) else TYPES.get(read["kind"])
-    return read if kind is None else cast("Answer", codec.decode(kind, read))
+    return cast("Answer", read if isinstance(read, Document) else codec.decode(TYPES[read["kind"]], read))
 
 
-def encode(answer: Answer) -> Mapping[str, Any]:
-    """The JSON object of an answer."""
-    return codec.encode(answer) if isinstance(answer, Document) else answer
-
-
-def kind_of(answer: Answer) -> str:
-    """The kind of an answer."""
+def kind_of(answer: Answer | Mapping[str, Any]) -> str:
+    """The kind of an answer, or of its JSON object."""
     return answer.kind if isinstance(answer, Document) else str(answer["kind"])
 
 
-def command(answer: Answer) -> str:
+def command(answer: Answer | Mapping[str, Any]) -> str:
     """The command that gave an answer."""
     kind = kind_of(answer)
     return "bench compare --trend" if kind == "trend" else f"bench {kind.replace('_', ' ')}"
 
 
-def damaged(answer: Answer, path: str | Path, error: Exception) -> UsageError:
+def damaged(answer: Answer | Mapping[str, Any], path: str | Path, error: Exception) -> UsageError:
     """The error of a report where one of `WRONG` came of an answer."""
     what = f"at '{error}'" if isinstance(error, Damaged) else f"{type(error).__name__}: {ascii(str(error)[:200])[1:-1]}"
     return UsageError(

@@ -9,9 +9,9 @@ html = page(answers.of("curve"), Path("curve"))
 """
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness.data.folder import Run
 from harness.experiments import answers
@@ -19,8 +19,11 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports.document import Document
 
+Readable: TypeAlias = answers.Answer | Mapping[str, Any]
+"""An answer, or its JSON object."""
 
-def document(info: answers.Answer, path: Path | None = None) -> Document:
+
+def document(info: Readable, path: Path | None = None) -> Document:
     """The report of a stored answer. `path` is its folder (or file), where its runs are looked for: for a page.
 
     Without it there are no figures, and no run is read. Raises UsageError for a damaged answer.
@@ -34,18 +37,18 @@ def document(info: answers.Answer, path: Path | None = None) -> Document:
     return found
 
 
-def rows(info: answers.Answer) -> Iterator[dict[str, Any]]:
+def rows(info: Readable) -> Iterator[dict[str, Any]]:
     """The values of an answer, a row each."""
     found: Iterator[dict[str, Any]] = _module(info).rows(answers.decode(info))
     return found
 
 
-def _module(info: answers.Answer) -> Any:
+def _module(info: Readable) -> Any:
     return importlib.import_module(f"{__name__}.{answers.kind_of(info)}")
 
 
 def page(
-    info: answers.Answer, path: Path, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()
+    info: Readable, path: Path, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()
 ) -> str:
     """One offline HTML file of a stored answer. The same answer gives the same bytes."""
     from reports.document import html
@@ -53,7 +56,7 @@ def page(
     return html.render(document(info, path), bundle=bundle, plain=plain, sections=sections)
 
 
-def together(found: Sequence[tuple[answers.Answer, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+def together(found: Sequence[tuple[Readable, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """The report of several sweeps and searches, each with where it is stored, and of several runs.
 
     Links to the runs are relative to `home`, the folder in which the page will stand.

@@ -51,7 +51,14 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
         subtitle=", ".join(filter(None, of)),
         mark=mark,
         good=good,
-        findings=tuple(_finding(info, one) for one in results),
+        findings=tuple(
+            Finding(
+                headline(info, one),
+                _MARKS[one.at.verdict][1] if one.at else _STATES.get(one.state),
+                (*notes(info, one),),
+            )
+            for one in results
+        ),
         key_facts=(
             *sweep.key_facts(info, study),
             *([("Cost", _cost(info, info.cost))] if info.cost else []),
@@ -80,11 +87,6 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
     if one.state == "resolved" and any(other.state != "resolved" for other in results):
         return "PARTLY RESOLVED", None
     return one.state.upper(), _STATES.get(one.state)
-
-
-def _finding(info: CapacityAnswer, one: GoalCapacity) -> Finding:
-    good = _MARKS[one.at.verdict][1] if one.at else _STATES.get(one.state)
-    return Finding(headline(info, one), good, tuple(notes(info, one)))
 
 
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:

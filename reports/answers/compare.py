@@ -164,7 +164,9 @@ def _measured(info: CompareAnswer, rows: Sequence[Row], most: int, *, gated: boo
         "change": lambda row: _change(row, exact=exact),
     }
     if exact and several:
-        columns["over the pairs"] = lambda row: _spread(row) if any(row.losses) else "-"
+        columns["over the pairs"] = lambda row: (
+            (wording.spread(row) or "-").replace(" points", " pts") if any(row.losses) else "-"
+        )
     if not exact:
         if any(row.bounds_pct for row in rows):
             columns[f"{100 * (1 - info.alpha):.4g}% bounds"] = _bounds
@@ -215,10 +217,6 @@ def _change(row: Row, *, exact: bool) -> str:
     if not exact and not row.is_significant:
         return "~"
     return f"{wording.percent(row.change_pct, signed=True)}{_unit(row)}"
-
-
-def _spread(row: Row) -> str:
-    return (wording.spread(row) or "-").replace(" points", " pts")
 
 
 def _bounds(row: Row) -> str:

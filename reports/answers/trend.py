@@ -171,7 +171,9 @@ def _sections(
 ) -> Iterator[Section]:
     """What text and page have, with the figures; then the runs one by one."""
     name = clean(series.name, 80)
-    tables = (*_metrics(series), *_steps(series, room), *_changes(series, room), *_gaps(series, room))
+    without = [(gap.night, clean(gap.why)) for gap in series.gaps]
+    gaps = _latest("dates without a valid run", ("night", "why"), without, room, left=2)
+    tables = (*_metrics(series), *_steps(series, room), *_changes(series, room), *gaps)
     yield Section(f"series-{place}", name, (*_figures(place, series, info, room), *tables))
     if runs := tuple(_runs(series, links, room)):
         yield Section(f"runs-{place}", f"Runs of {name}", runs, detail=True)
@@ -268,11 +270,6 @@ def _changes(series: TrendSeries, room: Room) -> Iterator[Table]:
     ]
     caption = "what changed: across a capital letter nothing is compared, a small one is a version"
     yield from _latest(caption, ("line", "night", "what", "before", "after"), rows, room, left=5)
-
-
-def _gaps(series: TrendSeries, room: Room) -> Iterator[Table]:
-    rows = [(gap.night, clean(gap.why)) for gap in series.gaps]
-    yield from _latest("dates without a valid run", ("night", "why"), rows, room, left=2)
 
 
 def _runs(series: TrendSeries, links: Mapping[str, str], room: Room) -> Iterator[Table]:

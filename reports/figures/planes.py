@@ -1,13 +1,14 @@
 """Contours over the plane of a bound on TTFT and one on TPOT, both axes log: of a run, of an answer, of systems."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
+from harness.experiments.rescore.slo_json import PlaneScore
 from harness.stats.curves import crossing
 from reports import _data, _format, _replay
 from reports._format import in_figure
@@ -15,7 +16,6 @@ from reports._replay import Axis, Grid, Replay, Scored
 from reports.figures import style
 from reports.study.runs import Study
 
-Info = Mapping[str, Any]
 FOLLOWS = "bounds of the sliders"
 """Name of the mark that the sliders of a page move."""
 OWN = "the SLO"
@@ -76,14 +76,13 @@ def _least(axis: Axis, shares: np.ndarray, goal: float) -> str:
     return f"from {_data.label(axis.metric)} {_format.limit(axis.limits_s[reached[0]])}" if len(reached) else ""
 
 
-def of_answer(run: Info) -> go.Figure | str:
+def of_answer(plane: PlaneScore, goal: float) -> go.Figure | str:
     """Goodput under the pairs of bounds of `bench slo`."""
-    plane = run["plane"]
-    names, (first, second) = plane["metrics"], plane["limits_s"]
+    names, (first, second) = plane.metrics, plane.limits_s
     if min(len(first), len(second)) < 2:
         return NARROW
-    goodput, shares = (np.array(plane[key], np.float64) for key in ("goodput_rps", "attainment"))
-    x, y, goal = np.array(first, np.float64), np.array(second, np.float64), run["goals"][0]
+    goodput, shares = (np.array(values, np.float64) for values in (plane.goodput_rps, plane.attainment))
+    x, y = np.array(first, np.float64), np.array(second, np.float64)
     drawn = style.new(460)
     ends = (float(np.nanmin(goodput)), float(np.nanmax(goodput)))
     drawn.add_trace(_surface(x, y, goodput.T, "goodput", "req/s", ends, names))

@@ -6,7 +6,7 @@ to met is the greatest of its value / bound, so one stored run gives a whole cur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,11 @@ from reports.figures.systems import NO_CURVE
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
+    from harness.experiments.rescore.slo_json import ScaleScore
     from harness.stats.curves import Crossing
     from reports._replay import Cells, Rate, Replay, Scored
     from reports.study import Study
 
-Info = Mapping[str, Any]
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
 _MARKS = 12
@@ -93,14 +93,13 @@ def _factors(together: np.ndarray, cross: float | None) -> np.ndarray:
     return np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))
 
 
-def of_answer(slo: Info, goals: Sequence[float]) -> go.Figure | str:
+def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
     """Attainment of an objective of `bench slo` at the scales requested."""
-    answer = slo["scale"]
-    factors = np.array(answer["factors"], np.float64)
+    factors = np.array(answer.factors, np.float64)
     if len(factors) < 2:
         return FEW
-    together = np.array(answer["attainment"], np.float64) * 100
-    several = answer["bounds"] if len(answer["bounds"]) > 1 else {}
+    together = np.array(answer.attainment, np.float64) * 100
+    several = answer.bounds if len(answer.bounds) > 1 else {}
     single = [(f"{in_figure(name)} only", np.array(each, np.float64) * 100, look)
               for (name, each), look in zip(several.items(), _styles(), strict=False)]  # fmt: skip
     drawn = _curves([("all bounds", together, style.ALL), *single], factors)
@@ -109,7 +108,7 @@ def of_answer(slo: Info, goals: Sequence[float]) -> go.Figure | str:
     style.goals(drawn, goals)
     return style.done(drawn, style.finding({
         f"{goal * 100:g}% within": ["at no scale" if at is None else f"from scale {_format.number(at)} on"]
-        for goal, at in zip(goals, answer["crossings"], strict=True)
+        for goal, at in zip(goals, answer.crossings, strict=True)
     }))  # fmt: skip
 
 

@@ -9,11 +9,12 @@ from typing import Any
 from msgspec import UNSET
 
 from harness.data.codec import encode
+from harness.experiments.rescore.slo_json import SloCurve
 from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
 from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint
 from reports import _format
 from reports._format import clean
-from reports.study.runs import Capacity, Info, Kept, Point, Study, System, infos
+from reports.study.runs import Capacity, Kept, Point, Study, System, infos
 
 Where = tuple[tuple[str, Any], ...]
 
@@ -131,25 +132,24 @@ def _rate(info: SweepAnswer, point: SweepPoint, folders: Iterable[Path]) -> floa
     return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
 
 
-def of_curve(curve: Info) -> Study:
+def of_curve(curve: SloCurve) -> Study:
     """A curve that `bench slo` scored again, as one system."""
     points = tuple(
         Point(
-            rate_rps=float(point["rate_rps"]), seeds=point["runs"], requests=point["requests"],
-            overloaded=point["overloaded"], invalid=point["invalid"], attainment=Spread.of(point["attainment"]),
-            bounds=tuple(_bound(text, Spread.of(of)) for text, of in point["bounds"].items()),
-            goodput_rps=Spread.of(point["goodput_rps"]),
+            rate_rps=point.rate_rps, seeds=point.runs, requests=point.requests, overloaded=point.overloaded,
+            invalid=point.invalid, attainment=point.attainment, goodput_rps=point.goodput_rps,
+            bounds=tuple(_bound(text, spread) for text, spread in point.bounds.items()),
         )
-        for point in curve["points"]
+        for point in curve.points
     )  # fmt: skip
     capacities = tuple(
-        Capacity(found["goal"], found["at_rps"], None, None, "interpolated",
-                 "" if found["side"] is None else f"all rates lie {found['side']} it")
-        for found in curve["crossings"]
+        Capacity(found.goal, found.at_rps, None, None, "interpolated",
+                 "" if found.side is None else f"all rates lie {found.side} it")
+        for found in curve.crossings
     )  # fmt: skip
-    slo = clean(curve["slo"], 400)
-    system = System(clean(curve["label"] or "the system", 60), None, points, capacities, slo)
-    return Study(slo, tuple(found["goal"] for found in curve["crossings"]), (system,), ())
+    slo = clean(curve.slo, 400)
+    system = System(clean(curve.label or "the system", 60), None, points, capacities, slo)
+    return Study(slo, tuple(found.goal for found in curve.crossings), (system,), ())
 
 
 def _bound(text: str, attainment: Spread | None) -> Kept:

@@ -30,6 +30,8 @@ COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
     "capacity": f"capacity {TRAFFIC} --max-seeds 5",
     "theory": "theory chunking",
+    "theory_slo": "theory slo",
+    "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",
     "compare": "compare --base sim --head sim:policy=vllm-v0 --workload chatbot --requests 40 --pairs 2",
     "trend": "compare --trend series",
     "fit": "fit --steps run",
@@ -37,7 +39,7 @@ COMMANDS = {
     "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
-PRINTED = ("trend", "fit", "theory", "validate")
+PRINTED = ("trend", "fit", "theory", "theory_slo", "slo", "validate")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in answers.TYPES if f"{kind}.json" in schemas.FILES])
@@ -46,7 +48,7 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
 ) -> None:
     """A report that is printed as JSON would differ from the file that it was read from."""
     monkeypatch.chdir(tmp_path)
-    if kind in ("trend", "fit", "validate"):
+    if kind in ("trend", "fit", "validate", "slo"):
         folder = "series/20260105-abc" if kind == "trend" else "run"
         main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", folder])
         capsys.readouterr()
@@ -59,8 +61,8 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
         text = file.read_text(encoding="utf-8")
         read = answers.decode(json.loads(text))
         assert isinstance(read, answers.TYPES[kind])
-        assert text == json.dumps(answers.encode(read), indent=2) + "\n"
-        assert set(answers.encode(read)) <= set(known)
+        assert text == json.dumps(encode(read), indent=2) + "\n"
+        assert set(encode(read)) <= set(known)
 
 
 def test_a_run_has_the_keys_of_the_schema_and_is_written_back_as_it_was(tmp_path: Path) -> None:

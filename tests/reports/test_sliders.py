@@ -13,7 +13,7 @@ import pytest
 
 from harness.cli import main
 from harness.data import folder
-from harness.data.codec import of
+from harness.data.codec import encode, of
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.experiments import answers, imports
@@ -21,6 +21,7 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
+from harness.experiments.rescore.slo_json import SloAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _data, _format, _page, _replay, _sliders, figures
 from reports import answers as pages
@@ -64,7 +65,7 @@ def sheet(study: Study, path: Path) -> str:
     return document_html.render(_bare(Section("sliders", "Other SLOs", tuple(_sliders.of_study(study, str(path))))))
 
 
-def printed(command: str) -> dict[str, Any]:
+def printed(command: str) -> SloAnswer:
     """What the command of a page answers."""
     words = command.split(" ")
     assert ["bench", "slo"] == words[:2]
@@ -139,20 +140,22 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
     drawn = "document.querySelector('[data-figure=sliders_rate]').data[1].y.join()"
     curves = {seen.page.evaluate(drawn)}
     for command in moved(seen, MOVES[2:6]):
-        [curve] = printed(command)["curves"]
+        [curve] = printed(command).curves
         shown, result = rows(seen.page), part(seen.page, "result").inner_text()
         curves.add(seen.page.evaluate(drawn))
         if "--scale" in command:
-            assert [_format.share(point["scale"][0]) for point in curve["points"]] == [row[2] for row in shown]
+            assert [_format.share(point.scale[0]) for point in curve.points] == [row[2] for row in shown]
             continue
-        for point, row in zip(curve["points"], shown, strict=True):
-            means = [point[name]["mean"] for name in ("attainment", "goodput_rps")]
-            assert [_format.number(point["rate_rps"]), slo._runs_at(point)] == row[:2]
+        for point, row in zip(curve.points, shown, strict=True):
+            assert point.attainment is not None
+            assert point.goodput_rps is not None
+            means = [point.attainment.mean, point.goodput_rps.mean]
+            assert [_format.number(point.rate_rps), slo._runs_at(point)] == row[:2]
             assert [_format.share(means[0]), _format.number(means[1])] == row[2:4]
-            bounds = [_format.share(one["mean"]) for one in point["bounds"].values()]
+            bounds = [_format.share(one.mean) for one in point.bounds.values() if one is not None]
             assert bounds == [cell for cell in row[4:] if cell != "-"]
-        [cross] = curve["crossings"]
-        where = f"near {_format.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} 90%"
+        [cross] = curve.crossings
+        where = f"near {_format.number(cross.at_rps)} req/s" if cross.at_rps else f"lie {cross.side} 90%"
         assert where in result
 
     assert len(curves) > 3  # the figure follows
@@ -187,10 +190,10 @@ def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
     ttft, tpot = replay.grid.axes
     i, j = ttft.start + 3, tpot.start - 2
     text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
-    [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),)))["curves"]
+    [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),))).curves
     found, _ = sustained(system, 0.9, [[i], [j]])
 
-    assert curve["crossings"][0]["at_rps"] == pytest.approx(found[0, 0] * system.share, rel=1e-12)
+    assert curve.crossings[0].at_rps == pytest.approx(found[0, 0] * system.share, rel=1e-12)
 
 
 def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
@@ -266,7 +269,7 @@ def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> N
     """A folder or a workload could run its script in the reader's browser."""
     bad = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 10_000
     options = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
-    info = answer(sources(stored), options)
+    info = encode(answer(sources(stored), options))
     for one in info["runs"]:
         one.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)
         one["slos"][0].update(text=bad, binding=bad)

@@ -164,6 +164,20 @@ def test_a_run_that_is_not_valid_stays_so(stored, capsys):
     assert "is not valid: The client was late." in printed.err
 
 
+def test_units_of_groups_stand_in_the_head(mixed, capsys):
+    """Cells would wrap in a terminal; JSON and CSV would get other names than stored files have."""
+    assert 0 == main(["slo", str(mixed), "--by", "prompt,time", "--format", "markdown"])
+    printed = capsys.readouterr().out
+    _, info = answer(capsys, mixed, "--by", "prompt,time")
+
+    assert "| prompt (tokens) |" in printed
+    assert "| time (s) |" in printed
+    for found, unit in zip(info["runs"][0]["groups"], ("tokens", "s"), strict=True):
+        for group in found["groups"]:
+            assert group["name"].endswith(f" {unit}")
+            assert f"| {group['name'].removesuffix(unit)}|" in printed
+
+
 def test_growing_queues_decide_nothing(stored, capsys):
     """A run below its goal, which a longer one would contradict, would be called good."""
     records = [RequestRecord(i, i, i, [i + 0.1 * i, i + 0.1 * i + 0.1], None, 5, 2, 2, "ok") for i in range(20)]

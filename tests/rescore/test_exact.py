@@ -253,9 +253,9 @@ def test_a_task_is_met_when_all_of_its_requests_are(mixture):
             groups.setdefault(row["session"], []).append(met)
     found = tasks(Seen(table), scored.met, lambda count: count / 2)
 
-    assert len(groups) == found["tasks"]
-    assert sum(all(g) for g in groups.values()) == found["met"]
-    assert found["met"] / 2 == found["goodput_tasks_rps"]
+    assert len(groups) == found.tasks
+    assert sum(all(g) for g in groups.values()) == found.met
+    assert found.met / 2 == found.goodput_tasks_rps
 
 
 @pytest.mark.parametrize("by", GROUPINGS)

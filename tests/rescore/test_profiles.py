@@ -26,7 +26,7 @@ LIMITS = "ttft=0.25,tpot=0.045"
 
 def column(source, name, slo=LIMITS):
     found = side_by_side.side_by_side(source, parse(slo), side_by_side.made([name]))
-    return next(c for c in found["columns"] if c["name"].replace(".", "-") == name)
+    return next(c for c in found.columns if c.name.replace(".", "-") == name)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ BY_HAND = {
 def test_latencies_are_those_that_the_tool_lists(name, source, rows):
     """The column of a tool would not be what the tool prints."""
     listed = [BY_HAND[name](r, r["output_tokens"]) for r in rows if r["status"] == "ok"]
-    values = column(source, name)["values"]
+    values = column(source, name).values
 
     for i, metric in enumerate(("ttft", "tpot", "e2e")):
         known = [times[i] for times in listed if times[i] is not None]
@@ -78,7 +78,7 @@ def test_guidellm_counts_a_tpot_once_per_later_token_and_takes_an_element_of_the
     ok = [r for r in rows if r["status"] == "ok"]
     each = [[later(r, r["output_tokens"] - 1)] * (r["output_tokens"] - 1) for r in ok if r["output_tokens"] > 1]
     per_token = np.concatenate(each)
-    values = column(source, "guidellm")["values"]
+    values = column(source, "guidellm").values
 
     assert per_token.mean() == pytest.approx(values["tpot_mean_s"], rel=1e-12)
     for q in (50, 99):
@@ -108,7 +108,7 @@ def test_a_step_quantile_is_numpys(n):
 def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, metrics):
     """A profile would be of a tool that does not exist."""
     (run,) = imports.open(foreign / file)
-    values = column(of_run(run), tool)["values"]
+    values = column(of_run(run), tool).values
 
     for metric in metrics:
         for statistic in ("p50", "p99") if metric == "itl" else ("mean", "p50", "p99"):
@@ -122,11 +122,11 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
     """The first and the last token of guidellm's answers would pass for gaps of 0 ms and deadlines that were kept."""
     (run,) = imports.open(foreign / "guidellm.json")
     found = side_by_side.side_by_side(of_run(run), parse(LIMITS), side_by_side.made(["all"]))
-    columns = {c["name"]: c for c in found["columns"]}
+    columns = {c.name: c for c in found.columns}
 
-    assert {None} == {c["values"]["itl_p50_s"] for c in columns.values()}
-    assert columns["etalon"]["values"]["good"] is None
-    assert {} == columns["etalon"]["said"]
+    assert {None} == {c.values["itl_p50_s"] for c in columns.values()}
+    assert columns["etalon"].values["good"] is None
+    assert {} == columns["etalon"].said
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
         outcome(of_run(run).seen, read("fastgen:rate=4"), 0.9)
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
@@ -136,7 +136,7 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
 def test_our_column_is_what_every_report_says(mixture, source):
     """The column that the others are compared with would be of other definitions than the summary."""
     summary = summarize(mixture(), parse(LIMITS))
-    values = column(source, "bench")["values"]
+    values = column(source, "bench").values
 
     for metric in ("ttft", "tpot", "e2e"):
         assert summary.metrics[metric].n == values[f"{metric}_n"]
@@ -151,7 +151,7 @@ def test_tokens_of_one_instant_in_two_events_have_a_tpot_of_zero(run):
     record = RequestRecord(0, 0.0, 0.0, [1.0, 1.0], None, 5, 2, 2, "ok")
     one = RequestRecord(1, 0.0, 0.0, [1.0], [2], 5, 2, 2, "ok")
 
-    values = column(of_run(run(to_table([record, one]))), "bench")["values"]
+    values = column(of_run(run(to_table([record, one]))), "bench").values
     assert 1 == values["tpot_n"]
     assert 0.0 == values["tpot_mean_s"]
 
@@ -160,7 +160,7 @@ def test_vllms_column_is_vllms_keys(mixture, source):
     """run.json and the table of profiles would tell two numbers of one tool."""
     table, slo = mixture(), parse(LIMITS)
     keys = vllm_keys(table, slo, summarize(table, slo))
-    values = column(source, "vllm")["values"]
+    values = column(source, "vllm").values
 
     assert keys["mean_ttft_ms"] == pytest.approx(values["ttft_mean_s"] * 1000)
     assert keys["p99_ttft_ms"] == pytest.approx(values["ttft_p99_s"] * 1000)
@@ -189,7 +189,7 @@ def good_of(name, rows):
 def test_good_requests_are_counted_by_the_rule_of_the_tool(name, source, rows):
     """One-token answers, or failures, would count otherwise than the tool counts them."""
     good, of = good_of(name, rows)
-    values = column(source, name)["values"]
+    values = column(source, name).values
 
     assert (good, of) == (values["good"], values["of"])
 
@@ -199,9 +199,9 @@ def test_mlperf_takes_the_element_of_the_list(source, rows):
     ttft = sorted(r["token_s"][0] - r["scheduled_s"] for r in rows if r["status"] == "ok")
     found = column(source, "mlperf", "ttft=9,tpot=0.001")
 
-    assert ttft[math.floor(len(ttft) * 0.99)] == found["values"]["ttft_p99_s"]
-    assert {"ttft p99 within the bound": 1.0, "tpot p99 within the bound": 0.0} == found["said"]
-    assert found["values"]["attainment"] is None
+    assert ttft[math.floor(len(ttft) * 0.99)] == found.values["ttft_p99_s"]
+    assert {"ttft p99 within the bound": 1.0, "tpot p99 within the bound": 0.0} == found.said
+    assert found.values["attainment"] is None
 
 
 def test_gaps_inside_events_are_zeros_where_the_tool_has_them():
@@ -260,7 +260,7 @@ def test_every_profile_says_whose_it_is_and_takes_any_run(name, run, mixture):
     for n in (0, 1, 2):  # none, one that failed, one that ended well
         source = of_run(run(mixture(n)))
         found = side_by_side.side_by_side(source, parse(LIMITS), [profile])
-        assert [profile.name] == [c["name"] for c in found["columns"]]
+        assert [profile.name] == [c.name for c in found.columns]
 
 
 def test_ours_stands_first_and_all_means_all():

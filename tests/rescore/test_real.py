@@ -35,17 +35,17 @@ def test_the_own_slo_scores_as_the_run_itself_did(simulated):
     """`bench slo RUN` would contradict the summary of the run."""
     path = simulated("chatbot", "--requests", "300", "--warmup", "mser5")
     (source,) = sources(path)
-    (run,) = answer([source], RescoreOptions())["runs"]
+    (run,) = answer([source], RescoreOptions()).runs
     summary = json.loads((path / "run.json").read_text())["summary"]
 
     assert source.left_out > 0
-    assert summary["requests"] == run["measured"]
-    assert summary["attainment"] == run["slos"][0]["attainment"]
-    assert summary["binding"] == run["slos"][0]["binding"]
+    assert summary["requests"] == run.measured
+    assert summary["attainment"] == run.slos[0].attainment
+    assert summary["binding"] == run.slos[0].binding
     for rate in ("throughput_rps", "output_tps"):
-        assert summary[rate] == run[rate]
-    assert summary["goodput_rps"] == run["slos"][0]["goodput_rps"]
-    assert summary["metrics"]["ttft"]["p99"] == run["latencies"]["ttft"]["p99"]
+        assert summary[rate] == getattr(run, rate)
+    assert summary["goodput_rps"] == run.slos[0].goodput_rps
+    assert summary["metrics"]["ttft"]["p99"] == run.latencies["ttft"].p99
 
 
 def test_requests_are_grouped_by_the_prefix_they_share(simulated):
@@ -77,7 +77,7 @@ def test_a_role_chunk_that_the_wire_saw_is_vllm_0_32s_first_token(remote_run):
     """Two versions of one tool, which differ by a factor of 60 in TTFT, would look alike."""
     run = remote_run(wire={"first_event_s": lambda exchange: exchange.first_event_s - 0.05})
     found = side_by_side.side_by_side(of_run(run), parse("ttft=0.25"), side_by_side.made(["vllm", "vllm-0.32"]))
-    values = {c["name"]: c["values"] for c in found["columns"]}
+    values = {c.name: c.values for c in found.columns}
 
     assert 0.05 == pytest.approx(values["vllm"]["ttft_mean_s"] - values["vllm-0.32"]["ttft_mean_s"])
 
@@ -90,8 +90,8 @@ def test_bounds_within_the_clients_error_stay_open(remote_run, slo):
     source = of_run(dataclasses.replace(run, info=RunInfo.of({**encode(run.info), "floor": floor})))
     info = answer([source], RescoreOptions(objectives=(parse(slo),), goals=(0.5,), fail_under=0.5))
 
-    assert info["runs"][0]["slos"][0]["resolution"]["undecided"]
-    assert info["exit_code"] in (4, 5)
+    assert info.runs[0].slos[0].resolution.undecided
+    assert info.exit_code in (4, 5)
 
 
 def test_cached_shares_make_groups(mixture, run):

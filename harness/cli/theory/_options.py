@@ -12,8 +12,7 @@ from harness.api import LatencyModel
 from harness.cli import _terminal
 from harness.cli._options import COUNT, Value, formats
 from harness.errors import UsageError
-from harness.experiments import answers
-from harness.experiments.answers import Answer
+from harness.experiments.theory.tables import TheoryAnswer
 
 option = partial(click.option, show_default=True)
 _TOKENS = re.compile(r"(\d+)([kK]?)")
@@ -73,13 +72,13 @@ def system_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return model(hardware(latency(tp(function))))
 
 
-def show(info: Answer, form: str, out: str | None) -> int:
+def show(info: TheoryAnswer, form: str, out: str | None) -> int:
     """Print an answer, or write it in the form that the ending of `out` names; returns the exit code."""
     if out is None:
         _terminal.show(form, info)
     else:
         _terminal.put(info, out)
-    return int(answers.encode(info)["exit_code"])
+    return info.exit_code
 
 
 def priced(latency: str, **system: Any) -> LatencyModel:

@@ -1,6 +1,5 @@
 """`bench theory slo`, `knee` and `speculative`: objectives from a decode step, where batching saturates, drafts."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,7 +61,7 @@ def slo(names: str, form: str, context: int, **system: Any) -> int:
 
 def _derived(
     names: str, context: int, *, model: str, hardware: str, latency: str, tp: int, pp: int, batch: int
-) -> dict[str, Any]:
+) -> tables.TheorySloAnswer:
     from harness.experiments.theory.batching import decode_step_s, derive, published
 
     timed = priced(latency, model=model, hardware=hardware, tp=tp, pp=pp)
@@ -72,21 +71,18 @@ def _derived(
             f"'{parse(latency).name}' knows no pipeline stages; leave out --pp, or take --latency roofline."
         )
     step_s = decode_step_s(timed, batch=batch, context=context, stages=pp)
-    named = {"model": model, "hardware": hardware} if "model" in own else {}  # constants know neither
+    named = {"model": model, "hardware": hardware} if "model" in own else {}
     beyond = _beyond(model, hardware, tp * pp, batch, context) if named else []
-    return {
-        "schema": 1,
-        "kind": "theory_slo",
-        "versions": versions(),
-        "exit_code": 0,
-        "system": {**named, "latency": latency, "tp": tp, "pp": pp},
-        "batch": batch,
-        "context_tokens": context,
-        "decode_step_s": step_s,
-        "derived": [dataclasses.asdict(one) | {"slo": one.slo} for one in derive(step_s, names)],
-        "published": {name: dataclasses.asdict(row) for name, row in published().items()},
-        "warnings": [{"code": "extrapolated", "message": message} for message in beyond],
-    }
+    return tables.TheorySloAnswer(
+        versions=dict(versions()),
+        system=tables.PricedSystem(**named, latency=latency, tp=tp, pp=pp),
+        batch=batch,
+        context_tokens=context,
+        decode_step_s=step_s,
+        derived=derive(step_s, names),
+        published=dict(published()),
+        warnings=[{"code": "extrapolated", "message": message} for message in beyond],
+    )
 
 
 def _beyond(model: str, hardware: str, gpus: int, batch: int, context: int) -> list[str]:

@@ -118,10 +118,6 @@ def _backend(name: str) -> Callable[[Source], str | None]:
     return _as_text(lambda source: source.info.backend.get(name))
 
 
-def _definition(source: Source) -> object:
-    return source.search.definition if isinstance(source, Numbers) and source.search else None
-
-
 def _schema(source: Source) -> object:
     if isinstance(source, Numbers):
         return source.search.schema if source.search else None
@@ -168,7 +164,7 @@ FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
         "requests": _as_text(_requests),
         "schedule": schedule_of,
         "slo": _as_text(lambda source: source.info.slo.text),
-        "definition": _as_text(_definition),
+        "definition": _as_text(lambda one: one.search.definition if isinstance(one, Numbers) and one.search else None),
         "backend": _backend("backend"),
         "model": _backend("model"),
         "hardware": _as_text(_hardware),

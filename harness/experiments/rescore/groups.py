@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from harness.api import Slo
 from harness.data import codec
-from harness.data.codec import encode
 from harness.data.lists import number
 from harness.errors import no_such
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.rescore.objectives import Objective
+from harness.experiments.rescore.slo_json import FoundCapacity
 from harness.metrics.slo import UNTAGGED, restored
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ UP = 4
 """Folders above a run in which a search that made it may have left its answer."""
 
 
-def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> list[dict[str, Any]]:
+def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> list[FoundCapacity]:
     """Per goal that a search decided: the rate and its interval, in requests per second."""
     if not isinstance(objective, Slo):
         return []
@@ -169,9 +169,11 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
         specs = (info.spec, source.info.spec)
         one, other = ({k: v for k, v in spec.items() if k not in free} for spec in specs)
         if one == other:
-            keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps", "bracket")
-            found = [encode(answer) for answer in info.answers if answer.goal in goals]
-            return [{key: answer[key] for key in keys} for answer in found]
+            return [
+                FoundCapacity(*(getattr(answer, key) for key in FoundCapacity.__struct_fields__))
+                for answer in info.answers
+                if answer.goal in goals
+            ]
     return []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Slo
+from harness.api import Bound, Slo
 from harness.data.lists import Lists, lists, number
+from harness.experiments.rescore.slo_json import ProfileColumn, Profiles, known
 from harness.metrics.deadlines import events_of, token_gaps
 from harness.metrics.measure import first_last, missing
 from harness.metrics.profiles._base import Events, Gaps, Profile, Times, step_quantile
@@ -48,8 +49,8 @@ def made(requested: Sequence[str]) -> list[Profile]:
     return [registry.make("profiles", name) for name in dict.fromkeys(wanted)]
 
 
-def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[str, Any]:
-    """A column per profile, fit for JSON, and of each row how far the columns lie apart."""
+def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> Profiles:
+    """A column per profile, and of each row how far the columns lie apart."""
     lost = missing(source.table)
     events = _events(source, lost)
     gaps: Gaps | None = None
@@ -59,18 +60,13 @@ def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[
         gaps = Gaps(source.seen.sample("itl", ok), max(0, int(made - seen)))
     limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
     pooled: dict[bool, list[float]] = {}
-    columns = [_column(profile, events, gaps, limits, pooled) for profile in profiles]
-    if "sent_s" in lost:  # every request begins at 0: there is no duration
-        columns = [{**column, "values": {**column["values"], "goodput_rps": None}} for column in columns]
-    return {
-        "limits": limits,
-        "left_out": [b.metric for b in slo.bounds if b.metric not in limits or not _for_all(b)],
-        "columns": columns,
-        "apart": _apart([column["values"] for column in columns]),
-    }
+    timed = "sent_s" not in lost  # else every request begins at 0: there is no duration
+    columns = [_column(profile, events, gaps, limits, pooled, timed=timed) for profile in profiles]
+    left_out = [b.metric for b in slo.bounds if b.metric not in limits or not _for_all(b)]
+    return Profiles(limits, left_out, columns, _apart([column.values for column in columns]))
 
 
-def _for_all(bound: Any) -> bool:
+def _for_all(bound: Bound) -> bool:
     return bound.tag is None and bound.percentile is None
 
 
@@ -128,29 +124,22 @@ def _each_gap(seen: Seen) -> Iterator[Lists]:
 
 
 def _column(
-    profile: Profile, events: Events, gaps: Gaps | None, limits: Mapping[str, float], pooled: dict[bool, list[float]]
-) -> dict[str, Any]:
+    profile: Profile, events: Events, gaps: Gaps | None, limits: Mapping[str, float], pooled: dict[bool, list[float]],
+    *, timed: bool,
+) -> ProfileColumn:  # fmt: skip
     times = profile.times(events)
-    judged = profile.judge(events, times, limits)
-    good, known = judged.good, {}
+    values, said = {**_latencies(profile, times), **_itl(profile, gaps, pooled)}, {}
     if limits:
-        known = {
+        judged = profile.judge(events, times, limits)
+        good, said = judged.good, dict(judged.more)
+        values |= {
             "good": good,
             "of": judged.of,
             "attainment": good / judged.of if good is not None and judged.of else None,
-            "goodput_rps": good / judged.duration_s if good is not None and judged.duration_s else None,
+            "goodput_rps": good / judged.duration_s if timed and good is not None and judged.duration_s else None,
         }
-    return {
-        "name": profile.name,
-        "tool": profile.tool,
-        "notes": list(profile.notes),
-        "values": {
-            **_latencies(profile, times),
-            **_itl(profile, gaps, pooled),
-            **known,
-        },
-        "said": dict(judged.more) if limits else {},
-    }
+    plain, more = ({name: known(value) for name, value in each.items()} for each in (values, said))
+    return ProfileColumn(profile.name, profile.tool, list(profile.notes), plain, more)
 
 
 def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:
@@ -158,11 +147,11 @@ def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:
     for metric, statistics in STATISTICS.items():
         values = times.of(metric)
         there = ~np.isnan(values)
-        known = values[there]
+        finite = values[there]
         weight = times.tpot_weight[there] if metric == "tpot" and times.tpot_weight is not None else None
         for statistic in statistics:
-            found[f"{metric}_{statistic}_s"] = _statistic(profile, known, weight, statistic) if len(known) else None
-        found[f"{metric}_n"] = len(known)
+            found[f"{metric}_{statistic}_s"] = _statistic(profile, finite, weight, statistic) if len(finite) else None
+        found[f"{metric}_n"] = len(finite)
     return found
 
 
@@ -177,16 +166,16 @@ def _itl(profile: Profile, gaps: Gaps | None, pooled: dict[bool, list[float]]) -
     return {f"itl_{name}_s": value for name, value in zip(ITL, pooled[plain], strict=True)}
 
 
-def _statistic(profile: Profile, known: Floats, weight: Floats | None, statistic: str) -> float:
+def _statistic(profile: Profile, values: Floats, weight: Floats | None, statistic: str) -> float:
     if statistic == "mean":
-        return float(np.average(known, weights=weight))
+        return float(np.average(values, weights=weight))
     q = int(statistic[1:]) / 100
-    return profile.percentile(known, q) if weight is None else step_quantile(known, q, weight)
+    return profile.percentile(values, q) if weight is None else step_quantile(values, q, weight)
 
 
-def _apart(columns: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+def _apart(columns: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Per row the largest value over the smallest, minus 1; left out where fewer than two columns have one above 0."""
-    found = {}
+    found: dict[str, float | None] = {}
     for row in dict.fromkeys(name for column in columns for name in column):
         values = [v for column in columns if (v := column.get(row)) is not None and v > 0]
         if len(values) > 1 and not row.endswith("_n") and row not in ("good", "of"):

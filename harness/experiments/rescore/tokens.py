@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,10 @@ import pyarrow as pa
 
 from harness.api import Slo
 from harness.data.lists import number
+from harness.experiments.rescore.slo_json import TaskScore
 from harness.metrics.deadlines import events_of
 from harness.metrics.measure import first_last
 from harness.metrics.slo import Score, Seen, score
-
-if TYPE_CHECKING:
-    from harness.metrics.slo import Seen
-
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -108,10 +105,10 @@ def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> I
     return np.bincount(row, in_time, minlength=len(lengths)).astype(np.int64)
 
 
-def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float]) -> dict[str, Any] | None:
+def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float | None]) -> TaskScore | None:
     """How many sessions had every request meet the objective; None where no request is part of a session.
 
-    `goodput_tasks_rps` counts those, `goodput_users_rps` also the requests that stand alone: a task counts once.
+    The first goodput counts those, the second also the requests that stand alone: a task counts once.
     """
     if seen.table["session"].null_count == len(seen.table):
         return None
@@ -120,10 +117,4 @@ def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float]) -> dict[str
     known, group = np.unique(session[inside], return_inverse=True)
     missed = np.bincount(group, ~met[inside], len(known))
     good, alone = int(np.count_nonzero(missed == 0)), int(np.count_nonzero(met & ~inside))
-    return {
-        "tasks": len(known),
-        "met": good,
-        "attainment": good / len(known),
-        "goodput_tasks_rps": per_second(good),
-        "goodput_users_rps": per_second(good + alone),
-    }
+    return TaskScore(len(known), good, good / len(known), per_second(good), per_second(good + alone))

@@ -100,6 +100,9 @@ def plan_sweep(
     if fail_under is not None and not first.slo.bounds:
         raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     layout = Layout.of(axes, numbers)
+    fail_under = next(iter(specs.values())).fail_under
+    if fail_under is not None and not first.slo.bounds:
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     stored = {
         "schema": 1,
         "kind": "sweep",

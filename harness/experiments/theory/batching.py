@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from harness.api import Bound, LatencyModel, Slo
 from harness.errors import UsageError, no_such
+from harness.experiments.theory.tables import Derived, Published
 from harness.metrics.slo import text
 
 
@@ -90,30 +91,6 @@ BATCH, CONTEXT_TOKENS = 32, 4096
 PERCENTILE = 99.0
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The SLOs of a model and its hardware as they were published: p99 of ITL in seconds."""
-
-    title: str
-    strict_s: float
-    relaxed_s: float
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """One SLO: `factor` decode steps, as the p99 of ITL in seconds."""
-
-    name: str
-    factor: float
-    itl_p99_s: float
-
-    @property
-    def slo(self) -> str:
-        """The SLO as --slo takes it."""
-        return text(Slo((Bound("itl", self.itl_p99_s, percentile=PERCENTILE),)))
-
-
 @cache
 def published() -> Mapping[str, Published]:
     """Sarathi-Serve's table 3 by model."""
@@ -133,7 +110,11 @@ def decode_step_s(
 
 def derive(step_s: float, names: str) -> list[Derived]:
     """The SLOs of 'strict,relaxed,10x' for a decode step of `step_s` seconds. Raises UsageError for another name."""
-    return [Derived(name, factor, factor * step_s) for name, factor in map(_factor, names.split(","))]
+    found = []
+    for name, factor in map(_factor, names.split(",")):
+        bound = Bound("itl", factor * step_s, percentile=PERCENTILE)
+        found.append(Derived(name, factor, bound.limit, text(Slo((bound,)))))
+    return found
 
 
 def _factor(name: str) -> tuple[str, float]:

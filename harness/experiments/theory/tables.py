@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from harness.data.codec import Document, Facts, Number, Part
 
@@ -57,6 +57,50 @@ class TheoryAnswer(Document, frozen=True, kw_only=True):
     tables: list[Table]
     notes: list[str]
     pictures: list[Picture]
+
+
+class Published(Part, frozen=True):
+    """The SLOs of a model and its hardware as they were published: p99 of ITL in seconds."""
+
+    title: str
+    strict_s: Number
+    relaxed_s: Number
+    note: str = ""
+
+
+class Derived(Part, frozen=True):
+    """One SLO: `factor` decode steps, as the p99 of ITL in seconds, and as --slo takes it."""
+
+    name: str
+    factor: Number
+    itl_p99_s: Number
+    slo: str
+
+
+class PricedSystem(Part, frozen=True, kw_only=True):
+    """What a step was priced for; constants know neither model nor hardware."""
+
+    model: str | UnsetType = UNSET
+    hardware: str | UnsetType = UNSET
+    latency: str
+    tp: int
+    pp: int
+
+
+class TheorySloAnswer(Document, frozen=True, kw_only=True):
+    """The results of `bench theory slo`: SLOs derived from a decode step, beside those that were published."""
+
+    schema: int = 1
+    kind: Literal["theory_slo"] = "theory_slo"
+    versions: Facts = field(default_factory=dict)
+    exit_code: int = 0
+    system: PricedSystem
+    batch: int
+    context_tokens: int
+    decode_step_s: Number
+    derived: list[Derived]
+    published: dict[str, Published]
+    warnings: list[dict[str, str]]
 
 
 def table(title: str, columns: Iterable[tuple[str, Unit]], rows: Iterable[Sequence[Cell]]) -> Table:
