@@ -277,8 +277,8 @@ def _profiles(run: ScoredRun) -> Iterator[Block]:
             if any(value is not None for value in values):
                 apart = [_relative(found.apart.get(key))] if last else []
                 rows.append((name, *(_quantity(key, value, values) for value in values), *apart))
-        for name in dict.fromkeys(name for column in columns for name in column.said):
-            of = [column.said.get(name) for column in columns]
+        for name in dict.fromkeys(name for column in columns for name in column.more):
+            of = [column.more.get(name) for column in columns]
             cells = ("" if v is None else ("yes" if v else "no") if "within" in name else share(v) for v in of)
             rows.append((name, *cells, *([""] if last else [])))
         yield Table("definitions of other tools, from the same tokens", heads, tuple(rows))

@@ -126,7 +126,7 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
 
     assert {None} == {c.values["itl_p50_s"] for c in columns.values()}
     assert columns["etalon"].values["good"] is None
-    assert {} == columns["etalon"].said
+    assert {} == columns["etalon"].more
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
         outcome(of_run(run).seen, read("fastgen:rate=4"), 0.9)
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
@@ -200,7 +200,7 @@ def test_mlperf_takes_the_element_of_the_list(source, rows):
     found = column(source, "mlperf", "ttft=9,tpot=0.001")
 
     assert ttft[math.floor(len(ttft) * 0.99)] == found.values["ttft_p99_s"]
-    assert {"ttft p99 within the bound": 1.0, "tpot p99 within the bound": 0.0} == found.said
+    assert {"ttft p99 within the bound": 1.0, "tpot p99 within the bound": 0.0} == found.more
     assert found.values["attainment"] is None
 
 

@@ -128,18 +128,18 @@ def _column(
     *, timed: bool,
 ) -> ProfileColumn:  # fmt: skip
     times = profile.times(events)
-    values, said = {**_latencies(profile, times), **_itl(profile, gaps, pooled)}, {}
+    values, more = {**_latencies(profile, times), **_itl(profile, gaps, pooled)}, {}
     if limits:
         judged = profile.judge(events, times, limits)
-        good, said = judged.good, dict(judged.more)
+        good, more = judged.good, dict(judged.more)
         values |= {
             "good": good,
             "of": judged.of,
             "attainment": good / judged.of if good is not None and judged.of else None,
             "goodput_rps": good / judged.duration_s if timed and good is not None and judged.duration_s else None,
         }
-    plain, more = ({name: known(value) for name, value in each.items()} for each in (values, said))
-    return ProfileColumn(profile.name, profile.tool, list(profile.notes), plain, more)
+    plain, extra = ({name: known(value) for name, value in each.items()} for each in (values, more))
+    return ProfileColumn(profile.name, profile.tool, list(profile.notes), plain, extra)
 
 
 def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:

@@ -155,13 +155,13 @@ class Groups(Part, frozen=True):
 
 
 class ProfileColumn(Part, frozen=True):
-    """What a tool would have printed: latencies in seconds, then the score; `said` has what only it reports."""
+    """What a tool would have printed: latencies in seconds, then the score; `more` has what only it reports."""
 
     name: str
     tool: str
     notes: list[str]
     values: dict[str, Number | None]
-    said: dict[str, Number | bool | None]
+    more: dict[str, Number | bool | None] = field(name="said")
 
 
 class Profiles(Part, frozen=True):
