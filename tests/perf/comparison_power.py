@@ -11,7 +11,7 @@ every 20 s (TPOT and TTFT + 5 % in the mean, not in the median). Each cell is th
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,6 @@ import numpy.typing as npt
 from scipy.signal import lfilter
 
 from harness.experiments.compare import gates, verdict
-from harness.experiments.pool import of
 from harness.stats.paired import ALPHA, whole
 
 Floats = npt.NDArray[np.float64]
@@ -34,7 +33,7 @@ TRAFFIC, SCHEDULE, OWN, TTFT_OWN = 0.15, 0.03, 0.1, 0.3
 """Standard deviations of ln: weight of a request and of a schedule (shared by the pair), noise of TPOT and TTFT."""
 LOSS, STALL_S, STALL_EVERY_S = 1.05, 1.0, 20.0
 
-NONE, SLOWER, STALLS = "none", "slower", "stalls"
+NONE, SLOWER, STALLS = EFFECTS = "none", "slower", "stalls"
 
 
 @dataclass(frozen=True)
@@ -143,10 +142,10 @@ def drawn(rng: Rng, noise: Noise, run_s: float, effect: str, requests: int = REQ
 def judged(session: Session, pairs: int, alpha: float) -> str:
     """The verdict on the first pairs."""
     names = {"tpot": session.tpot_s, "ttft": session.ttft_s, "failed": np.zeros_like(session.tpot_s)}
-    gated = [
-        (gate, verdict.Series(gate.quantity, {}, *(tuple(row) for row in names[gate.quantity.name][:pairs].mean(2).T.tolist())))
-        for gate in gates.defaults(names)
-    ]
+    gated = []
+    for gate in gates.defaults(names):
+        base, head = names[gate.quantity.name][:pairs].mean(2).T.tolist()
+        gated.append((gate, verdict.Series(gate.quantity, {}, tuple(base), tuple(head))))
     return whole([row.verdict for row in verdict.paired(gated, alpha)])
 
 
@@ -158,3 +157,39 @@ def compared(session: Session, pairs: int | None) -> str:
         if (found := judged(session, look, verdict.alpha(verdict.INTERIM))) != "inconclusive":
             return found
     return found
+
+
+PAIRS = (3, 5, 10, None)
+"""Numbers of pairs; None is auto."""
+
+
+def regressed(noise: Noise, run_s: float, seed: tuple[int, int]) -> list[list[bool]]:
+    """(effects, numbers of pairs): whether a session is called a regression."""
+    sessions = [drawn(np.random.default_rng(seed), noise, run_s, effect) for effect in EFFECTS]
+    return [[compared(session, pairs) == "regressed" for pairs in PAIRS] for session in sessions]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table, the noise under which fewest losses are found by 5 pairs first."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sessions", type=int, default=1000, help="sessions in each row")
+    parser.add_argument("--run-s", type=float, default=60.0, help="length of a run")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    shares = np.array(
+        [
+            100 * np.mean([regressed(noise, given.run_s, (given.seed, i)) for i in range(given.sessions)], axis=0)
+            for noise in NOISES.values()
+        ]
+    )
+    numbers = "".join(f"{'auto' if pairs is None else pairs:>7}" for pairs in PAIRS)
+    print(f"regressed, in % of {given.sessions:,} comparisons of runs of {given.run_s:g} s; pairs:\n")
+    print(f"{'':26}" + "  ".join(f"{title:28}" for title in ("no difference", "loss of 5 %", "stalls")))
+    print(f"{'':26}" + "  ".join([numbers] * 3))
+    for row in np.argsort(shares[:, 1, 1], kind="stable"):
+        cells = "  ".join("".join(f"{share:7.1f}" for share in effect) for effect in shares[row])
+        print(f"{list(NOISES)[row]:26}{cells}")
+
+
+if __name__ == "__main__":
+    main()
