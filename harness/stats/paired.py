@@ -1,7 +1,7 @@
-"""Verdict on paired losses: Student's t on their mean, with the loss that would have been found.
+"""Verdict on paired losses: Student's t on their mean and on steady losses, with the loss that would have been found.
 
 A loss is ln(head/base), or head - base, with the sign turned so that positive is worse; there is one for each pair.
-The rule: a one-sided bound at 1 - alpha on either side of the mean loss, beside a `Limits` of what matters.
+The rule: one p from both tests beside alpha, and a one-sided bound on either side beside a `Limits` of what matters.
 """
 
 import math
@@ -31,10 +31,16 @@ SIGN_FLIPS = 20
 MOST_PAIRS = 1000
 """More pairs than this are not practical; where more are needed, the number needed is None."""
 
-LEAST_FOR_OUTLIERS = 5
+MEAN_WEIGHT = 2 / 3
+"""Share of alpha of the plain mean, which alone sees stalls; the rest is that of the steady losses (tests/perf)."""
 
-FAR = 6.0
-"""Robust standard deviations from the median at which a pair is named as an outlier (it stays)."""
+TRIMMED = 10
+"""Of so many pairs the steady test leaves out the best and the worst."""
+
+GROUPS, LEAST_GROUPS, LEAST_IN_GROUP = 20, 5, 5
+"""Groups of requests of a run, and the fewest requests in one."""
+
+LEAST_P = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +52,28 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class TTest:
+    """A t test of losses against 0: their mean with a one-sided bound at 1 - alpha on either side, and p of a loss.
+
+    `sd` is that of a single loss, and of the untrimmed ones the standard deviation of a trimmed mean times the root of
+    their number.
+    """
+
+    mean: float
+    sd: float
+    low: float
+    high: float
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The verdict on the losses of `pairs` and the statistics behind it, in the unit of the losses.
 
-    `low` and `high` are each a one-sided bound at 1 - `alpha`; infinite for a single pair. `p` is the chance of such a
-    loss where there is none, `p_sign_flip` the same from the signs alone (exact, for 2 to 20 pairs). `mde` is the loss
-    that these pairs find with a chance of 0.95, `pairs_needed` how many would find `must_detect`; None without a
-    standard deviation, or where more than 1,000 would be needed.
+    `mean`, `sd`, `low`, `high` and `p_mean` are those of the plain mean; infinite or None for a single pair. `steady`
+    is the same of the steady losses. `p` decides: it combines both. `p_sign_flip` is from the signs alone (exact, for
+    2 to 20 pairs). `mde` is the loss that these pairs find with a chance of 0.95, `pairs_needed` how many would find
+    `must_detect`; None without a standard deviation, or where more than 1,000 would be needed.
     """
 
     verdict: Verdict
@@ -62,54 +83,87 @@ class Decision:
     low: float
     high: float
     p: float | None
+    p_mean: float | None
     p_sign_flip: float | None
     mde: float | None
     pairs_needed: int | None
     alpha: float
+    steady: TTest | None = None
 
 
-def decide(losses: Sequence[float], limits: Limits, alpha: float = ALPHA) -> Decision:
-    """The verdict on the losses of some pairs. Raises ValueError for none, or for one that is not finite."""
+def decide(losses: Sequence[float], limits: Limits, alpha: float = ALPHA, steady: Sequence[float] = ()) -> Decision:
+    """The verdict on the losses of some pairs. Raises ValueError for none, or for one that is not finite.
+
+    `steady` are losses of the same pairs that ignore what strikes a part of a run. Either kind may show a loss; a gain
+    or equivalence must not be contradicted by the other.
+    """
     values = np.asarray(losses, float)
-    if not len(values) or not np.isfinite(values).all():
+    if not len(values) or not np.isfinite([*values, *steady]).all():
         raise ValueError(f"losses must be one or more finite numbers, got {list(losses)}")
     mean, pairs = float(values.mean()), len(values)
     if pairs == 1:
-        return Decision("inconclusive", 1, mean, None, -math.inf, math.inf, None, None, None, None, alpha)
-    # equal values have sd 0; the formula would give the rounding error of their mean
-    sd = 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
-    reach = float(_quantile(pairs - 1, alpha)) * sd / math.sqrt(pairs)
+        return Decision("inconclusive", 1, mean, None, -math.inf, math.inf, None, None, None, None, None, alpha)
+    plain = _test(values, alpha)
+    robust = _test(np.asarray(steady, float), alpha, trimmed=pairs // TRIMMED) if len(steady) == pairs else None
+    sd = plain.sd if robust is None else min(plain.sd, robust.sd)
+    p = _either(plain.p, None if robust is None else robust.p)
     return Decision(
-        verdict=_verdict(mean, mean - reach, mean + reach, limits),
+        verdict=_verdict(plain, robust, p, limits, alpha),
         pairs=pairs,
         mean=mean,
-        sd=sd,
-        low=mean - reach,
-        high=mean + reach,
-        p=_p(mean, sd, pairs),
+        sd=plain.sd,
+        low=plain.low,
+        high=plain.high,
+        p=p,
+        p_mean=plain.p,
         p_sign_flip=sign_flip_p(values) if pairs <= SIGN_FLIPS else None,
         mde=mde(sd, pairs, alpha),
         pairs_needed=pairs_needed(sd, limits.must_detect, alpha),
         alpha=alpha,
+        steady=robust,
     )
 
 
 def decide_all(
-    losses: Mapping[str, Sequence[float]], limits: Mapping[str, Limits], alpha: float = ALPHA
+    losses: Mapping[str, Sequence[float]],
+    limits: Mapping[str, Limits],
+    alpha: float = ALPHA,
+    steady: Mapping[str, Sequence[float]] | None = None,
 ) -> dict[str, Decision]:
-    """A verdict for each of several metrics, with Holm's correction for `regressed`.
+    """A verdict for each of several metrics, with p adjusted for their number, so that one alarm in all has `alpha`.
 
-    Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979. What Holm takes back is
-    `equivalent` where the loss is surely below `must_detect`, else `inconclusive`.
+    What the adjustment takes back from `regressed` is `equivalent` where the loss is surely below `must_detect`, else
+    `inconclusive`.
     """
-    found = {name: decide(values, limits[name], alpha) for name, values in losses.items()}
-    kept = _holm({name: d.p for name, d in found.items() if d.p is not None}, alpha)
+    found = {name: decide(values, limits[name], alpha, (steady or {}).get(name, ())) for name, values in losses.items()}
+    adjusted = closed({name: d.p for name, d in found.items() if d.p is not None and any(losses[name])})
     return {
-        name: decision
-        if decision.verdict != "regressed" or name in kept
-        else replace(decision, verdict=_bounded(decision.high, limits[name]))
+        name: replace(
+            decision,
+            p=p,
+            verdict=_bounded(decision.high, limits[name])
+            if decision.verdict == "regressed" and p > alpha
+            else decision.verdict,
+        )
+        if (p := adjusted.get(name)) is not None
+        else decision
         for name, decision in found.items()
     }
+
+
+def closed(p: Mapping[str, float]) -> dict[str, float]:
+    """Each p adjusted for all: the largest harmonic mean over the sets of hypotheses that hold it (closed testing).
+
+    Where all agree that is p itself, where only one is small as many times p as there are. Metrics that never differed
+    are to be left out: no draw of signs could have made them significant (Tarone, 1990).
+    Source: D. J. Wilson, "The harmonic mean p-value for combining dependent tests", PNAS 2019.
+    """
+    adjusted = {}
+    for name, own in p.items():
+        others = sorted((1 / max(q, LEAST_P) for other, q in p.items() if other != name))
+        sums = np.cumsum([1 / max(own, LEAST_P), *others])  # the worst set of a size has the largest of the others
+        adjusted[name] = min(1.0, max(float(size / total) for size, total in enumerate(sums, 1)))
+    return adjusted
 
 
 def whole(verdicts: Sequence[Verdict]) -> Verdict:
@@ -149,25 +203,73 @@ def sign_flip_p(losses: Sequence[float] | Floats) -> float:
     return float((sums >= observed - rounding).mean())
 
 
-def outliers(losses: Sequence[float]) -> list[int]:
-    """Places of the losses that are more than 6 robust standard deviations (1.4826 MAD) from the median.
+def outliers(losses: Sequence[float], must_detect: float) -> list[int]:
+    """Places of the losses that are above `must_detect` in size, and above twice the median size.
 
-    Of fewer than 5 there are none: two that happen to be close would make the third one look far away.
+    Signs play no part: where base and head are equal, turning round any loss changes nothing, so that to make these
+    pairs again favours neither side, and t keeps its alpha (around their median it would not: tests/perf).
     """
-    values = np.asarray(losses, float)
-    if len(values) < LEAST_FOR_OUTLIERS:
-        return []
-    away = np.abs(values - np.median(values))
-    robust = 1.4826 * float(np.median(away))
-    return np.flatnonzero(away > FAR * robust).tolist() if robust > 0 else []
+    sizes = np.abs(np.asarray(losses, float))
+    return [] if len(sizes) < LEAST_PAIRS else _above(sizes, max(must_detect, 2 * float(np.median(sizes))))
 
 
-def _verdict(mean: float, low: float, high: float, limits: Limits) -> Verdict:
-    if low > 0 and mean > limits.min_effect:
+def uneven(scatter: Sequence[float], must_detect: float) -> list[int]:
+    """Places of the pairs in which some groups of requests were slowed down, and others not.
+
+    `scatter` is the standard deviation of a pair's losses over its groups: above `must_detect`, and above twice that of
+    the most even pair. It is the same for base against head and head against base.
+    """
+    return [] if len(scatter) < LEAST_PAIRS else _above(np.asarray(scatter), max(must_detect, 2 * min(scatter)))
+
+
+def _above(values: Floats, limit: float) -> list[int]:
+    return np.flatnonzero(values > limit).tolist()
+
+
+def steady_loss(base: Floats, head: Floats) -> tuple[float, float] | None:
+    """ln(head/base) of the median group of requests, and the standard deviation over the groups.
+
+    Positive values of the same requests in order of time, in up to 20 groups of 5 or more one after another; None for
+    fewer than 5 groups. What strikes less than half of the groups does not move the median.
+    """
+    groups = min(GROUPS, len(base) // LEAST_IN_GROUP)
+    if groups < LEAST_GROUPS:
+        return None
+    starts = np.arange(groups) * len(base) // groups
+    losses = np.log(np.add.reduceat(head, starts) / np.add.reduceat(base, starts))
+    return float(np.median(losses)), float(losses.std(ddof=1))
+
+
+def _test(values: Floats, alpha: float, trimmed: int = 0) -> TTest:
+    """Student's t; with `trimmed` values left out at either end that of Yuen (Biometrika 1974)."""
+    ordered = np.sort(values)
+    left = ordered[trimmed : len(values) - trimmed]
+    mean = float(left.mean())
+    # equal values have sd 0; the formula would give the rounding error of their mean
+    winsorized = np.clip(values, left[0], left[-1])
+    sd = 0.0 if left[0] == left[-1] else float(winsorized.std(ddof=1))
+    error = sd * math.sqrt((len(values) - 1) / (len(left) * (len(left) - 1)))
+    reach = float(_quantile(len(left) - 1, alpha)) * error
+    return TTest(mean, error * math.sqrt(len(values)), mean - reach, mean + reach, _p(mean, error, len(left) - 1))
+
+
+def _either(plain: float, steady: float | None) -> float:
+    """p that one of two tests shows a loss: their weighted harmonic mean, which is p itself where both agree."""
+    if steady is None:
+        return plain
+    return 1 / (MEAN_WEIGHT / max(plain, LEAST_P) + (1 - MEAN_WEIGHT) / max(steady, LEAST_P))
+
+
+def _verdict(plain: TTest, steady: TTest | None, p: float, limits: Limits, alpha: float) -> Verdict:
+    tests = [(MEAN_WEIGHT, plain)] if steady is None else [(MEAN_WEIGHT, plain), (1 - MEAN_WEIGHT, steady)]
+    worst = min(tests, key=lambda each: each[1].p / each[0])[1]  # the one with the larger part in p
+    if p <= alpha and worst.mean > limits.min_effect:
         return "regressed"
-    if high < 0 and -mean > limits.min_effect:
+    best = min(tests, key=lambda each: (1 - each[1].p) / each[0])[1]
+    gain = _either(1 - plain.p, None if steady is None else 1 - steady.p)
+    if gain <= alpha and -best.mean > limits.min_effect and plain.high < limits.must_detect:
         return "improved"
-    return _bounded(high, limits)
+    return _bounded(plain.high, limits)
 
 
 def _bounded(high: float, limits: Limits) -> Verdict:
@@ -175,23 +277,13 @@ def _bounded(high: float, limits: Limits) -> Verdict:
     return "equivalent" if high < limits.must_detect else "inconclusive"
 
 
-def _p(mean: float, sd: float, pairs: int) -> float:
+def _p(mean: float, error: float, freedom: int) -> float:
     """One-sided p of a loss; without any scatter the sign of the mean is certain."""
     from scipy import special
 
-    if sd == 0:
+    if error == 0:
         return 0.0 if mean > 0 else 1.0
-    return float(special.stdtr(pairs - 1, -mean / (sd / math.sqrt(pairs))))
-
-
-def _holm(p: Mapping[str, float], alpha: float) -> set[str]:
-    """The names that are significant together at `alpha`."""
-    kept: set[str] = set()
-    for rank, name in enumerate(sorted(p, key=lambda name: p[name])):
-        if p[name] > alpha / (len(p) - rank):
-            break
-        kept.add(name)
-    return kept
+    return float(special.stdtr(freedom, -mean / error))
 
 
 @cache

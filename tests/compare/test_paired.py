@@ -124,7 +124,7 @@ def test_verdicts(losses, verdict):
     assert verdict == paired.decide(losses, LIMITS).verdict
 
 
-def test_holm_takes_back_what_many_gates_find_by_chance():
+def test_the_adjustment_takes_back_what_many_gates_find_by_chance():
     """With ten gates one of them would be below p = 0.01 in every tenth night."""
     rng = np.random.default_rng(2)
     borderline = [0.028, 0.005, 0.05, 0.035, 0.04]
@@ -134,21 +134,89 @@ def test_holm_takes_back_what_many_gates_find_by_chance():
     together = paired.decide_all({"loud": borderline, **quiet}, dict.fromkeys(["loud", *quiet], LIMITS))
 
     assert alone.verdict == "regressed" and alone.p == pytest.approx(0.00694, abs=1e-5)
-    assert together["loud"].verdict == "inconclusive"
+    assert together["loud"].verdict == "inconclusive" and together["loud"].p > 0.01
 
 
-def test_holm_rejects_in_order_until_one_fails():
-    """The second smallest p is held against alpha / (m - 1), not alpha / m: source Holm 1979."""
-    kept = paired._holm({"a": 0.001, "b": 0.004, "c": 0.5}, 0.01)
+def test_p_is_adjusted_by_the_worst_set_of_gates():
+    """Two gates that agree share a chance, and one that stands alone pays for those beside it: Wilson 2019."""
+    found = paired.closed({"a": 0.001, "b": 0.004, "c": 0.5})
+    sets = [[0.001], [0.001, 0.004], [0.001, 0.5], [0.001, 0.004, 0.5]]
 
-    assert kept == {"a", "b"}
+    assert found["a"] == pytest.approx(max(stats.hmean(each) for each in sets))
+    assert paired.closed({"a": 0.004, "b": 0.004}) == pytest.approx({"a": 0.004, "b": 0.004})
+    assert paired.closed({"a": 0.004, "b": 1.0})["a"] == pytest.approx(0.008, rel=0.01)
 
 
-def test_a_wild_pair_is_named():
-    """A noisy neighbour in one night must not hide among the others."""
-    assert paired.outliers([0.01, 0.011, 0.0105, 0.3, 0.0095]) == [3]
-    assert paired.outliers([0.01, 0.011, 0.012]) == []
-    assert paired.outliers([0.0, 0.0, 0.0, 0.1]) == []
+def test_a_gate_that_never_differed_costs_no_power():
+    """Where no request failed, the gate on failures would take a third of alpha from the others."""
+    losses = [0.028, 0.005, 0.05, 0.035, 0.04]
+    found = paired.decide_all({"tpot": losses, "failed": [0.0] * 5}, {"tpot": LIMITS, "failed": LIMITS})
+
+    assert found["tpot"].p == pytest.approx(paired.decide(losses, LIMITS).p)
+
+
+def test_the_steady_test_is_that_of_yuen():
+    """A wrong standard error of the trimmed mean finds differences that are not there."""
+    losses = np.random.default_rng(3).normal(0.02, 0.02, 10)
+    by_scipy = stats.ttest_ind(losses, [1e-12, -1e-12, 0.0, 0.0], trim=0.1, equal_var=False)  # the other side is 0
+    found = paired.decide(losses.tolist(), LIMITS, steady=losses.tolist()).steady
+
+    assert found.mean == pytest.approx(stats.trim_mean(losses, 0.1))
+    assert (found.mean / (found.sd / math.sqrt(10))) == pytest.approx(by_scipy.statistic, rel=1e-6)
+
+
+STALLS, EPISODES = [0.051, 0.049, 0.052, 0.048, 0.05], [0.05, 0.13, -0.03, 0.12, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("losses", "steady", "verdict"),
+    [
+        (STALLS, [0.001, -0.001, 0.0, 0.002, -0.002], "regressed"),  # stalls that the median group does not see
+        (EPISODES, STALLS, "regressed"),  # a neighbour in single runs
+        (EPISODES, [0.0, 0.001, -0.001, 0.0, 0.001], "inconclusive"),
+        (STALLS, [-x for x in STALLS], "regressed"),
+        ([0.06, 0.02, 0.07, 0.04, 0.0], [-x for x in STALLS], "inconclusive"),  # a gain that the mean contradicts
+        ([-x for x in STALLS], [-x for x in STALLS], "improved"),
+    ],
+)
+def test_either_test_finds_a_loss_and_none_hides_it(losses, steady, verdict):
+    """A robust value alone misses stalls, a mean alone misses a loss beside noisy neighbours."""
+    found = paired.decide(losses, LIMITS, steady=steady)
+
+    assert verdict == found.verdict
+    assert (found.p <= 0.01) == (verdict == "regressed")
+
+
+def test_the_combined_p_is_that_of_both_where_they_agree():
+    """Two tests of nearly the same values would cost half of alpha."""
+    assert paired.decide(STALLS, LIMITS, steady=STALLS).p == pytest.approx(paired.decide(STALLS, LIMITS).p)
+
+
+def test_the_median_group_ignores_an_episode_and_its_scatter_shows_it():
+    """Thirty slow seconds in one of two runs would be taken for a difference between the systems."""
+    rng = np.random.default_rng(1)
+    base = rng.lognormal(0, 0.1, 400)
+    head = base * 1.05 * rng.lognormal(0, 0.02, 400)
+    quiet, scatter = paired.steady_loss(base, head)
+    head[40:160] *= 1.2
+    hit, uneven = paired.steady_loss(base, head)
+
+    assert math.log(1.05) == pytest.approx(quiet, abs=0.005) == pytest.approx(hit, abs=0.005)
+    assert scatter < 0.01 and uneven > 0.08
+    assert paired.steady_loss(base[:24], head[:24]) is None
+
+
+def test_pairs_unlike_the_others_are_found_by_size_not_by_sign():
+    """A rule that looks at signs, or at the distance from the median, makes alarms more frequent than alpha."""
+    losses = [0.01, -0.011, 0.0105, 0.3, 0.0095]
+
+    assert paired.outliers(losses, 0.05) == [3] == paired.outliers([-x for x in losses], 0.05)
+    assert paired.outliers([0.01, -0.011, 0.0105, -0.3, 0.0095], 0.05) == [3]
+    assert paired.outliers([0.01, 0.011, 0.04], 0.05) == []  # of no interest
+    assert paired.outliers([0.2, 0.21, 0.19], 0.05) == []  # a loss
+    assert paired.outliers([0.01, 0.3], 0.05) == []
+    assert paired.uneven([0.02, 0.08, 0.025], 0.05) == [1]
+    assert paired.uneven([0.06, 0.08, 0.07], 0.05) == []  # stalls in all pairs
 
 
 @pytest.mark.parametrize("losses", [[], [0.1, math.nan], [math.inf, 0.0]])

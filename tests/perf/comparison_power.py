@@ -19,7 +19,8 @@ import numpy.typing as npt
 from scipy.signal import lfilter
 
 from harness.experiments.compare import gates, verdict
-from harness.stats.paired import ALPHA, whole
+from harness.experiments.compare.compare_json import GateRow
+from harness.stats.paired import ALPHA, steady_loss, whole
 
 Floats = npt.NDArray[np.float64]
 Rng = np.random.Generator
@@ -49,7 +50,7 @@ class Noise:
 
 
 def normal(sd: float) -> Callable[[Rng, int], Floats]:
-    return lambda rng, runs: sd * rng.standard_normal(runs)
+    return lambda rng, runs: rng.normal(0, sd, runs)
 
 
 def drifting(sd: float, tau_s: float) -> Callable[[Rng, int], Floats]:
@@ -79,12 +80,14 @@ def neighbours(every_s: float) -> Callable[[Rng, int], Floats]:
 
 def some_slow(rng: Rng, runs: int) -> Floats:
     """One run in twenty is 20 % slower."""
-    return np.log(1.2) * (rng.random(runs) < 0.05) + normal(0.01)(rng, runs)
+    slow: Floats = np.log(1.2) * (rng.random(runs) < 0.05)
+    return slow + normal(0.01)(rng, runs)
 
 
 def first_slow(rng: Rng, runs: int) -> Floats:
     """The machine is cold in the first run."""
-    return np.log(1.1) * (np.arange(runs) == 0) + normal(0.01)(rng, runs)
+    slow: Floats = np.log(1.1) * (np.arange(runs) == 0)
+    return slow + normal(0.01)(rng, runs)
 
 
 NOISES = {
@@ -109,7 +112,9 @@ class Session:
     ttft_s: Floats
 
 
-def drawn(rng: Rng, noise: Noise, run_s: float, effect: str, requests: int = REQUESTS, pairs: int = MOST_PAIRS) -> Session:
+def drawn(
+    rng: Rng, noise: Noise, run_s: float, effect: str, requests: int = REQUESTS, pairs: int = 2 * MOST_PAIRS
+) -> Session:
     """A session of interleaved pairs, or of two batches where days differ."""
     runs = 2 * pairs
     step_s = run_s + GAP_S
@@ -139,34 +144,47 @@ def drawn(rng: Rng, noise: Noise, run_s: float, effect: str, requests: int = REQ
     return Session(tpot_s, ttft_s)
 
 
-def judged(session: Session, pairs: int, alpha: float) -> str:
-    """The verdict on the first pairs."""
+def judged(session: Session, places: Sequence[int], alpha: float) -> list[GateRow]:
+    """The rows of the gates on these pairs."""
     names = {"tpot": session.tpot_s, "ttft": session.ttft_s, "failed": np.zeros_like(session.tpot_s)}
     gated = []
     for gate in gates.defaults(names):
-        base, head = names[gate.quantity.name][:pairs].mean(2).T.tolist()
-        gated.append((gate, verdict.Series(gate.quantity, {}, tuple(base), tuple(head))))
-    return whole([row.verdict for row in verdict.paired(gated, alpha)])
+        values = names[gate.quantity.name][list(places)]
+        steady = [steady_loss(*sides) for sides in values] if gate.quantity.name != "failed" else []
+        base, head = map(tuple, values.mean(2).T.tolist())
+        known = tuple(each for each in steady if each is not None)
+        gated.append((gate, verdict.Series(gate.quantity, {}, base, head, known)))
+    return verdict.paired(gated, alpha)
 
 
-def compared(session: Session, pairs: int | None) -> str:
-    """The verdict after so many pairs, or that of `--pairs auto`."""
-    if pairs is not None:
-        return judged(session, pairs, ALPHA)
-    for look in verdict.INTERIM:
-        if (found := judged(session, look, verdict.alpha(verdict.INTERIM))) != "inconclusive":
-            return found
-    return found
+def compared(session: Session, pairs: int | None) -> tuple[str, int]:
+    """The verdict after so many pairs, or that of `--pairs auto`, and the pairs made; unusual ones are made again once.
+
+    The second attempts are those behind `MOST_PAIRS`.
+    """
+    again: dict[int, int] = {}
+    for count in verdict.INTERIM if pairs is None else (pairs,):
+        alpha = verdict.alpha(verdict.INTERIM) if pairs is None else ALPHA
+        while True:
+            rows = judged(session, [again.get(place, place) for place in range(count)], alpha)
+            place = next((place for place in verdict.unusual(rows) if place not in again), None)
+            if place is None:
+                break
+            again[place] = MOST_PAIRS + place
+        if (found := whole([row.verdict for row in rows])) != "inconclusive":
+            break
+    return found, count + len(again)
 
 
 PAIRS = (3, 5, 10, None)
 """Numbers of pairs; None is auto."""
 
 
-def regressed(noise: Noise, run_s: float, seed: tuple[int, int]) -> list[list[bool]]:
-    """(effects, numbers of pairs): whether a session is called a regression."""
+def regressed(noise: Noise, run_s: float, seed: tuple[int, int]) -> list[list[tuple[bool, int]]]:
+    """(effects, numbers of pairs): whether a session is called a regression, and after how many pairs."""
     sessions = [drawn(np.random.default_rng(seed), noise, run_s, effect) for effect in EFFECTS]
-    return [[compared(session, pairs) == "regressed" for pairs in PAIRS] for session in sessions]
+    endings = [[compared(session, pairs) for pairs in PAIRS] for session in sessions]
+    return [[(found == "regressed", made) for found, made in row] for row in endings]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -176,19 +194,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run-s", type=float, default=60.0, help="length of a run")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    shares = np.array(
+    found = np.array(
         [
-            100 * np.mean([regressed(noise, given.run_s, (given.seed, i)) for i in range(given.sessions)], axis=0)
+            np.mean([regressed(noise, given.run_s, (given.seed, i)) for i in range(given.sessions)], axis=0)
             for noise in NOISES.values()
         ]
-    )
+    )  # (noises, effects, numbers of pairs, [share, pairs])
+    titles = ("no difference", "loss of 5 %", "stalls", "pairs made, equal")
     numbers = "".join(f"{'auto' if pairs is None else pairs:>7}" for pairs in PAIRS)
     print(f"regressed, in % of {given.sessions:,} comparisons of runs of {given.run_s:g} s; pairs:\n")
-    print(f"{'':26}" + "  ".join(f"{title:28}" for title in ("no difference", "loss of 5 %", "stalls")))
-    print(f"{'':26}" + "  ".join([numbers] * 3))
-    for row in np.argsort(shares[:, 1, 1], kind="stable"):
-        cells = "  ".join("".join(f"{share:7.1f}" for share in effect) for effect in shares[row])
-        print(f"{list(NOISES)[row]:26}{cells}")
+    print(f"{'':26}" + "  ".join(f"{title:>28}" for title in titles))
+    print(f"{'':26}" + "  ".join([numbers] * 4))
+    for place in np.argsort(found[:, 1, 1, 0], kind="stable"):
+        cells = [*100 * found[place, :, :, 0], found[place, 0, :, 1]]
+        print(f"{list(NOISES)[place]:26}" + "  ".join("".join(f"{cell:7.1f}" for cell in row) for row in cells))
 
 
 if __name__ == "__main__":

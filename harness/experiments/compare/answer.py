@@ -1,7 +1,7 @@
 """The answer of `bench compare`: pairs, rows and the verdict on them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -149,6 +149,8 @@ def _judged(
         for each in series
         if each.quantity.name == gate.quantity.name and tuple(each.point.items()) == point
     ]
+    if not virtual:
+        gated = [(gate, _with_steady(each, pairs, cuts_s)) for gate, each in gated]
     judge = verdict.exact if virtual else verdict.paired
     rows = list(shorter) or judge(gated, settings.alpha)
     taken = set() if shorter else {gate.quantity.name for gate in chosen}
@@ -160,6 +162,13 @@ def _judged(
         shown=[*by_chance, *rest],
         exact=_parted(pairs) if virtual else None,
     )
+
+
+def _with_steady(series: Series, pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Series:
+    """A series with its steady losses, where each pair has one."""
+    here = [(pair, cut_s) for pair, cut_s in zip(pairs, cuts_s, strict=True) if pair.point == series.point]
+    found = [gates.steady(pair, series.quantity.name, cut_s) for pair, cut_s in here]
+    return replace(series, steady=tuple(each for each in found if each is not None)) if all(found) else series
 
 
 def _series(

@@ -74,8 +74,9 @@ class SideValues(Part, frozen=True):
 class Row(Part, frozen=True, kw_only=True):
     """A quantity at a point of a sweep: both values, the change with its bounds, and the losses pair by pair.
 
-    `low_pct` and `high_pct` are one-sided bounds, `mde_pct` the minimum detectable effect; `endless` pairs have a value
-    on one side only. Losses are above 0 where the head is worse.
+    `low_pct` and `high_pct` are one-sided bounds, `p` decides, `p_mean` is that of the mean alone, `mde_pct` the
+    minimum detectable effect; `endless` pairs have a value on one side only. Losses are above 0 where the
+    head is worse.
     """
 
     point: dict[str, str]
@@ -90,6 +91,7 @@ class Row(Part, frozen=True, kw_only=True):
     low_pct: Number | None
     high_pct: Number | None
     p: Number | None
+    p_mean: Number | None = None
     p_signflip: Number | None
     mde_pct: Number | None
     pairs: Count
@@ -120,8 +122,24 @@ class LengthRow(Row, frozen=True, kw_only=True):
     requests: Count
 
 
+class SteadyRow(Part, frozen=True, kw_only=True):
+    """The same loss without what strikes a part of a run: of the median group of requests.
+
+    `losses` and `scatter`, the standard deviation over the groups, are of each pair.
+    """
+
+    change_pct: Number
+    low_pct: Number
+    high_pct: Number
+    p: Number
+    losses: list[Number]
+    scatter: list[Number]
+
+
 class GateRow(Row, frozen=True, kw_only=True):
     """A row that decides, with the limits of its gate; output tokens do where the answers of the head are shorter."""
+
+    steady: SteadyRow | None = None
 
     change: LengthChange | UnsetType = UNSET
     requests: Count | UnsetType = UNSET

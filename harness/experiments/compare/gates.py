@@ -23,9 +23,9 @@ from harness.data.warmup_cut import kept
 from harness.errors import UsageError, no_such
 from harness.experiments.compare.pairing import Numbers, Pair, Source
 from harness.metrics import slo
-from harness.metrics.measure import metrics
+from harness.metrics.measure import metrics, per_request, succeeded
 from harness.metrics.summary import summarize
-from harness.stats.paired import Limits
+from harness.stats.paired import Limits, steady_loss
 from harness.validity import warmup
 
 Better = Literal["higher", "lower"]
@@ -227,6 +227,27 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
         return dict(_summary(source.info.summary))  # what the other tool computed is all there is
     table = measured(source.requests, from_s)
     return dict(_summary(summarize(table, objective or slo.restored(source.info))))
+
+
+def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
+    """The steady loss of a pair in the mean of a metric of requests, and its scatter: of the requests of both runs.
+
+    None for other quantities, and where too few requests have a value on both sides.
+    """
+    metric = compared().get(name)
+    if metric is None or isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
+        return None
+    tables = [measured(run.requests, from_s) for run in (pair.base, pair.head)]
+    _, ours, theirs = np.intersect1d(*(table["request_id"] for table in tables), return_indices=True)
+    base, head = (
+        np.where(succeeded(table), per_request(metric, table), np.nan)[rows]
+        for table, rows in zip(tables, (ours, theirs), strict=True)
+    )
+    due_s = number(tables[0], "scheduled_s")[ours]
+    known = np.flatnonzero((base > 0) & (head > 0))
+    known = known[np.argsort(due_s[known], kind="stable")]
+    found = steady_loss(base[known], head[known])
+    return found if found is None or metric.better == "lower" else (-found[0], found[1])
 
 
 def measured(table: pa.Table, from_s: float) -> pa.Table:

@@ -17,8 +17,18 @@ import numpy.typing as npt
 from msgspec import structs
 
 from harness.data.lists import lists
-from harness.experiments.compare.compare_json import FirstDifference, GateRow, Parting, Row, SideValues
-from harness.stats.paired import ALPHA, LEAST_PAIRS, Decision, Limits, Verdict, decide, decide_all
+from harness.experiments.compare.compare_json import FirstDifference, GateRow, Parting, Row, SideValues, SteadyRow
+from harness.stats.paired import (
+    ALPHA,
+    LEAST_PAIRS,
+    Decision,
+    Limits,
+    Verdict,
+    decide,
+    decide_all,
+    outliers,
+    uneven,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,12 +42,17 @@ Value = float | None
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A quantity at one point of a sweep: its value in the base and in the head of every pair."""
+    """A quantity at one point of a sweep: its value in the base and in the head of every pair.
+
+    `steady` has the loss of the median group of requests of each pair, and the scatter of the groups; empty where it is
+    not known of all pairs.
+    """
 
     quantity: Quantity
     point: Mapping[str, str]
     base: tuple[Value, ...]
     head: tuple[Value, ...]
+    steady: tuple[tuple[float, float], ...] = ()
 
     @property
     def every(self) -> list[Value]:
@@ -61,10 +76,11 @@ class Series:
 
 
 def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[GateRow]:
-    """The rows of the gates: the paired t decides, with Holm's correction over all of them."""
+    """The rows of the gates, each with its p adjusted for all of them."""
     found = {i: (gate, series, series.losses) for i, (gate, series) in enumerate(gated)}
     enough = {str(i): losses for i, (_, _, losses) in found.items() if losses}
-    decisions = decide_all(enough, {name: found[int(name)][0].limits for name in enough}, alpha)
+    steady = {name: [loss for loss, _ in found[int(name)][1].steady] for name in enough}
+    decisions = decide_all(enough, {name: found[int(name)][0].limits for name in enough}, alpha, steady)
     return [
         _gate_row(gate, series, decision := decisions.get(str(i)), _paired_verdict(series, decision))
         for i, (gate, series, _) in found.items()
@@ -111,13 +127,36 @@ def _paired_verdict(series: Series, decision: Decision | None) -> Verdict:
     return side if decision is None or decision.verdict == side else "inconclusive"
 
 
+def unusual(rows: Sequence[GateRow]) -> list[int]:
+    """Places of the pairs that are to be made again: far from the others in a gate, or slowed down in some part."""
+    found: set[int] = set()
+    for row in rows:
+        losses = [loss for loss in row.losses if loss is not None]
+        if row.scale == "ratio" and len(losses) == len(row.losses):
+            limit = math.log1p(row.must_detect_pct / 100)
+            found |= {*outliers(losses, limit), *uneven(row.steady.scatter if row.steady else (), limit)}
+    return sorted(found)
+
+
 def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> GateRow:
     return GateRow(
+        steady=_steady_row(series, decision),
         **structs.asdict(row(series, decision)),
         min_effect_pct=100 * gate.min_effect,
         must_detect_pct=100 * gate.must_detect,
         pairs_needed=None if decision is None else decision.pairs_needed,
         verdict=verdict,
+    )
+
+
+def _steady_row(series: Series, decision: Decision | None) -> SteadyRow | None:
+    if decision is None or decision.steady is None:
+        return None
+    found, change_pct = decision.steady, series.quantity.change_pct
+    low_pct, high_pct = sorted(map(change_pct, (found.low, found.high)))
+    losses, scatter = ([*each] for each in zip(*series.steady, strict=True))
+    return SteadyRow(
+        change_pct=change_pct(found.mean), low_pct=low_pct, high_pct=high_pct, p=found.p, losses=losses, scatter=scatter
     )
 
 
@@ -140,6 +179,7 @@ def row(series: Series, decision: Decision | None) -> Row:
         low_pct=ends[0] if len(ends) == 2 else None,
         high_pct=ends[1] if len(ends) == 2 else None,
         p=None if decision is None else decision.p,
+        p_mean=None if decision is None else decision.p_mean,
         p_signflip=None if decision is None else decision.p_sign_flip,
         mde_pct=None if decision is None or decision.mde is None else quantity.loss_pct(decision.mde),
         pairs=len(series.losses),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from harness.data.run_json import Warned
-from harness.experiments.compare import lengths
+from harness.experiments.compare import lengths, verdict
 from harness.experiments.compare.compare_json import (
     CachedShares,
     CompareAnswer,
@@ -13,7 +13,6 @@ from harness.experiments.compare.compare_json import (
     Refusal,
 )
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
-from harness.stats.paired import outliers
 
 CACHED = 0.01
 """Difference of the shares of cached prompt tokens above which a warning is given [ours]."""
@@ -35,7 +34,7 @@ def found(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
     yield from _hidden(info)
     if info.mode == "paired":
         yield from _not_in_turns(matched.pairs)
-        yield from _outliers(info.gates)
+        yield from _outliers(info)
         yield from _sign_flips(info.gates, info.alpha)
 
 
@@ -164,20 +163,20 @@ def _hidden(info: CompareAnswer) -> Iterator[Warned]:
         )
 
 
-def _outliers(gates: Sequence[GateRow]) -> Iterator[Warned]:
-    for row in gates:
-        known = [(number, loss) for number, loss in enumerate(row.losses, 1) if loss is not None]
-        for place in outliers([loss for _, loss in known]):
+def _outliers(info: CompareAnswer) -> Iterator[Warned]:
+    """Pairs that are still unlike the others, and pairs that were made again with one side always the slower one."""
+    for row in info.gates:
+        for place in verdict.unusual([row]):
             yield _warning(
                 "outlier",
-                f"{row.label}: pair {known[place][0]} is more than 6 robust standard deviations from the others",
+                f"{row.label}: pair {place + 1} is unlike the others, or was slowed down in some part",
                 "it stays in; look at what else the machine did then",
             )
 
 
 def _sign_flips(gates: Sequence[GateRow], alpha: float) -> Iterator[Warned]:
     for row in gates:
-        flips, p = row.p_signflip, row.p
+        flips, p = row.p_signflip, row.p_mean
         if flips is None or p is None or row.pairs < FLIPS or (flips <= alpha) == (p <= alpha):
             continue
         if 2.0**-row.pairs > alpha:
