@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from harness.cli._compare import Files
     from harness.experiments.compare.answer import Settings
     from harness.experiments.compare.compare_json import CompareAnswer
+    from harness.experiments.compare.runner import Judge
     from harness.experiments.compare.trend_json import TrendAnswer
     from harness.options import Given
 
@@ -233,11 +234,14 @@ def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
     return base, head
 
 
-def _judge(settings: Settings) -> Callable[[Sequence[tuple[Path, Path]], float], str]:
-    """A function that returns the verdict on the pairs so far."""
+def _judge(settings: Settings) -> Judge:
+    """A function that returns the verdict on the pairs so far, and which are unlike the others."""
+    from harness.experiments.compare.runner import Judgement
+    from harness.experiments.compare.verdict import unusual
 
-    def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> str:
-        return _answered(folders, replace(settings, alpha=alpha))().verdict
+    def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> Judgement:
+        info = _answered(folders, replace(settings, alpha=alpha))()
+        return Judgement(info.verdict, unusual(info.gates))
 
     return judge
 

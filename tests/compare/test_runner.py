@@ -10,7 +10,7 @@ import pytest
 from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments.compare import gates, verdict
 from harness.experiments.compare.pair_log import Command
-from harness.experiments.compare.runner import run_pairs
+from harness.experiments.compare.runner import Judgement, run_pairs
 
 SCRIPT = """
 import json, pathlib, sys
@@ -57,13 +57,16 @@ def calls(tmp_path):
 
 @pytest.fixture
 def pairs(tmp_path, side):
-    """Makes pairs in `out`; the judge says what `says` holds for the number of pairs, else that it is open."""
+    """Makes pairs in `out`; the judge says what `says` holds for the number of pairs, else that it is open.
+
+    The pairs at the places `unusual` are always unlike the others.
+    """
     judged = []
 
-    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), say=lambda _: None, ours=False, **more):
+    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), unusual=(), say=lambda _: None, ours=False, **more):
         def judge(folders, alpha):
             judged.append((len(folders), alpha))
-            return dict(says).get(len(folders), "inconclusive")
+            return Judgement(dict(says).get(len(folders), "inconclusive"), unusual)
 
         sides = (side("A", base, ours=ours), side("B", head, ours=ours))
         return run_pairs(sides, wanted, tmp_path / out, judge, say, **more)
@@ -100,6 +103,43 @@ def test_an_invalid_run_is_made_again_with_its_pair(pairs, calls):
     ]
     assert "head: not valid: late" == made.attempts[1].why
     assert (3, None) == (len(made.folders), made.exit_code)
+
+
+def test_a_pair_unlike_the_others_is_made_again_once_and_the_second_attempt_counts(pairs, calls):
+    """A noisy neighbour in one pair hides the loss in all; or pairs are made until they please."""
+    made = pairs(3, unusual=(1, 2))
+
+    assert ["A0", "B0", "B1", "A1", "A2", "B2", "B1", "A1", "A2", "B2"] == calls()
+    assert [(1, True), (2, False), (3, False), (2, True), (3, True)] == [(row.pair, row.valid) for row in made.attempts]
+    assert [False, True, True, False, False] == [row.unusual for row in made.attempts]
+    assert ["01-seed0", "02-seed1-again", "03-seed2-again"] == [base.parent.name for base, _ in made.folders]
+    assert ([3], None) == (made.interim, made.exit_code)
+    assert 10 == len(calls()) and pairs(3, unusual=(1, 2)).folders == made.folders  # nothing is left to resume
+
+
+def test_a_pair_stays_where_its_second_attempt_fails(pairs, calls):
+    """A usable pair is lost, or tried for ever."""
+    late = "{'run': {'schema': 2, 'verdict': {'valid': seed != 1 or times == 1, 'text': 'not valid: late'}}}"
+    made = pairs(3, head=late, unusual=(1,))
+
+    assert ["A0", "B0", "B1", "A1", "A2", "B2", "B1"] == calls()
+    assert [(1, True), (2, True), (3, True), (2, False)] == [(row.pair, row.valid) for row in made.attempts]
+    assert (["01-seed0", "02-seed1", "03-seed2"], None) == ([b.parent.name for b, _ in made.folders], made.exit_code)
+
+
+def test_unusual_pairs_are_made_again_before_an_analysis_counts(pairs):
+    """`auto` stops at a verdict on pairs that are going to change."""
+    made = pairs("auto", says={3: "equivalent"}, unusual=(0,))
+
+    assert ([3], [1, 2, 3, 1]) == (made.interim, [row.pair for row in made.attempts])
+
+
+def test_a_simulator_is_never_unlike_the_others(pairs, calls):
+    """Exact results are computed again."""
+    virtual = GOOD.replace("wall", "virtual")
+    pairs(3, virtual, virtual, unusual=(0,))
+
+    assert 6 == len(calls())
 
 
 @pytest.mark.parametrize(
@@ -319,7 +359,7 @@ def test_time_left_is_printed(pairs):
 def test_base_is_known_to_be_compared_with_itself(pairs, side, tmp_path):
     """Noise is taken for a difference between two systems, though there is only one."""
     same = side("A")
-    made = run_pairs((same, same), 3, tmp_path / "aa", lambda *_: "inconclusive", lambda _: None)
+    made = run_pairs((same, same), 3, tmp_path / "aa", lambda *_: Judgement("inconclusive"), lambda _: None)
 
     assert made.same
     assert not pairs(3).same
@@ -330,7 +370,7 @@ def test_noise_of_a_set_up_is_that_of_a_run(side, tmp_path):
     from harness.cli._compare import same_sides
 
     one = side("A")
-    made = run_pairs((one, one), 3, tmp_path / "aa", lambda *_: "inconclusive", lambda _: None)
+    made = run_pairs((one, one), 3, tmp_path / "aa", lambda *_: Judgement("inconclusive"), lambda _: None)
     [tpot, failed] = gates.defaults(["tpot", "failed"])
     slower = verdict.Series(tpot.quantity, {}, (1.0,) * 4, tuple(math.exp(loss) for loss in (0.02, -0.02, 0.02, -0.02)))
     equal = verdict.Series(failed.quantity, {}, (0.0,) * 4, (0.0,) * 4)
@@ -359,7 +399,7 @@ def test_a_search_of_a_simulator_is_made_once(pairs, side, tmp_path, calls):
     script = "import json, pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(); "
     script += "(p / 'capacity.json').write_text(json.dumps({'schema': 1, 'kind': 'capacity', 'clock': 'virtual'}))"
     search = Command("search", (sys.executable, "-c", script, "{out}"))
-    made = run_pairs((search, search), None, tmp_path / "out", lambda *_: "inconclusive", lambda _: None)
+    made = run_pairs((search, search), None, tmp_path / "out", lambda *_: Judgement("inconclusive"), lambda _: None)
 
     assert (1, []) == (len(made.folders), made.notes)
 
@@ -367,6 +407,6 @@ def test_a_search_of_a_simulator_is_made_once(pairs, side, tmp_path, calls):
 def test_one_schedule_for_all_pairs_is_reported(pairs, tmp_path):
     """Five pairs of one schedule are taken for five schedules."""
     plain = Command("x", (sys.executable, "-c", "print('{\"a\": 1}')"))
-    made = run_pairs((plain, plain), 3, tmp_path / "out", lambda *_: "inconclusive", lambda _: None)
+    made = run_pairs((plain, plain), 3, tmp_path / "out", lambda *_: Judgement("inconclusive"), lambda _: None)
 
     assert ["base has no {seed}", "head has no {seed}"] == sorted(note[:18] for note in made.notes)

@@ -253,7 +253,7 @@ def _with_attempts(compared: list[ComparedPair], attempts: Sequence[ComparedPair
     return found
 
 
-_OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "exact", "base_s", "head_s")
+_OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "unusual", "exact", "base_s", "head_s")
 """Facts of an attempt that its runs do not have."""
 
 

@@ -30,7 +30,7 @@ class ComparedPair(Part, frozen=True, kw_only=True):
     """Two runs of the same requests, or an attempt at them, which has no `point`, `reasons`, `cut_s` and `cached`.
 
     `order` is AB where the base ran first. Pairs that were made for the comparison have the rest: `why` an attempt
-    failed, whether both clocks were virtual, and the seconds of either run.
+    failed or, `unusual`, was made again, whether both clocks were virtual, and the seconds of either run.
     """
 
     pair: Count
@@ -46,6 +46,7 @@ class ComparedPair(Part, frozen=True, kw_only=True):
     cut_s: Number | UnsetType = UNSET
     cached: CachedShares | UnsetType = UNSET
     why: Text | UnsetType = UNSET
+    unusual: bool = False
     exact: bool | UnsetType = UNSET
     base_s: Number | UnsetType = UNSET
     head_s: Number | UnsetType = UNSET

@@ -15,7 +15,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +32,10 @@ SIDES = ("base", "head")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One attempt at a pair; `order` is AB where base ran first. Paths are below the folder of the comparison."""
+    """One attempt at a pair; `order` is AB where base ran first. Paths are below the folder of the comparison.
+
+    An `unusual` one could be used, but was unlike the other pairs, and another took its place.
+    """
 
     pair: int
     seed: int
@@ -46,6 +49,7 @@ class Row:
     exact: bool
     base_s: float
     head_s: float
+    unusual: bool = False
 
 
 @dataclass(slots=True)
@@ -79,22 +83,34 @@ class PairLog:
     @property
     def complete(self) -> list[Row]:
         """The valid pairs, one row each, in order."""
-        return [row for row in self.rows if row.valid]
+        return sorted((row for row in self.rows if row.valid), key=lambda row: row.pair)
 
-    def failed(self, pair: int) -> list[Row]:
-        """The attempts at a pair that cannot be used."""
-        return [row for row in self.rows if row.pair == pair and not row.valid]
+    def attempts(self, pair: int) -> list[Row]:
+        """All attempts at a pair so far."""
+        return [row for row in self.rows if row.pair == pair]
 
-    def folder(self, pair: int, seed: int, *, repeated: bool) -> Path:
-        """An empty folder for one attempt at a pair; what an attempt that was killed left there is dropped."""
-        path = self.out / "pairs" / f"{pair:02d}-seed{seed}{'-again' if repeated else ''}"
+    def was_made_again(self, pair: int) -> bool:
+        """Whether a pair that could be used has had its second attempt, which may have failed."""
+        return any(row.valid or row.unusual for row in self.attempts(pair)[:-1])
+
+    def folder(self, pair: int, seed: int) -> Path:
+        """An empty folder for the next attempt at a pair; what an attempt that was killed left there is dropped."""
+        before = len(self.attempts(pair))
+        again = "" if not before else "-again" if before == 1 else f"-again{before}"
+        path = self.out / "pairs" / f"{pair:02d}-seed{seed}{again}"
         if path.exists():
             shutil.rmtree(path)
         path.mkdir(parents=True)
         return path
 
     def add(self, row: Row) -> None:
-        """Enter an attempt that has ended."""
+        """Enter an attempt that has ended; a valid one takes the place of a valid one before."""
+        if row.valid:
+            why = "unlike the other pairs; made again"
+            self.rows = [
+                replace(old, valid=False, unusual=True, why=why) if old.valid and old.pair == row.pair else old
+                for old in self.rows
+            ]
         self.rows.append(row)
         self._write()
 

@@ -1,7 +1,8 @@
 """Pairs of runs that are made for a comparison: interleaved, one after another, A B, B A, A B, ...
 
-Both runs of a pair send the same schedule, that of the pair's seed. Order, interim analyses and repeated runs are
-logged in the folder of the comparison, which a second call resumes.
+Both runs of a pair send the same schedule, that of the pair's seed. A pair unlike the others is made again once, and
+the second attempt counts, whatever it shows: which ones is decided without looking at who was slower. Order, interim
+analyses and repeated runs are logged in the folder of the comparison, which a second call resumes.
 
 One process at a time, with Ctrl-C handed on to it: a run that is interrupted still ends in order.
 """
@@ -29,8 +30,18 @@ from harness.experiments.compare.pair_log import SIDES, Command, PairLog, Row
 from harness.stats.paired import ALPHA, LEAST_PAIRS
 
 Folders: TypeAlias = "list[tuple[Path, Path]]"
-Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], str]
-"""(Results of base and head of the valid pairs, alpha) -> verdict; `inconclusive` asks for more pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict on the pairs so far, of which `inconclusive` asks for more; and the places of unusual ones."""
+
+    verdict: str
+    unusual: Sequence[int] = ()
+
+
+Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], Judgement]
+"""(Results of base and head of the valid pairs, alpha) -> judgement."""
 
 Wanted = int | Literal["auto"] | None
 """How many pairs; `auto` has interim analyses; None is one pair for a virtual clock, and `auto` for the wall's."""
@@ -112,12 +123,13 @@ class _Pairs:
     def make(self) -> int | None:
         """Make pairs until there are enough; the exit code of what ended it early, else None."""
         in_vain = 0
-        while not self._enough():
-            row, found = self._attempt(len(self.log.complete) + 1)
+        while (pair := self._next()) is not None:
+            again = any(row.pair == pair for row in self.log.complete)
+            row, found = self._attempt(pair)
             if row is None:
                 return None
             check_enough(self.wanted, exact=row.exact)
-            in_vain = 0 if row.valid else in_vain + 1
+            in_vain = 0 if row.valid or again else in_vain + 1
             if in_vain and (found.exact or in_vain >= ATTEMPTS):
                 return _NOT_VALID if found.state == "invalid" else _FAILED
         return None
@@ -128,28 +140,39 @@ class _Pairs:
         exact = all(row.exact for row in self.log.complete)
         return self.wanted == "auto" or (self.wanted is None and not exact)
 
-    def _enough(self) -> bool:
-        """Whether no further pair is to be made."""
+    def _next(self) -> int | None:
+        """The number of the pair to make, or to make again; None where there are enough."""
         done = len(self.log.complete)
         if self.watched.interruptions:
-            return True
+            return None
         if isinstance(self.wanted, int):
-            return done >= self.wanted
-        return bool(done) and (not self.open_ended or self._clear(done))
-
-    def _clear(self, done: int) -> bool:
-        """Whether `auto` has its answer, from analyses after some numbers of pairs, each with its share of alpha."""
+            return done + 1 if done < self.wanted else self._unusual(self._judged(self.alpha))
+        if not done:
+            return 1
+        if not self.open_ended:
+            return None
         if done not in verdict.INTERIM:
-            return done > verdict.INTERIM[-1]
+            return done + 1 if done < verdict.INTERIM[-1] else None
+        found = self._judged(verdict.alpha(verdict.INTERIM, self.alpha))
+        if (pair := self._unusual(found)) is not None:
+            return pair
         self.log.add_analysis(done)
-        found = self.judge(_folders(self.log), verdict.alpha(verdict.INTERIM, self.alpha))
-        self.say(f"interim analysis after {count(done)}: {found}")
-        return found != OPEN or done == verdict.INTERIM[-1]
+        self.say(f"interim analysis after {count(done)}: {found.verdict}")
+        return done + 1 if found.verdict == OPEN and done < verdict.INTERIM[-1] else None
+
+    def _judged(self, alpha: float) -> Judgement:
+        exact = all(row.exact for row in self.log.complete)
+        return Judgement(OPEN) if exact else self.judge(_folders(self.log), alpha)
+
+    def _unusual(self, found: Judgement) -> int | None:
+        """The number of the first pair unlike the others that was not made again yet."""
+        pairs = (self.log.complete[place].pair for place in found.unusual)
+        return next((pair for pair in pairs if not self.log.was_made_again(pair)), None)
 
     def _attempt(self, pair: int) -> tuple[Row | None, RunOutcome]:
         """Both runs of a pair, entered in the log; None where it was interrupted, and then nothing is entered."""
-        seed, repeated = self.first_seed + pair - 1, bool(self.log.failed(pair))
-        folder = self.log.folder(pair, seed, repeated=repeated)
+        seed, repeated = self.first_seed + pair - 1, bool(self.log.attempts(pair))
+        folder = self.log.folder(pair, seed)
         order = (0, 1) if pair % 2 else (1, 0)
         found: dict[int, RunOutcome] = {}
         took_s = [0.0, 0.0]
@@ -203,7 +226,7 @@ class _Pairs:
             head_run=str(paths[1].relative_to(self.log.out)),
             schedule_hash=_schedule(pair, seed, found),
             valid=bad is None,
-            repeated=bool(self.log.failed(pair)),
+            repeated=bool(self.log.attempts(pair)),
             why=None if bad is None else f"{SIDES[bad]}: {found[bad].why}",
             exact=all(one.exact for one in found.values()),
             base_s=round(took_s[0], 3),
@@ -257,6 +280,13 @@ def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         if not complete or (not exact and complete < LEAST_PAIRS):
             raise Interrupted(notes[-1])
     log.add_analysis(complete)
+    if again := sorted({row.pair for row in log.rows if row.unusual}):
+        one = len(again) == 1
+        numbers = ", ".join(map(str, again))
+        notes.append(
+            f"pair{'' if one else 's'} {numbers} {'was' if one else 'were'} unlike the others and made again once, "
+            "whoever was slower; the second attempt counts."
+        )
     return Made(
         out=log.out,
         folders=_folders(log),
