@@ -1,5 +1,6 @@
 """Runs of a simulator, and what a real system with the same times would have left."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -53,11 +54,16 @@ def _slowed(table: pa.Table, factor: float) -> pa.Table:
 
 @pytest.fixture
 def stored() -> MakeRun:
-    """A factory of runs: `stored(seed, slower=1.05, name="a", clock="wall", rate=2.0, **keys of run.json)`."""
+    """A factory of runs: `stored(seed, slower=1.05, name="a", clock="wall", rate=2.0, **keys of run.json)`.
+
+    The first two of a seed are a pair of runs made in turns: the base began first where the seed is even.
+    """
+    made_of: Counter[int] = Counter()
 
     def made(seed: int = 0, *, slower: float = 1.0, name: str = "", rate: float = 2.0, **changed: Any) -> Run:
         run = _simulated(seed, rate)
-        info = {**encode(run.info), **changed}
+        place, made_of[seed] = (made_of[seed] + seed) % 2, made_of[seed] + 1
+        info = {**encode(run.info), "started": f"2026-01-05T{seed:02d}:{30 * place:02d}:00+00:00", **changed}
         if info["clock"] == "wall":
             info["backend"] = {"backend": "engine", "model": "tiny", **changed.get("backend", {})}
         table = run.requests if slower == 1.0 else _slowed(run.requests, slower)

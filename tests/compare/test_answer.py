@@ -185,16 +185,44 @@ def test_another_slo_scores_both_sides_anew(pairs):
     assert row(strict, "attainment").base == 0.0
 
 
-@pytest.mark.parametrize(("hours", "warned"), [((0, 1, 2, 3, 4, 5), True), ((0, 2, 4, 1, 3, 5), False)])
-def test_two_occasions_are_distinguished_from_turns(stored, hours, warned):
+TURNS = {"in turns": (0, 3, 4, 1, 2, 5), "a pair made again": (0, 9, 4, 1, 8, 5)}
+NIGHTS = {
+    "nights": (0, 1, 2, 3, 4, 5),
+    "the head always second": (0, 2, 4, 1, 3, 5),
+    "not side by side": (0, 3, 4, 2, 1, 5),
+    "times that are not stored": (0, 3, 4, 1, 2, None),
+}
+
+
+@pytest.mark.parametrize("hours", [*TURNS.values(), *NIGHTS.values()], ids=[*TURNS, *NIGHTS])
+@pytest.mark.parametrize("slower", [1.0, 1.1, 0.9])
+def test_runs_that_were_not_made_in_turns_decide_nothing(stored, hours, slower):
     """A baseline of last week makes every fourth night a regression, at an alpha of 1%."""
     runs = [
-        stored(i % 3, clock="wall", name=f"r{i}", started=f"2026-01-05T{hour:02d}:00:00+00:00")
+        stored(i % 3, clock="wall", slower=slower if i > 2 else 1.0, name=f"r{i}",
+               started=hour if hour is None else f"2026-01-05T{hour:02d}:00:00+00:00")
         for i, hour in enumerate(hours)
-    ]
-    info = compared([Pair(base, head) for base, head in zip(runs[:3], runs[3:], strict=True)])
+    ]  # fmt: skip
+    pairs = [Pair(base, head) for base, head in zip(runs[:3], runs[3:], strict=True)]
+    info, allowed = compared(pairs), compared(pairs, allowed=frozenset({"turns"}))
+    verdict = {1.0: "equivalent", 1.1: "regressed", 0.9: "improved"}[slower]
 
-    assert warned == ("not-in-turns" in {warning.code for warning in info.warnings})
+    assert verdict == allowed.verdict
+    assert (verdict if hours in TURNS.values() else "inconclusive") == info.verdict
+    assert ("were not made in turns" in info.text) == (hours in NIGHTS.values()) == (info.exit_code == 5)
+
+
+def test_failures_come_from_no_other_day(pairs):
+    """A candidate that fails every second request passes as undecided, because it was run a day later."""
+    made = pairs(1.0, started="2026-01-06T00:00:00+00:00")
+    rows = made[0].head.requests
+    failed = pa.array(["timeout", "ok"] * (len(rows) // 2), rows.schema.field("status").type)
+    place = rows.schema.get_field_index("status")
+    worse = [
+        replace(p, head=replace(p.head, requests=p.head.requests.set_column(place, "status", failed))) for p in made
+    ]
+
+    assert ("regressed", 1) == ((info := compared(worse)).verdict, info.exit_code)
 
 
 @pytest.mark.parametrize("grew", [{"overloaded": True}, {"overloaded": False, "queue_grew": True}])
@@ -301,7 +329,7 @@ def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
         for rate in (1.0, 2.0)
         for seed in range(3)
     ]
-    info = answer.compare(pairing.match(base, head), Settings())
+    info = answer.compare(pairing.match(base, head), Settings(allowed=frozenset({"turns"})))
     verdicts = {each.point["rate"]: each.verdict for each in info.gates if each.metric == "tpot"}
 
     assert verdicts == {"1.0": "equivalent", "2.0": "regressed"}
@@ -338,7 +366,10 @@ def test_numbers_that_commands_printed_are_compared():
         Pair(Numbers(Path("a"), {"took_ms": 10.0}), Numbers(Path("b"), {"took_ms": 11.0 + 0.01 * i})) for i in range(5)
     ]
 
-    assert compared(pairs, gates=gates.parse("took_ms=2%:5%", free=True)).verdict == "regressed"
+    assert (
+        compared(pairs, gates=gates.parse("took_ms=2%:5%", free=True), allowed=frozenset({"turns"})).verdict
+        == "regressed"
+    )
     assert compared(pairs).verdict == "inconclusive"
 
 
@@ -423,7 +454,7 @@ def _in_one_piece(table):
 def test_aggregates_of_other_tools_are_compared():
     """A file without requests has means and percentiles all the same, and its 2 failures of 12 are not 200%."""
     run = pairing.opened(Path(__file__).parents[1] / "golden" / "results" / "vllm-aggregate.json")[0]
-    info = compared([Pair(run, run)] * 3)
+    info = compared([Pair(run, run)] * 3, allowed=frozenset({"turns"}))
 
     assert pytest.approx(2 / 12) == row(info, "failed").base
     assert "equivalent" == row(info, "ttft").verdict

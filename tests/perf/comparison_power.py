@@ -11,15 +11,21 @@ every 20 s (TPOT and TTFT + 5 % in the mean, not in the median). Each cell is th
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from scipy.signal import lfilter
 
-from harness.experiments.compare import gates, verdict
+from harness.data.folder import Run
+from harness.data.run_json import RunInfo
+from harness.experiments.compare import gates, refusals, verdict
 from harness.experiments.compare.compare_json import GateRow
+from harness.experiments.compare.pairing import Pair
 from harness.stats.paired import ALPHA, steady_loss, whole
 
 Floats = npt.NDArray[np.float64]
@@ -106,10 +112,23 @@ NOISES = {
 
 @dataclass(frozen=True)
 class Session:
-    """TPOT and TTFT of the requests of every run: (pairs, sides, requests)."""
+    """A gate -> the means of base and head of every pair, and its steady loss with the scatter over groups."""
 
-    tpot_s: Floats
-    ttft_s: Floats
+    means: Mapping[str, list[tuple[float, float]]]
+    steady: Mapping[str, list[tuple[float, float]]]
+    in_turns: bool
+
+
+@cache
+def in_turns(batches: bool) -> bool:
+    """What the product makes of the start times of interleaved runs, or of a night of each side."""
+    pairs = []
+    for number in range(MOST_PAIRS):
+        order = (number, MOST_PAIRS + number) if batches else (2 * number + number % 2, 2 * number + 1 - number % 2)
+        runs = [RunInfo.of({"started": f"2026-01-05T{hour:02d}:00:00+00:00", "clock": "wall"}) for hour in order]
+        base, head = (Run(Path(), info, pa.table({}), None, None, complete=True) for info in runs)
+        pairs.append(Pair(base, head))
+    return refusals.in_turns(pairs)
 
 
 def drawn(
@@ -141,19 +160,20 @@ def drawn(
                 tpot += np.where(until_s < REQUEST_S, STALL_S / TOKENS, 0.0)
                 ttft += np.maximum(0.0, STALL_S - (at_s - phase_s) % STALL_EVERY_S)
             tpot_s[pair, side], ttft_s[pair, side] = tpot, ttft
-    return Session(tpot_s, ttft_s)
+    values = {"tpot": tpot_s, "ttft": ttft_s}
+    means = {name: [(float(a), float(b)) for a, b in each.mean(2)] for name, each in values.items()}
+    steady = {name: [found for sides in each if (found := steady_loss(*sides))] for name, each in values.items()}
+    return Session({**means, "failed": [(0.0, 0.0)] * pairs}, {**steady, "failed": []}, in_turns(noise.day > 0))
 
 
 def judged(session: Session, places: Sequence[int], alpha: float) -> list[GateRow]:
     """The rows of the gates on these pairs."""
-    names = {"tpot": session.tpot_s, "ttft": session.ttft_s, "failed": np.zeros_like(session.tpot_s)}
     gated = []
-    for gate in gates.defaults(names):
-        values = names[gate.quantity.name][list(places)]
-        steady = [steady_loss(*sides) for sides in values] if gate.quantity.name != "failed" else []
-        base, head = map(tuple, values.mean(2).T.tolist())
-        known = tuple(each for each in steady if each is not None)
-        gated.append((gate, verdict.Series(gate.quantity, {}, base, head, known)))
+    for gate in gates.defaults(session.means):
+        name = gate.quantity.name
+        base, head = zip(*(session.means[name][place] for place in places), strict=True)
+        steady = tuple(session.steady[name][place] for place in places) if session.steady[name] else ()
+        gated.append((gate, verdict.Series(gate.quantity, {}, base, head, steady)))
     return verdict.paired(gated, alpha)
 
 
@@ -171,7 +191,8 @@ def compared(session: Session, pairs: int | None) -> tuple[str, int]:
             if place is None:
                 break
             again[place] = MOST_PAIRS + place
-        if (found := whole([row.verdict for row in rows])) != "inconclusive":
+        found = whole([row.verdict for row in rows]) if session.in_turns else "inconclusive"
+        if found != "inconclusive":
             break
     return found, count + len(again)
 

@@ -1,5 +1,7 @@
 """The answer of `bench compare`: pairs, rows and the verdict on them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +81,10 @@ def compare(
     if refusals.OUTPUT_LENGTHS not in settings.allowed:
         shorter = [lengths.gated(row) for row in answered if row.change == "shorter"]
         stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
-    judged = None if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
+    exact = bool(pairs) and all(map(refusals.is_virtual, pairs))
+    # pairs that were made for the comparison are logged in turns, also where a tool stores no start times
+    in_turns = exact or bool(attempts) or refusals.TURNS in settings.allowed or refusals.in_turns(pairs)
+    judged = None if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter, in_turns=in_turns)
     own_slos = {pair.base.info.slo.text for pair in pairs}
     first = pairs[0].base if pairs else None
     every = _with_attempts(compared, attempts)
@@ -88,7 +93,8 @@ def compare(
     info = CompareAnswer(
         versions=dict(host.versions()),
         verdict="refused" if judged is None else judged.verdict if whole else "invalid",
-        mode="exact" if pairs and all(map(refusals.is_virtual, pairs)) else "paired",
+        mode="exact" if exact else "paired",
+        in_turns=in_turns,
         alpha=settings.alpha,
         interim=list(interim),
         base=_side(base, [pair.base for pair in pairs]),
@@ -128,8 +134,10 @@ def _judged(
     settings: Settings,
     answered: Sequence[LengthRow],
     shorter: Sequence[GateRow],
+    *,
+    in_turns: bool,
 ) -> _Judged:
-    """The verdict. Where answers are `shorter`, no speed decides."""
+    """The verdict. Where answers are `shorter`, no speed decides; where runs were not `in_turns`, none can."""
     virtual = all(map(refusals.is_virtual, pairs))
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
@@ -153,6 +161,13 @@ def _judged(
         gated = [(gate, _with_steady(each, pairs, cuts_s)) for gate, each in gated]
     judge = verdict.exact if virtual else verdict.paired
     rows = list(shorter) or judge(gated, settings.alpha)
+    if not in_turns:  # failures, shorter answers and what cannot be measured any more come from no other day
+        rows = [
+            structs.replace(row, verdict="inconclusive")
+            if row.scale == "ratio" and not row.endless and not shorter
+            else row
+            for row in rows
+        ]
     taken = set() if shorter else {gate.quantity.name for gate in chosen}
     by_chance = [] if shorter else [row for row in answered if any(row.losses)]
     rest = verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha)

@@ -8,6 +8,7 @@ from harness.data.codec import Count, Document, Facts, Number, Part, Share, Text
 from harness.data.run_json import Warned
 
 RowVerdict = Literal["improved", "equivalent", "regressed", "inconclusive"]
+CompareVerdict = Literal["improved", "equivalent", "regressed", "refused", "invalid", "inconclusive"]
 LengthChange = Literal["same", "shorter", "longer"]
 
 
@@ -190,15 +191,19 @@ class Refusal(Difference, frozen=True):
 
 
 class CompareAnswer(Document, frozen=True, kw_only=True):
-    """compare.json. `interim` are the numbers of pairs after which a verdict was requested."""
+    """compare.json. `interim` are the numbers of pairs after which a verdict was requested.
+
+    Where runs were not made `in_turns`, differences of speed decide nothing.
+    """
 
     schema: int = 1
     kind: Literal["compare"] = "compare"
     versions: Facts = field(default_factory=dict)
-    verdict: Literal["improved", "equivalent", "regressed", "refused", "invalid", "inconclusive"]
+    verdict: CompareVerdict
     mode: Literal["exact", "paired"]
     alpha: Share
     interim: list[Count] = field(name="looks")
+    in_turns: bool = True
     base: Side
     head: Side
     workload: Facts | None

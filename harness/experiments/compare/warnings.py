@@ -33,7 +33,6 @@ def found(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
     yield from _lengths(info.output_lengths)
     yield from _hidden(info)
     if info.mode == "paired":
-        yield from _not_in_turns(matched.pairs)
         yield from _outliers(info)
         yield from _sign_flips(info.gates, info.alpha)
 
@@ -74,25 +73,6 @@ def _overloaded(pairs: Sequence[Pair]) -> Iterator[Warned]:
             "overloaded",
             f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was",
             "compare at a lower rate, or compare capacities (bench capacity on both sides)",
-        )
-
-
-def _not_in_turns(pairs: Sequence[Pair]) -> Iterator[Warned]:
-    """All runs of one side before all of the other: their difference is also that of two occasions."""
-    began = [
-        [run.info.started for run in side if not isinstance(run, Numbers) and run.info.started]
-        for side in ([pair.base for pair in pairs], [pair.head for pair in pairs])
-    ]
-    if len(pairs) < 2 or any(len(times) < len(pairs) for times in began):
-        return
-    first, second = sorted(began, key=min)
-    if max(first) < min(second):
-        names = ("base", "head") if first is began[0] else ("head", "base")
-        yield _warning(
-            "not-in-turns",
-            f"all runs of the {names[0]} began before those of the {names[1]}: what changed on the machine in between "
-            "counts as a difference too, and makes false alarms far more frequent than alpha says",
-            "let bench compare make the runs in turns: --base SPEC --head SPEC, or --run twice",
         )
 
 

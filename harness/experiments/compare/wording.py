@@ -94,6 +94,12 @@ def _equivalent(info: CompareAnswer) -> str:
 
 
 def _inconclusive(info: CompareAnswer) -> str:
+    if not info.in_turns:
+        return (
+            "inconclusive: the runs were not made in turns (A B, B A, ...), so that what changed on the machine in "
+            "between counts as a difference too; let bench compare make them (--base and --head, or --run twice), or "
+            "compare all the same with --allow-different turns."
+        )
     rows = [row for row in info.gates if row.verdict == "inconclusive"]
     if not rows:
         return "inconclusive: there is nothing to gate on; name a gate with --gate."
