@@ -38,9 +38,9 @@ MOST_ROWS, MOST_PRINTED = 200, 40
 """Rows of a table on a page and in a text; all are in the JSON and in CSV."""
 RESTS_ON = {
     "exact": "Simulators repeat themselves to the last bit, so any difference is real and no test is needed.",
-    "paired": "Each pair sent the same requests to both sides; the paired t decides, with Holm's correction.",
-    "unknown": "The paired t over the pairs decides, with Holm's correction.",
-    "searched": "The capacities that both sides have for the same seed are a pair; the paired t decides.",
+    "paired": "Each pair sent the same requests to both sides; one p decides, adjusted for the number of gates.",
+    "unknown": "One p over the pairs decides, adjusted for the number of gates.",
+    "searched": "The capacities that both sides have for the same seed are a pair; one p over the pairs decides.",
 }
 """What a verdict rests on."""
 NOTHING_RECORDED = "Nothing that is recorded differs between the two sides"
@@ -187,7 +187,9 @@ def _limits(info: CompareAnswer, most: int) -> tuple[Table, ...]:
         "ignored up to": lambda row: f"{row.min_effect_pct:g}{_unit(row)}",
         "must be found from": lambda row: f"{row.must_detect_pct:g}{_unit(row)}",
         "pairs needed": _needed,
-        "p (paired t)": lambda row: "-" if row.p is None else _format.probability(row.p),
+        "p (decides)": lambda row: "-" if row.p is None else _format.probability(row.p),
+        "p (mean)": lambda row: "-" if row.p_mean is None else _format.probability(row.p_mean),
+        "p (median group)": lambda row: "-" if row.steady is None else _format.probability(row.steady.p),
         "p (sign flips)": lambda row: "-" if row.p_signflip is None else _format.probability(row.p_signflip),
     }
     return _by_metric("limits of the gates", columns, info.gates, most) if info.mode == "paired" else ()

@@ -46,7 +46,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             options = ["--rate", "2", "--requests", "60", "--policy", policy, "--seed", str(seed)]
             assert main(["run", *SYSTEM, *options, "--out", str(run)]) == 0
             info = json.loads((run / "run.json").read_text())
-            (run / "run.json").write_text(json.dumps({**info, "clock": "wall"}))
+            turn = (seed + (name == "new")) % 2  # A B, B A, ...
+            started = f"2026-01-05T{seed:02d}:{30 * turn:02d}:00+00:00"
+            (run / "run.json").write_text(json.dumps({**info, "clock": "wall", "started": started}))
     for sides, file in ((("old", "new"), "sweeps"), (("walls/old", "walls/new"), "paired"), (("old", "old"), "same")):
         main(["compare", *(str(folder / side) for side in sides), "--json", str(folder / f"{file}.json")])
     return folder

@@ -79,8 +79,9 @@ def compare(
     differing += other_work
     shorter: list[GateRow] = []
     if refusals.OUTPUT_LENGTHS not in settings.allowed:
-        shorter = [lengths.gated(row) for row in answered if row.change == "shorter"]
-        stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
+        shorter = [gate for row in answered if (gate := lengths.gated(row)) is not None]
+        longer = any(row.change == "longer" for row in answered)
+        stops += other_work if longer else []  # not the same work
     exact = bool(pairs) and all(map(refusals.is_virtual, pairs))
     # pairs that were made for the comparison are logged in turns, also where a tool stores no start times
     in_turns = exact or bool(attempts) or refusals.TURNS in settings.allowed or refusals.in_turns(pairs)

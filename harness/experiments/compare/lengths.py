@@ -15,7 +15,7 @@ from msgspec import structs
 
 from harness.data.lists import number
 from harness.experiments.compare import gates, refusals, verdict
-from harness.experiments.compare.compare_json import Difference, GateRow, LengthChange, LengthRow
+from harness.experiments.compare.compare_json import Difference, GateRow, LengthChange, LengthRow, RowVerdict
 from harness.experiments.compare.gates import OUTPUT_TOKENS
 from harness.experiments.compare.pairing import Numbers, Pair, Source
 from harness.metrics.measure import succeeded
@@ -25,6 +25,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 SHORTER, LONGER = 0.99, 1.01
 """Output tokens per request of the head over those of the base, between which both did the same work."""
+
+SUSPECT = 0.1
+"""A fall that may be chance leaves every speed open from here on: in few requests even a quarter of the work may."""
 
 UNSEEN = 0.05
 """A fall that would not be found is warned of from here on: that of a speed that must be found (`gates`)."""
@@ -82,10 +85,16 @@ def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> li
     return rows
 
 
-def gated(row: LengthRow) -> GateRow:
-    """A row as one of those that decide: fewer output tokens are a loss."""
-    row_of = structs.asdict(row)
-    return GateRow(**row_of, min_effect_pct=1.0, must_detect_pct=1.0, pairs_needed=None, verdict="regressed")
+def gated(row: LengthRow) -> GateRow | None:
+    """A row as one of those that decide: fewer output tokens are a loss, and many fewer may be one.
+
+    None for a row that decides nothing.
+    """
+    many_fewer = row.change_pct is not None and row.change_pct < -100 * SUSPECT
+    if row.change != "shorter" and not (row.change == "same" and many_fewer):
+        return None
+    found: RowVerdict = "regressed" if row.change == "shorter" else "inconclusive"
+    return GateRow(**structs.asdict(row), min_effect_pct=1.0, must_detect_pct=1.0, pairs_needed=None, verdict=found)
 
 
 def different(row: LengthRow) -> Difference:

@@ -287,14 +287,18 @@ def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
             f"pair{'' if one else 's'} {numbers} {'was' if one else 'were'} unlike the others and made again once, "
             "whoever was slower; the second attempt counts."
         )
+    alpha = min(verdict.alpha(each, pairs.alpha) for each in (log.interim, verdict.INTERIM if pairs.open_ended else ()))
+    if alpha < pairs.alpha:
+        notes.append(
+            f"each of the interim analyses (after {', '.join(map(str, sorted(log.interim)))} pairs) has alpha "
+            f"{100 * alpha:.3g}%, so that all of them together have {100 * pairs.alpha:.3g}%."
+        )
     return Made(
         out=log.out,
         folders=_folders(log),
         attempts=[_attempt(row, log.out) for row in log.rows],
         interim=sorted(log.interim),
-        alpha=min(
-            verdict.alpha(each, pairs.alpha) for each in (log.interim, verdict.INTERIM if pairs.open_ended else ())
-        ),
+        alpha=alpha,
         notes=notes,
         exit_code=code,
         same=same,

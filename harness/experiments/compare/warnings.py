@@ -32,6 +32,7 @@ def found(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
     yield from _unknown(info.gates)
     yield from _lengths(info.output_lengths)
     yield from _hidden(info)
+    yield from _less_load(info.gates)
     if info.mode == "paired":
         yield from _outliers(info)
         yield from _sign_flips(info.gates, info.alpha)
@@ -151,6 +152,16 @@ def _outliers(info: CompareAnswer) -> Iterator[Warned]:
                 "outlier",
                 f"{row.label}: pair {place + 1} is unlike the others, or was slowed down in some part",
                 "it stays in; look at what else the machine did then",
+            )
+
+
+def _less_load(gates: Sequence[GateRow]) -> Iterator[Warned]:
+    for row in gates:
+        if row.metric == "failed" and row.verdict == "improved" and row.change_pct is not None:
+            yield _warning(
+                "less-load",
+                f"{-row.change_pct:.3g} points fewer requests failed in the head: it did more work",
+                "a slower head may be that work; compare at a rate that both sides serve",
             )
 
 

@@ -66,6 +66,9 @@ def _changed(info: CompareAnswer) -> str:
     found = []
     for row in rows[:3]:
         why = bounds(row, info.alpha) if info.mode == "paired" else spread(row).replace(" .. ", " to ")
+        if row.steady is not None and not row.is_significant:  # the mean is hidden by episodes
+            low, high = (percent(end, signed=True) for end in (row.steady.low_pct, row.steady.high_pct))
+            why += f"; median group of requests {percent(row.steady.change_pct, signed=True)}%, {low} to {high}%"
         found.append(f"{at(row)}{row.label} {change(row)}{f' ({why})' if why else ''}")
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     if any(row.metric == "output_tokens" for row in rows):
@@ -101,6 +104,12 @@ def _inconclusive(info: CompareAnswer) -> str:
             "compare all the same with --allow-different turns."
         )
     rows = [row for row in info.gates if row.verdict == "inconclusive"]
+    if any(row.metric == "output_tokens" for row in rows):
+        [row] = [row for row in rows if row.metric == "output_tokens"][:1]
+        return (
+            f"inconclusive: {at(row)}{row.label} {change(row)}, which may be chance or less work, so no speed decides; "
+            "make more pairs, or let both sides take ignore_eos for equal lengths."
+        )
     if not rows:
         return "inconclusive: there is nothing to gate on; name a gate with --gate."
     return f"inconclusive: {'; '.join(_open(row) for row in rows[:3])}."
