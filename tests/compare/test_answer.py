@@ -10,7 +10,7 @@ from msgspec import structs
 from harness.data.run_json import Verdict
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare import answer, gates, pairing, warnings
+from harness.experiments.compare import answer, gates, pairing, verdict, warnings
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CachedShares, ComparedPair, GateRow
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
@@ -383,6 +383,57 @@ def test_everything_recorded_that_differs_is_listed(stored):
         ("policy", "vllm-v0", "orca"),
         ("version of bench", "0.1.0", "0.2.0"),
     }
+
+
+def test_a_field_that_a_version_did_not_have_is_no_difference(stored):
+    """Every run of an older bench would be refused, or blamed for a list of options that it never knew."""
+    host = {"host": {"machine": "x86_64"}, "backend": {"model": None}}
+    older = [stored(seed, clock="wall", versions={"bench": "0.0.9"}, **host) for seed in range(3)]
+    same = [stored(seed, clock="wall", **host) for seed in range(3)]
+    newer = [stored(seed, clock="wall", backend={"quantization": "fp8"}) for seed in range(3)]
+    across = compared([Pair(a, b) for a, b in zip(older, newer, strict=True)], allowed=frozenset({"hardware"}))
+    within = compared([Pair(a, b) for a, b in zip(same, newer, strict=True)], allowed=frozenset({"hardware"}))
+
+    assert "quantization" not in {each.field for each in across.differences} and not across.refused
+    assert "quantization" in {each.field for each in within.differences}
+    assert ["model"] == list(dict.fromkeys(stop.field for stop in within.refused))
+
+
+def test_a_loss_beside_noisy_neighbours_is_found_and_printed_with_what_found_it(stored):
+    """The bounds of the mean hold 0, and the reader does not learn why it is a regression."""
+
+    def hit(run, part):  # a neighbour slows down a part of the requests to 1.6 times their time
+        tables = [run.requests, stored(run.info.seed, clock="wall", slower=1.6).requests]
+        n = len(run.requests)
+        rows = pa.concat_tables([tables[1][:part], tables[0][part:n]]) if part else run.requests
+        return replace(run, requests=rows)
+
+    runs = [(stored(seed, clock="wall"), stored(seed, slower=1.06 + 0.001 * seed, clock="wall")) for seed in range(6)]
+    info = compared(
+        [
+            Pair(hit(base, 14 * (seed % 3 == 1)), hit(head, 14 * (seed % 3 == 2)))
+            for seed, (base, head) in enumerate(runs)
+        ],
+        gates=gates.parse("tpot"),
+    )
+    [tpot] = info.gates
+
+    assert "regressed" == info.verdict and tpot.low_pct < 0 < tpot.high_pct
+    assert tpot.p <= 0.01 < tpot.p_mean
+    assert "median group of requests +6" in info.text
+    assert {1, 2, 4, 5} == set(verdict.unusual(info.gates))
+    assert "outlier" in {each.code for each in info.warnings}
+
+
+def test_fewer_failures_are_more_work(pairs):
+    """A base that rejects a third of its requests is fast, and the head that serves all is called slow."""
+    made = pairs()
+    place = made[0].base.requests.schema.get_field_index("status")
+    field = made[0].base.requests.schema.field(place)
+    gone = pa.array(["rejected", "ok", "ok"] * (len(made[0].base.requests) // 3), field.type)
+    made = [replace(p, base=replace(p.base, requests=p.base.requests.set_column(place, field, gone))) for p in made]
+
+    assert "less-load" in {each.code for each in compared(made).warnings}
 
 
 def test_a_gate_on_what_no_run_has_is_refused(pairs):

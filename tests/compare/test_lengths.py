@@ -57,6 +57,19 @@ def test_a_head_with_three_quarters_shorter_answers_is_not_equivalent(pairs):
     assert {"tpot", "ttft"} <= {row.metric for row in info.shown}
 
 
+def test_many_fewer_tokens_in_few_requests_are_never_equivalent(pairs):
+    """Of a handful of requests no test can tell a quarter of the work from chance, and the speed was as good."""
+    few = [
+        Pair(*(replace(run, requests=run.requests[:3]) for run in (pair.base, pair.head)))
+        for pair in pairs(lambda tokens: np.where(np.arange(len(tokens)) % 3, tokens / 10, tokens * 1.1))
+    ]
+    info = compared(few)
+
+    assert "same" == info.output_lengths[0].change and info.output_lengths[0].change_pct < -10
+    assert (info.verdict, info.exit_code) == ("inconclusive", 5)
+    assert "may be chance or less work, so no speed decides" in info.text
+
+
 def test_shorter_answers_stand_in_every_form(pairs):
     """A job summary or a test report would hide what decided."""
     info = compared(pairs(lambda tokens: tokens / 4))

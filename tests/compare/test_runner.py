@@ -201,6 +201,22 @@ def test_analyses_together_have_the_requested_alpha(pairs):
     assert (0.01, 0.04) == (made.alpha, pairs(3, out="fixed", alpha=0.04).alpha)
 
 
+def test_how_alpha_is_shared_is_one_line_of_the_answer(pairs):
+    """An alpha of 0.3% stands where 1% was given."""
+    auto, fixed = pairs("auto", says={5: "regressed"}), pairs(3, out="fixed")
+
+    assert (
+        "each of the interim analyses (after 3, 5 pairs) has alpha 0.3%, so that all of them together have 1%."
+        in auto.notes
+    )
+    assert [] == fixed.notes
+
+
+def test_pairs_made_again_are_named_in_the_answer(pairs):
+    """A pair disappears without a word."""
+    assert ["pairs 2, 3 were unlike the others and made again once"] == [n[:53] for n in pairs(3, unusual=(1, 2)).notes]
+
+
 def test_auto_ends_after_its_last_analysis(pairs):
     """What stays open is measured for ever."""
     made = pairs("auto")
