@@ -97,6 +97,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/one_run_interval.py
 	$(BIN)/python tests/perf/within_run.py
 	$(BIN)/python tests/perf/false_alarms.py
+	$(BIN)/python tests/perf/comparison_power.py
 	$(BIN)/python tests/perf/interim_analyses.py
 	$(BIN)/python tests/perf/trend_rule.py
 	$(BIN)/python tests/perf/compare_speed.py
