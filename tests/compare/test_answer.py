@@ -186,15 +186,15 @@ def test_another_slo_scores_both_sides_anew(pairs):
 
 
 TURNS = {"in turns": (0, 3, 4, 1, 2, 5), "a pair made again": (0, 9, 4, 1, 8, 5)}
-NIGHTS = {
-    "nights": (0, 1, 2, 3, 4, 5),
+BATCHES = {
+    "two batches": (0, 1, 2, 3, 4, 5),
     "the head always second": (0, 2, 4, 1, 3, 5),
     "not side by side": (0, 3, 4, 2, 1, 5),
     "times that are not stored": (0, 3, 4, 1, 2, None),
 }
 
 
-@pytest.mark.parametrize("hours", [*TURNS.values(), *NIGHTS.values()], ids=[*TURNS, *NIGHTS])
+@pytest.mark.parametrize("hours", [*TURNS.values(), *BATCHES.values()], ids=[*TURNS, *BATCHES])
 @pytest.mark.parametrize("slower", [1.0, 1.1, 0.9])
 def test_runs_that_were_not_made_in_turns_decide_nothing(stored, hours, slower):
     """A baseline of last week makes every fourth night a regression, at an alpha of 1%."""
@@ -209,7 +209,7 @@ def test_runs_that_were_not_made_in_turns_decide_nothing(stored, hours, slower):
 
     assert verdict == allowed.verdict
     assert (verdict if hours in TURNS.values() else "inconclusive") == info.verdict
-    assert ("were not made in turns" in info.text) == (hours in NIGHTS.values()) == (info.exit_code == 5)
+    assert ("were not made in turns" in info.text) == (hours in BATCHES.values()) == (info.exit_code == 5)
 
 
 def test_failures_come_from_no_other_day(pairs):

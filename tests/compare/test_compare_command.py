@@ -182,17 +182,17 @@ def test_a_pair_beside_a_noisy_neighbour_is_made_again(compare, tmp_path, monkey
     assert "unlike the other pairs; made again" == attempts[1]["why"]
 
 
-def test_nights_against_nights_are_inconclusive(runs, compare, tmp_path):
+def test_batches_of_other_days_are_inconclusive(runs, compare, tmp_path):
     """A baseline of last night on a real system is called a regression one time in four."""
-    for night, (side, stored) in enumerate((("base", "base"), ("head", "slow"))):
+    for day, (side, stored) in enumerate((("base", "base"), ("head", "slow"))):
         for seed in range(3):
             run = tmp_path / side / f"seed{seed}"
             shutil.copytree(runs / stored, run)
             info = json.loads((run / "run.json").read_text())
-            info |= {"clock": "wall", "started": f"2026-01-0{5 + night}T0{seed}:00:00+00:00"}
+            info |= {"clock": "wall", "started": f"2026-01-0{5 + day}T0{seed}:00:00+00:00"}
             (run / "run.json").write_text(json.dumps(info))
     code, out, _ = compare(tmp_path / "base", tmp_path / "head")
     allowed, _, _ = compare(tmp_path / "base", tmp_path / "head", "--allow-different", "turns")
 
-    assert (5, 0) == (code, allowed)  # the policies differ by less than a gate on a wall clock looks at
+    assert (5, 0) == (code, allowed)  # the policies differ by less than the gates of a wall clock ignore
     assert 1 == " ".join(out.split()).count("the runs were not made in turns")

@@ -207,7 +207,7 @@ def test_the_median_group_ignores_an_episode_and_its_scatter_shows_it():
 
 
 def test_pairs_unlike_the_others_are_found_by_size_not_by_sign():
-    """A rule that looks at signs, or at the distance from the median, makes alarms more frequent than alpha."""
+    """A rule that depends on signs, or at the distance from the median, makes alarms more frequent than alpha."""
     losses = [0.01, -0.011, 0.0105, 0.3, 0.0095]
 
     assert paired.outliers(losses, 0.05) == [3] == paired.outliers([-x for x in losses], 0.05)

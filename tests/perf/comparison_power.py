@@ -106,7 +106,7 @@ NOISES = {
     "t(2) 1 %": Noise(lambda rng, runs: 0.01 * rng.standard_t(2, runs)),
     "5 % of runs + 20 %": Noise(some_slow),
     "first run + 10 %": Noise(first_slow),
-    "nights, day effect 2 %": Noise(normal(0.01), day=0.02),
+    "batches, day effect 2 %": Noise(normal(0.01), day=0.02),
 }
 
 

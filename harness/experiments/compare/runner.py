@@ -285,7 +285,7 @@ def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         numbers = ", ".join(map(str, again))
         notes.append(
             f"pair{'' if one else 's'} {numbers} {'was' if one else 'were'} unlike the others and made again once, "
-            "whoever was slower; the second attempt counts."
+            "whichever side was slower; the second attempt counts."
         )
     alpha = min(verdict.alpha(each, pairs.alpha) for each in (log.interim, verdict.INTERIM if pairs.open_ended else ()))
     if alpha < pairs.alpha:
