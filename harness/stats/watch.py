@@ -1,8 +1,9 @@
 """A rule for nightly series: a level that lasts, beside the accepted level.
 
-The accepted level is the median of the first values. A series has changed when the median of its last week is away
-from it by more than is allowed, and is back when it is within half of that. A change needs most values of a week, so
-single bad runs are none; the accepted level never follows the series, so no change is forgotten, however slow it was.
+The accepted level is the median of the first values. A series has changed when the median of its last week, or of its
+last three, is away from it by more than is allowed; it is back when that of the week is within half of that. A change
+needs most values of a week, so single bad runs are none; the accepted level never follows the series, so no change is
+forgotten, however slow it was.
 
 What is allowed counts standard errors of both medians. The scatter is that of differences from run to run, which steps
 and drift hardly move; where runs far apart differ by more than neighbours, the values are correlated and medians worth
@@ -36,16 +37,17 @@ State = Literal["few", "steady", "suspect", "worse", "better"]
 class Rule:
     """When a level has changed: `least` as a share of the accepted one (or as it is), and `sds` standard errors.
 
-    `reference` values give the accepted level at first, `spread` at most; the median of the last `window` is compared
-    with it. Of n values, `sds` is larger by `early` / n: their scatter is not known well.
+    `reference` values give the accepted level at first, `spread` at most; the medians of the last `window` and of the
+    last `long` are compared with it. Of n values, `sds` is larger by `early` / n: their scatter is not known well.
     """
 
     least: float = 0.03
     sds: float = 3.5
-    early: float = 8.0
+    early: float = 10.0
     reference: int = 7
     spread: int = 14
     window: int = 7
+    long: int = 21
     relative: bool = True
 
     @property
@@ -54,7 +56,7 @@ class Rule:
         return self.window // 2 + 1
 
 
-EXACT = Rule(least=1e-9, sds=0, reference=1, spread=1, window=1)
+EXACT = Rule(least=1e-9, sds=0, reference=1, spread=1, window=1, long=1)
 """For a virtual clock: any other value is a change."""
 
 
@@ -123,9 +125,11 @@ class Watch:
         if rule.sds:
             self.scatter = scatter(self.values)
         sds = rule.sds * (1 + rule.early / len(self.values))
-        threshold = max(rule.least, sds * self._share(self._error(rule.window)))
-        loss = self.loss(statistics.median(self.values[-rule.window :]), self.level)
-        self._follow(loss, threshold)
+        week, threshold = self._window(rule.window, sds)
+        weeks, allowed = self._window(rule.long, sds)
+        lasting = abs(weeks) > allowed and abs(week) > threshold / 2 and (weeks > 0) is (week > 0)
+        enough = len(self.values) >= rule.reference + rule.majority  # fewer cannot move the median, nor give a scatter
+        self._follow(week, threshold, called=enough and (lasting or abs(week) > threshold))
         alone = max(rule.least, sds * self._share(self.scatter.sd))
         state: State = "suspect" if abs(self.loss(value, self.level)) > alone else "steady"
         self.judged.append(Judged(state if self.open is None else self.open.side, self.level, threshold))
@@ -143,6 +147,11 @@ class Watch:
         """Half the 95 % interval of the loss of the median of the last `count` values, as the rule counts it."""
         return _NORMAL_95 * self._share(self._error(count))
 
+    def _window(self, count: int, sds: float) -> tuple[float, float]:
+        """The loss of the median of the last values, and what is allowed of it."""
+        loss = self.loss(statistics.median(self.values[-count:]), self.level)
+        return loss, max(self.rule.least, sds * self._share(self._error(count)))
+
     def _error(self, count: int) -> float:
         """Standard error of the median of the last `count` values less the accepted level."""
         return math.sqrt(self.scatter.variance(self._of_level) + self.scatter.variance(count))
@@ -152,13 +161,13 @@ class Watch:
             return amount
         return amount / abs(self.level) if self.level and math.isfinite(self.level) else 0.0
 
-    def _follow(self, loss: float, threshold: float) -> None:
+    def _follow(self, loss: float, threshold: float, *, called: bool) -> None:
         """Begin or end a change by the loss of the window."""
         change, here = self.open, len(self.values) - 1
         if change is not None and (loss if change.side == "worse" else -loss) <= threshold / 2:
             change.ended = self._split(change.side, change.loss, change.first + 1, beyond=False)
             change = None
-        if change is None and abs(loss) > threshold:
+        if change is None and called:
             side: Side = "worse" if loss > 0 else "better"
             after = self.changes[-1].ended if self.changes else None
             first = self._split(side, abs(loss), after or 1, beyond=True)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.experiments.compare.history import METRICS, NightlyRun
-from harness.experiments.compare.trend import MetricHistory
+from harness.experiments.compare.trend import MetricHistory, Span
 from harness.experiments.compare.trend_json import TrendMetric
 
 NOISES = ("iid", "ar 0.5", "ar 0.8", "t2", "outliers", "weekend")
@@ -77,7 +77,7 @@ def answer(values: npt.NDArray[np.float64]) -> TrendMetric:
         )
         for night, value in enumerate(values)
     ]  # fmt: skip
-    return MetricHistory(TPOT, runs, [runs]).summary()
+    return MetricHistory(TPOT, runs, [Span(runs)]).summary()
 
 
 def row(rng: np.random.Generator, noise: str, sd: float, shape: str, nights: int, count: int) -> str:

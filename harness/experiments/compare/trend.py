@@ -59,6 +59,7 @@ def trend(root: Path) -> TrendAnswer:
             reference=rule.reference,
             spread=rule.spread,
             settled=rule.window,
+            long=rule.long,
             relative=rule.relative,
         ),
         series=series,
@@ -89,7 +90,10 @@ def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
     there = [metric for metric in METRICS if any(metric.name in run.values for run in runs)]
     breaks, levels = _breaks(runs), accepted.places(runs)
     places = sorted({0, *breaks, *levels, len(runs)})  # between two of them one accepted level counts
-    parts = [runs[start:stop] for start, stop in pairwise(places)]
+    spans = [
+        Span(runs[start:stop], runs[stop : stop + Rule().window] if stop in levels and stop not in breaks else ())
+        for start, stop in pairwise(places)
+    ]
     return TrendSeries(
         name=name,
         exact=_exact(runs),
@@ -98,7 +102,7 @@ def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
         runs=len(runs),
         valid=sum(run.why is None for run in runs),
         missing=runs[-1].why is not None,
-        metrics=[MetricHistory(metric, runs, parts).summary() for metric in there],
+        metrics=[MetricHistory(metric, runs, spans).summary() for metric in there],
         gaps=[InvalidRun(night=run.at, path=str(run.path), why=run.why) for run in runs if run.why],
         breaks=[ChangedRun(night=runs[place].at, changed=changed) for place, changed in breaks.items()],
         versions=_versions(runs),
@@ -107,6 +111,14 @@ def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
             for place, level in levels.items()
         ],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Runs of one accepted level that can be compared with one another, and the first runs of the next one."""
+
+    runs: Sequence[NightlyRun]
+    following: Sequence[NightlyRun] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +132,10 @@ class _Change:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Runs of one accepted level that can be compared with one another, and have a value; what the rule found."""
+    """The runs of a span that have a value, `own` of them before the next level; what the rule found in all."""
 
     runs: Sequence[NightlyRun]
+    own: int
     values: Sequence[float]
     watch: Watch
     changes: Sequence[_Change]
@@ -130,15 +143,15 @@ class _Part:
 
 
 class MetricHistory:
-    """One metric over the runs of a series; a new accepted level counts for each of the `parts`."""
+    """One metric over the runs of a series; an accepted level counts for each of the `spans`."""
 
-    def __init__(self, metric: Metric, runs: Sequence[NightlyRun], parts: Sequence[Sequence[NightlyRun]]) -> None:
+    def __init__(self, metric: Metric, runs: Sequence[NightlyRun], spans: Sequence[Span]) -> None:
         self.metric = metric
         self.runs = runs
         self.exact = _exact(runs)
         plain = Rule(least=metric.least, relative=metric.relative)
         self.rule = replace(EXACT, relative=metric.relative) if self.exact else plain
-        self.parts = [self._part(part) for part in parts]
+        self.parts = [self._part(span) for span in spans]
 
     def summary(self) -> TrendMetric:
         """The metric as trend.json holds it."""
@@ -176,14 +189,16 @@ class MetricHistory:
             runs=self._each(),
         )
 
-    def _part(self, runs: Sequence[NightlyRun]) -> _Part:
-        there = [run for run in runs if self._value(run) is not None]
+    def _part(self, span: Span) -> _Part:
+        there = [run for run in (*span.runs, *span.following) if self._value(run) is not None]
+        own = sum(self._value(run) is not None for run in span.runs)
         values = [value for run in there if (value := self._value(run)) is not None]
         found = watch(values, self.rule, higher=self.metric.higher)
         days = [dt.date.fromisoformat(run.at[:10]).weekday() for run in there]
         pattern = None if self.exact else weekly(values, days)
         calm = pattern.removed(values, days) if pattern else values
-        return _Part(there, values, found, [self._named(calm, found, change) for change in found.changes], pattern)
+        changes = [self._named(calm, found, change) for change in found.changes]
+        return _Part(there, own, values, found, changes, pattern)
 
     def _named(self, values: Sequence[float], found: Watch, change: Found) -> _Change:
         if self.exact:  # each run that differs from the one before it begins a level
@@ -199,7 +214,7 @@ class MetricHistory:
         for past in found.changes[:-1]:  # what has passed is no part of the change that lasts
             rest[past.first : past.ended] = [found.level] * len(rest[past.first : past.ended])
         threshold = found.judged[-1].threshold or 0.0
-        least = threshold / 2 * (abs(found.level) if self.metric.relative else 1)
+        least = threshold / 4 * (abs(found.level) if self.metric.relative else 1)
         named = shape(rest, change.side, least, change.first, higher=self.metric.higher)
         return _Change(change, named.kind, named.starts)
 
@@ -276,7 +291,9 @@ class MetricHistory:
 
     def _each(self) -> list[RunValue]:
         judged = {
-            id(run): verdict for part in self.parts for run, verdict in zip(part.runs, part.watch.judged, strict=True)
+            id(run): verdict
+            for part in self.parts
+            for run, verdict in zip(part.runs[: part.own], part.watch.judged[: part.own], strict=True)
         }
         return [self._run(run, judged.get(id(run))) for run in self.runs]
 

@@ -136,8 +136,8 @@ class TrendSeries(Part, frozen=True, kw_only=True):
 
 
 class TrendRule(Part, frozen=True, kw_only=True):
-    """The rule, as `harness.stats.watch.Rule`: `reference` to `spread` runs give the accepted level, `settled` a median
-    that is compared with it, which `nights` of them move.
+    """The rule, as `harness.stats.watch.Rule`: `reference` to `spread` runs give the accepted level, `settled` and
+    `long` the medians that are compared with it; `nights` move the first.
     """
 
     least: Number
@@ -147,6 +147,7 @@ class TrendRule(Part, frozen=True, kw_only=True):
     reference: Count
     spread: Count
     settled: Count
+    long: Count = 0
     relative: bool
 
 
