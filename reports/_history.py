@@ -33,6 +33,16 @@ def format_step(metric: TrendMetric, step: Step) -> tuple[str, str]:
     return by, text + ("" if step.ended is None else f", back on {step.ended}")
 
 
+def format_kind(metric: TrendMetric) -> str:
+    """', creep since 2026-01-11', ', episode until 2026-02-05'; empty where nothing changed."""
+    if metric.kind is None or not metric.steps or metric.state == "few":
+        return ""
+    if metric.kind == "episode":
+        return f", episode until {metric.steps[-1].ended}"
+    last = [step for step in metric.steps if step.open]
+    return f", {metric.kind} since {last[0].first}" if last else ""
+
+
 def format_level(metric: TrendMetric) -> str:
     """The level beside the accepted one, with its interval: '+10.0% (9.2% to 10.8%)'; '~' where it is no change."""
     if metric.level_pct is None:

@@ -25,6 +25,7 @@ from reports import figures
 from reports._format import clean, number, option
 from reports._history import (
     MOST_DRAWN,
+    format_kind,
     format_level,
     format_night,
     format_pattern,
@@ -116,7 +117,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     series = info.series
     mark, good = MARKS[info.state]
     worse = [
-        f"{clean(f'{one.name} {m.name}', 80)}{_kind(m)}: {format_level(m)}"
+        f"{clean(f'{one.name} {m.name}', 80)}{format_kind(m)}: {format_level(m)}"
         for one in series
         for m in one.metrics
         if m.has_regressed
@@ -237,21 +238,11 @@ def _metrics(series: TrendSeries) -> Iterator[Block]:
 
 def _state(metric: TrendMetric) -> str:
     if metric.state == "regressed" and not metric.judged:
-        return f"worse{_kind(metric)}"
+        return f"worse{format_kind(metric)}"
     if metric.state != "few":
-        return f"{STATES[metric.state]}{_kind(metric)}"
+        return f"{STATES[metric.state]}{format_kind(metric)}"
     needed = metric.needed
     return f"too few runs: {needed} more for a level" if needed else "first: the next run is judged"
-
-
-def _kind(metric: TrendMetric) -> str:
-    """', creep since 2026-01-11', ', after an episode'; empty where nothing changed."""
-    if metric.kind is None or not metric.steps or metric.state == "few":
-        return ""
-    if metric.kind == "episode":
-        return f", episode until {metric.steps[-1].ended}"
-    last = [step for step in metric.steps if step.open]
-    return f", {metric.kind} since {last[0].first}" if last else ""
 
 
 def _last_value(metric: TrendMetric) -> str:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from harness.experiments.compare.trend_json import FactChange, RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
-from reports._history import MOST_DRAWN, format_night, format_step, marked
+from reports._history import MOST_DRAWN, format_kind, format_level, format_night, format_step, marked
 from reports.figures import style
 from reports.figures.style import Look
 
@@ -228,6 +228,13 @@ def _step(metric: TrendMetric, step: Step) -> str:
     return f"{step.kind} from {format_night(step.first, step.commit)} on: {metric.name} {change} ({level})"
 
 
+def _change(metric: TrendMetric, last: Step) -> str:
+    """A change that lasts in its whole size, where it is not a single step."""
+    if not last.open or metric.kind == "step":
+        return _step(metric, last)
+    return f"{metric.name}{format_kind(metric)}: {format_level(metric)}"
+
+
 def _finding(found: Sequence[Panel]) -> str:
     """The changes that are neither accepted nor over; else the latest one, and over which runs there is none."""
     several = len({panel.series.name for panel in found}) > 1
@@ -236,7 +243,7 @@ def _finding(found: Sequence[Panel]) -> str:
     news = [(panel, panel.metric.steps[-1]) for panel in stepped if panel.metric.state in fresh]
     past = [(panel, step) for panel in stepped for step in panel.metric.steps]
     shown = news[:3] or sorted(past, key=lambda one: one[1].first)[-1:]
-    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _step(panel.metric, step)
+    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _change(panel.metric, step)
             for panel, step in shown]  # fmt: skip
     if news:
         return style.finding(
