@@ -317,6 +317,25 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     assert "Pages are written by --html" in capsys.readouterr().err
 
 
+def test_the_command_accepts_a_level(nightly: Nightly, capsys: pytest.CaptureFixture[str]) -> None:
+    """A regression that is wanted would keep the job red for ever, or need an edit by hand."""
+    root = nightly([*FLAT, *[110.0] * 10])
+    assert main(["compare", "--trend", str(root)]) == 1
+
+    code = main(["compare", "--trend", str(root), "--accept", "c000010", "--reason", "new tokenizer"])
+    out = capsys.readouterr().out
+    file = root / "chatbot/vllm/accepted.json"
+    [level] = json.loads(file.read_text(encoding="utf-8"))["levels"]
+
+    assert code == 0
+    assert out.endswith("\nSteady.\n  No level is worse than the accepted one.\n")
+    assert ("20260111-c000010", "new tokenizer") == (level["run"], level["reason"])
+
+    file.write_text("{}]")
+    assert main(["compare", "--trend", str(root)]) == 2
+    assert "holds no accepted levels (it is no JSON)" in capsys.readouterr().err
+
+
 @pytest.mark.nightly
 def test_series_draw_in_a_browser_whatever_they_are_called(nightly: Nightly, opened: Callable[..., Any]) -> None:
     """A folder, a version or a reason could run its script in the reader's browser, or the page would not fit it."""
