@@ -214,7 +214,7 @@ class MetricHistory:
         for past in found.changes[:-1]:  # what has passed is no part of the change that lasts
             rest[past.first : past.ended] = [found.level] * len(rest[past.first : past.ended])
         threshold = found.judged[-1].threshold or 0.0
-        least = threshold / 4 * (abs(found.level) if self.metric.relative else 1)
+        least = threshold / 3 * (abs(found.level) if self.metric.relative else 1)
         named = shape(rest, change.side, least, change.first, higher=self.metric.higher)
         return _Change(change, named.kind, named.starts)
 
