@@ -1,9 +1,9 @@
 """A rule for nightly series: a level that lasts, beside the accepted level.
 
 The accepted level is the median of the first values. A series has changed when the median of its last week, or of its
-last three, is away from it by more than is allowed; it is back when that of the week is within half of that. A change
-needs most values of a week, so single bad runs are none; the accepted level never follows the series, so no change is
-forgotten, however slow it was.
+last three, is away from it by more than is allowed. It is back when that of the week is within half of that, and has
+fallen by more than that or that of three weeks is as near: noise does not end a change. A change needs most values of a
+week, so single bad runs are none; the accepted level never follows the series, so no change is forgotten, however slow.
 
 What is allowed counts standard errors of both medians. The scatter is that of differences from run to run, which steps
 and drift hardly move; where runs far apart differ by more than neighbours, the values are correlated and medians worth
@@ -127,9 +127,19 @@ class Watch:
         sds = rule.sds * (1 + rule.early / len(self.values))
         week, threshold = self._window(rule.window, sds)
         weeks, allowed = self._window(rule.long, sds)
-        lasting = abs(weeks) > allowed and abs(week) > threshold / 2 and (weeks > 0) is (week > 0)
-        enough = len(self.values) >= rule.reference + rule.majority  # fewer cannot move the median, nor give a scatter
-        self._follow(week, threshold, called=enough and (lasting or abs(week) > threshold))
+        change, here = self.open, len(self.values) - 1
+        if change is not None:
+            sign = 1 if change.side == "worse" else -1
+            fallen = change.loss - sign * week > threshold or sign * weeks <= allowed / 2
+            if fallen and sign * week <= threshold / 2:
+                change.ended = self._split(change.side, change.loss, change.first + 1, beyond=False)
+        if self.open is None and here + 1 >= rule.reference + rule.majority:  # fewer cannot move the median
+            lasting = abs(weeks) > allowed and abs(week) > threshold / 2 and (weeks > 0) is (week > 0)
+            if lasting or abs(week) > threshold:
+                side: Side = "worse" if week > 0 else "better"
+                after = self.changes[-1].ended if self.changes else None
+                first = self._split(side, abs(week), after or 1, beyond=True)
+                self.changes.append(Found(side, first, here, abs(week)))
         alone = max(rule.least, sds * self._share(self.scatter.sd))
         state: State = "suspect" if abs(self.loss(value, self.level)) > alone else "steady"
         self.judged.append(Judged(state if self.open is None else self.open.side, self.level, threshold))
@@ -160,18 +170,6 @@ class Watch:
         if not self.rule.relative:
             return amount
         return amount / abs(self.level) if self.level and math.isfinite(self.level) else 0.0
-
-    def _follow(self, loss: float, threshold: float, *, called: bool) -> None:
-        """Begin or end a change by the loss of the window."""
-        change, here = self.open, len(self.values) - 1
-        if change is not None and (loss if change.side == "worse" else -loss) <= threshold / 2:
-            change.ended = self._split(change.side, change.loss, change.first + 1, beyond=False)
-            change = None
-        if change is None and called:
-            side: Side = "worse" if loss > 0 else "better"
-            after = self.changes[-1].ended if self.changes else None
-            first = self._split(side, abs(loss), after or 1, beyond=True)
-            self.changes.append(Found(side, first, here, abs(loss)))
 
     def _split(self, side: Side, size: float, start: int, *, beyond: bool) -> int:
         """The place from `start` on after which values are beyond half of a change, or not, with fewest exceptions."""
