@@ -152,9 +152,9 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
 def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
     rule, series = info.rule, info.series
     rules = {
-        False: f"the median of the last {rule.settled} runs is compared with the accepted level; a change is more than "
-        f"{option(100 * rule.least)}% and {option(rule.sds)} standard errors, which allow for correlation between "
-        "runs, and for a look every night",
+        False: f"the median of the last {rule.settled}{f' or {rule.long}' if rule.long else ''} runs is compared with "
+        f"the accepted level; a change is more than {option(100 * rule.least)}% and {option(rule.sds)} standard "
+        "errors, which allow for correlation between runs, and for a look every night",
         True: "with a virtual clock any difference from the accepted level is a change",
     }
     valid, runs = sum(one.valid for one in series), sum(one.runs for one in series)
