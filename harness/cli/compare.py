@@ -54,7 +54,9 @@ Examples
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
       any two commands that store a run, or print JSON with numbers
   bench compare --trend results --html trend.html
-      step changes in a series of nightly runs, with a page of all runs
+      changes in a series of nightly runs against its accepted level, with a page of all runs
+  bench compare --trend results/chatbot/vllm --accept 2026-01-11 --reason 'new tokenizer'
+      from that run on its level counts; written to accepted.json beside the runs, to be committed
 
 \b
 Gates
@@ -112,6 +114,9 @@ def _pairs(value: object, name: str) -> int | str:
 @option("--no-html", is_flag=True, group=PAIRS, help="Do not write report.html into the folder of the pairs.")
 @option("--trend", metavar="DIR", group="History",
         help="Instead of a comparison: analyse the nightly runs in DIR/<workload>/<backend>/<utc>-<sha>/.")  # fmt: skip
+@option("--accept", metavar="RUN", group="History",
+        help="With --trend: accept the level from RUN on (its folder, date or commit, or latest).")  # fmt: skip
+@option("--reason", metavar="TEXT", group="History", help="With --accept: why, for accepted.json.")
 @run_options(
     without=("backend", "seed", "fail-under"),
     warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
@@ -139,6 +144,10 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     files = _compare.checked(options)
     of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
     query = given({name: value for name, value in options.items() if name in of_a_run})
+    alone = next((name for name, other in (("accept", "trend"), ("reason", "accept")) if options[name] is not None
+                  and options[other] is None), None)  # fmt: skip
+    if alone is not None:
+        raise UsageError(f"--{alone} goes with --trend FOLDER --accept RUN.")
     info: CompareAnswer | TrendAnswer
     if options["trend"] is not None:
         info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, files)
@@ -160,6 +169,7 @@ def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, 
     """The answer on a series of nightly runs, scored as they are stored, by a rule of its own."""
     from pathlib import Path
 
+    from harness.experiments.compare import accepted
     from harness.experiments.compare.trend import trend
 
     folder = options["trend"]
@@ -171,6 +181,8 @@ def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, 
     other = next((form for form, _ in files.forms if form not in ("html", "markdown", "json")), None)
     if other is not None:
         raise UsageError(f"A trend is written as text, html, markdown or json; there is no {other} of it.")
+    if options["accept"] is not None:
+        accepted.accept(Path(folder), options["accept"], options["reason"])
     return trend(Path(folder))
 
 

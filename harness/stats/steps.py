@@ -1,8 +1,8 @@
 """Steps in a series of values: where its level changes, and what it was before and after.
 
-Pieces are constant at the median of their values. Their number minimises `4 ln(n) / n * pieces + ln(error)`, the
-criterion of airspeed-velocity (`asv/step_detect.py`); the best pieces of each number are exact here, by dynamic
-programming (F. Friedrich et al., "Complexity Penalized M-Estimation: Fast Computation", 2008).
+Pieces are constant at the median of their values. Their number minimises `2 ln(n) / n * pieces + ln(error)`, the
+criterion of airspeed-velocity (`asv/step_detect.py`) with half its penalty; the best pieces of each number are exact
+here, by dynamic programming (F. Friedrich et al., "Complexity Penalized M-Estimation: Fast Computation", 2008).
 """
 
 import heapq
@@ -16,10 +16,13 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-SHORTEST = 2
-"""Values in a piece: one bad night is no level."""
+SHORTEST = 4
+"""Values in a piece: as many as move the median of a week (`harness.stats.watch`); a few bad runs are no level."""
 
 MOST_PIECES = 20
+
+PENALTY = 2.0
+"""asv: 4, because it also decides whether there is a step; here that is known before."""
 
 LONGEST = 400
 """Values that are fitted, the last ones: the work grows with their square."""
@@ -56,7 +59,7 @@ def _best(series: Floats) -> list[int]:
     most = max(1, min(MOST_PIECES, n // SHORTEST))
     total, before = _partitions(_costs(series), most)
     floor = FLOOR * abs(float(np.median(series))) or np.finfo(float).tiny
-    penalty = 4 * math.log(n) / n
+    penalty = PENALTY * math.log(n) / n
     count = min(range(most), key=lambda k: penalty * (k + 1) + math.log(floor + total[k] / n))
     ends = [n]
     for k in range(count, 0, -1):

@@ -1,7 +1,13 @@
-"""A rule for nightly series: a step, not one bad run.
+"""A rule for nightly series: a level that lasts, beside the accepted level.
 
-A value is suspect when it is worse than the median of the last 7 by more than 5 % and by more than 3 robust standard
-deviations of the last 14; so many suspect values in a row are a step. While one is suspected the reference is frozen.
+The accepted level is the median of the first values. A series has changed when the median of its last week, or of its
+last three, is away from it by more than is allowed. It is back when that of the week is within half of that, and has
+fallen by more than that or that of three weeks is as near: noise does not end a change. A change needs most values of a
+week, so single bad runs are none; the accepted level never follows the series, so no change is forgotten, however slow.
+
+What is allowed counts standard errors of both medians. The scatter is that of differences from run to run, which steps
+and drift hardly move; where runs far apart differ by more than neighbours, the values are correlated and medians count
+less: a first-order autoregression, its coefficient taken from both differences.
 """
 
 import math
@@ -13,34 +19,50 @@ from typing import Literal
 ROBUST = 1.4826
 """Standard deviation of a normal law per median absolute deviation."""
 
+_MEDIAN = math.sqrt(math.pi / 2)
+"""Standard error of a median per that of a mean, normal law."""
+_FAR = (6, 7, 8)
+"""Lags at which correlation has faded; about a week, so that weekends fall on weekends as often as at lag 1."""
+_FEWEST_FOR_CORRELATION = 16
+_LARGEST_CORRELATION = 0.9
+_SCATTER_OF = 90
+"""Last values that the scatter is taken from."""
+_NORMAL_95 = 1.96
+
 Side = Literal["worse", "better"]
 State = Literal["few", "steady", "suspect", "worse", "better"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a value is a step: `least` as a share of the reference (or as it is), on so many values `in_a_row`.
+    """When a level has changed: `least` as a share of the accepted one (or as it is), and `sds` standard errors.
 
-    `reference` values give the reference, `spread` values the scatter, of which `sds` robust standard deviations
-    are allowed. After `settled` values at a new level, that is the reference.
+    `reference` values give the accepted level at first, `spread` at most; the medians of the last `window` and of the
+    last `long` are compared with it. Of n values, `sds` is larger by `early` / n: their scatter is not known well.
     """
 
-    least: float = 0.05
-    in_a_row: int = 2
-    sds: float = 3.0
+    least: float = 0.03
+    sds: float = 3.5
+    early: float = 10.0
     reference: int = 7
     spread: int = 14
-    settled: int = 7
+    window: int = 7
+    long: int = 21
     relative: bool = True
 
+    @property
+    def majority(self) -> int:
+        """Values of a window that move its median."""
+        return self.window // 2 + 1
 
-EXACT = Rule(least=1e-9, in_a_row=1, reference=1, settled=1)
-"""For a virtual clock: any other value is a step."""
+
+EXACT = Rule(least=1e-9, sds=0, reference=1, spread=1, window=1, long=1)
+"""For a virtual clock: any other value is a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the rule says of one value: `reference` and `threshold` (a loss, as the rule counts it) it was held to."""
+    """What the rule says after one value: the accepted level, and the loss of the window that was allowed."""
 
     state: State
     reference: float | None
@@ -49,17 +71,27 @@ class Judged:
 
 @dataclass(slots=True)
 class Found:
-    """A step: suspected at value `first`, called at `called`; `ended` where the level went back, else None.
-
-    `open` until the new level has become the reference.
-    """
+    """A level away from the accepted one: from value `first` on, called at `called`, back from `ended` on, or None."""
 
     side: Side
     first: int
     called: int
-    reference: float
-    open: bool = True
+    loss: float
     ended: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Standard deviation of one value, and correlation of one with the next."""
+
+    sd: float = 0.0
+    correlation: float = 0.0
+
+    def variance(self, count: int) -> float:
+        """That of the median of `count` values in a row."""
+        rho = self.correlation
+        inflation = 1 + 2 * sum((1 - lag / count) * rho**lag for lag in range(1, count))
+        return (_MEDIAN * self.sd) ** 2 * inflation / count
 
 
 @dataclass(slots=True)
@@ -68,24 +100,49 @@ class Watch:
 
     rule: Rule
     higher: bool
+    values: list[float] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
-    steps: list[Found] = field(default_factory=list)
-    _level: list[float] = field(default_factory=list)
-    _apart: list[float] = field(default_factory=list)
-    _back: list[float] = field(default_factory=list)
-    _side: Side | None = None
+    changes: list[Found] = field(default_factory=list)
+    level: float = math.nan
+    scatter: Scatter = field(default_factory=Scatter)
+    _of_level: int = 0
+
+    @property
+    def open(self) -> Found | None:
+        """The change that has not gone back."""
+        return self.changes[-1] if self.changes and self.changes[-1].ended is None else None
 
     def see(self, value: float) -> None:
-        """Judge the next value."""
-        if len(self._level) < self.rule.reference:
-            self._level.append(value)
+        """Judge the series up to the next value."""
+        rule = self.rule
+        self.values.append(value)
+        if self.open is None:  # a change that is called no longer moves the level
+            self._of_level = min(rule.spread, max(rule.reference, len(self.values) - rule.window))
+            self.level = statistics.median(self.values[: self._of_level])
+        if len(self.values) <= rule.reference:
             self.judged.append(Judged("few", None, None))
             return
-        reference = statistics.median(self._level[-self.rule.reference :])
-        threshold = self._threshold(reference)
-        side = _side(self.loss(value, reference), threshold)
-        state = self._open(value, side) if self._is_open else self._closed(value, side, reference)
-        self.judged.append(Judged(state, reference, threshold))
+        if rule.sds:
+            self.scatter = scatter(self.values)
+        sds = rule.sds * (1 + rule.early / len(self.values))
+        week, threshold = self._window(rule.window, sds)
+        weeks, allowed = self._window(rule.long, sds)
+        change, here = self.open, len(self.values) - 1
+        if change is not None:
+            sign = 1 if change.side == "worse" else -1
+            fallen = change.loss - sign * week > threshold or sign * weeks <= allowed / 2
+            if fallen and sign * week <= threshold / 2:
+                change.ended = self._split(change.side, change.loss, change.first + 1, beyond=False)
+        if self.open is None and here + 1 >= rule.reference + rule.majority:  # fewer cannot move the median
+            lasting = abs(weeks) > allowed and abs(week) > threshold / 2 and (weeks > 0) is (week > 0)
+            if lasting or abs(week) > threshold:
+                side: Side = "worse" if week > 0 else "better"
+                after = self.changes[-1].ended if self.changes else None
+                first = self._split(side, abs(week), after or 1, beyond=True)
+                self.changes.append(Found(side, first, here, abs(week)))
+        alone = max(rule.least, sds * self._share(self.scatter.sd))
+        state: State = "suspect" if abs(self.loss(value, self.level)) > alone else "steady"
+        self.judged.append(Judged(state if self.open is None else self.open.side, self.level, threshold))
 
     def loss(self, value: float, reference: float) -> float:
         """How much worse a value is than the reference, as the rule counts it; 0 between two infinite ones."""
@@ -96,57 +153,34 @@ class Watch:
             return worse
         return worse / abs(reference) if reference else math.copysign(math.inf, worse)
 
-    @property
-    def _is_open(self) -> bool:
-        return bool(self.steps) and self.steps[-1].open
+    def margin(self, count: int) -> float:
+        """Half the 95 % interval of the loss of the median of the last `count` values, as the rule counts it."""
+        return _NORMAL_95 * self._share(self._error(count))
 
-    def _threshold(self, reference: float) -> float:
-        recent = self._level[-self.rule.spread :]
-        middle = statistics.median(recent)
-        mad = statistics.median(0.0 if v == middle else abs(v - middle) for v in recent)
-        scatter = self.rule.sds * ROBUST * mad
-        if self.rule.relative:
-            scatter = scatter / abs(reference) if reference and math.isfinite(scatter) else 0.0
-        return max(self.rule.least, scatter)
+    def _window(self, count: int, sds: float) -> tuple[float, float]:
+        """The loss of the median of the last values, and what is allowed of it."""
+        loss = self.loss(statistics.median(self.values[-count:]), self.level)
+        return loss, max(self.rule.least, sds * self._share(self._error(count)))
 
-    def _closed(self, value: float, side: Side | None, reference: float) -> State:
-        """No step is open: the value is as ever, or suspect, or the last one of a step."""
-        if self._apart and side != self._side:  # one bad night: it belongs to the level after all
-            self._level += self._apart
-            self._apart = []
-        if side is None:
-            self._level.append(value)
-            return "steady"
-        self._side = side
-        self._apart.append(value)
-        if len(self._apart) < self.rule.in_a_row:
-            return "suspect"
-        self.steps.append(Found(side, len(self.judged) + 1 - len(self._apart), len(self.judged), reference))
-        self._settle()
-        return side
+    def _error(self, count: int) -> float:
+        """Standard error of the median of the last `count` values less the accepted level."""
+        return math.sqrt(self.scatter.variance(self._of_level) + self.scatter.variance(count))
 
-    def _open(self, value: float, side: Side | None) -> State:
-        """A step is open: the value goes on at the new level, or goes back."""
-        step = self.steps[-1]
-        if side == step.side:
-            self._apart += [*self._back, value]
-            self._back = []
-            self._settle()
-            return step.side
-        if side is None:
-            self._back.append(value)
-        if side is None and len(self._back) < self.rule.in_a_row:
-            return step.side
-        step.open, step.ended = False, len(self.judged) - len(self._back) + (side is None)
-        self._level += self._back
-        self._apart, self._back = [], []
-        return "steady" if side is None else self._closed(value, side, step.reference)
+    def _share(self, amount: float) -> float:
+        if not self.rule.relative:
+            return amount
+        return amount / abs(self.level) if self.level and math.isfinite(self.level) else 0.0
 
-    def _settle(self) -> None:
-        """After enough values the new level is the reference."""
-        if len(self._apart) >= self.rule.settled:
-            self.steps[-1].open = False
-            self._level, self._apart = self._apart, []
+    def _split(self, side: Side, size: float, start: int, *, beyond: bool) -> int:
+        """The place from `start` on after which values are beyond half of a change, or not, with fewest exceptions."""
+        sign = 1 if side == "worse" else -1
+        wanted = [(sign * self.loss(value, self.level) >= size / 2) is beyond for value in self.values[start:]]
+        best, found, balance = 0, 0, 0
+        for place, each in enumerate(wanted):  # the balance of what is wanted falls before the best place, then rises
+            balance += -1 if each else 1
+            if balance >= best:
+                best, found = balance, place + 1
+        return start + min(found, len(wanted) - 1)
 
 
 def watch(values: Sequence[float], rule: Rule, *, higher: bool) -> Watch:
@@ -157,7 +191,23 @@ def watch(values: Sequence[float], rule: Rule, *, higher: bool) -> Watch:
     return found
 
 
-def _side(loss: float, threshold: float) -> Side | None:
-    if loss > threshold:
-        return "worse"
-    return "better" if -loss > threshold else None
+def scatter(values: Sequence[float]) -> Scatter:
+    """The noise of a series, whatever steps and drift it has."""
+    recent = values[-_SCATTER_OF:]
+    near = _difference_variance(recent, 1)
+    if not near or len(recent) < _FEWEST_FOR_CORRELATION:
+        return Scatter(math.sqrt(near / 2))
+    far = statistics.fmean(_difference_variance(recent, lag) for lag in _FAR)
+    rho = 1 - near / far - 1 / math.sqrt(len(recent)) if far else 0.0  # less what chance alone may give
+    rho = min(max(rho, 0.0), _LARGEST_CORRELATION)
+    return Scatter(math.sqrt(near / 2 / (1 - rho)), rho)
+
+
+def _difference_variance(values: Sequence[float], lag: int) -> float:
+    """Robust, about the median difference: drift is none."""
+    pairs = zip(values, values[lag:], strict=False)
+    apart = [after - before for before, after in pairs if math.isfinite(before) and math.isfinite(after)]
+    if not apart:
+        return 0.0
+    middle = statistics.median(apart)
+    return (ROBUST * statistics.median(abs(each - middle) for each in apart)) ** 2

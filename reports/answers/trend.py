@@ -20,9 +20,19 @@ from urllib.parse import quote
 
 from harness.experiments.compare.history import METRICS
 from harness.experiments.compare.trend_json import RunValue, TrendAnswer, TrendMetric, TrendSeries
+from harness.stats.shapes import LONGEST_RAMP
 from reports import figures
 from reports._format import clean, number, option
-from reports._history import MOST_DRAWN, format_night, format_step, format_value, marked
+from reports._history import (
+    MOST_DRAWN,
+    format_kind,
+    format_level,
+    format_night,
+    format_pattern,
+    format_step,
+    format_value,
+    marked,
+)
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
 
 if TYPE_CHECKING:
@@ -45,7 +55,7 @@ STATES = {
     "longer": "longer: not comparable",
     "improved": "improved",
     "changed": "changed",
-    "suspect": "suspect: the next run decides",
+    "suspect": "suspect: the next runs decide",
     "steady": "steady",
     "none": "no value in the last run",
 }
@@ -55,31 +65,34 @@ WORST = ("longer", "regressed", "none", "suspect", "changed", "improved", "few",
 REPORT_OF_LAST = ("see the report of the last run", "bench report RUN")
 NOTES: Mapping[str, tuple[str, tuple[str, str] | None]] = {
     "exact": (
-        "A virtual clock has no noise, so the step is one of the system.",
-        ("find the cause of the step", "bench compare RUN RUN"),
+        "A virtual clock has no noise, so the change is one of the system.",
+        ("find the cause of the change", "bench compare RUN RUN"),
     ),
     "regressed": (
-        "A step was called after two runs in a row; runs of different days differ by more than the systems.",
+        "The last runs are worse than the accepted level, until they return to it or --accept RUN accepts theirs.",
         ("compare both commits side by side", "bench compare --base SPEC --head SPEC --pairs auto"),
     ),
     "longer": ("Answers became longer, which is more work: no speed is comparable with earlier runs.", None),
     "invalid": ("No run is valid, so no trend can be found.", REPORT_OF_LAST),
     "missing": ("The last run is not valid, or lacks a value.", REPORT_OF_LAST),
     "incomparable": ("Something that must stay equal changed in every run, see what changed.", None),
-    "few": ("No trend yet: each value is compared with the median of the runs before it.", None),
+    "few": ("No trend yet: the first runs give the level that later ones are compared with.", None),
 }
 """(state, what it means, what to do next); the others need neither."""
 DEFINITIONS = (
     ("night", "the date of a run, a search or a folder of runs; of several runs the mean over them"),
-    ("reference", "the median of the runs before; frozen while a step is suspected, for a week after one is called"),
-    ("step", "a value worse (better) than its reference by more than the rule allows, in as many runs in a row"),
-    ("scatter", "robust standard deviation from run to run, as a share of the median"),
+    ("accepted level", "the median of the first runs, or of the first ones since the run that was accepted last"),
+    ("step, stairs", "the level changes from one run to the next, once or several times"),
+    ("ramp, creep", f"the level changes steadily, over at most {LONGEST_RAMP} runs or over more"),
+    ("episode", "the level was another one and has returned"),
+    ("weekend, or a day", "values of these days differ from those of the others; that is no change"),
+    ("scatter", "robust standard deviation from run to run, as a share of the accepted level"),
     ("not compared across", "a run from which on something differs that must not: schedule, SLO, model, hardware"),
 )
 EXPLAINED = (
     "A series is represented by the first of its judged metrics that is worse, else by the first of all. Over 7 "
-    "(30) days: the last value beside the median of the values 7 to 13 (30 to 36) days before it; ~ where the rule "
-    "would not call that a step, - where there is none to compare with."
+    "(30) days: the last value beside the median of the values 7 to 13 (30 to 36) days before it; ~ where the scatter "
+    "of runs allows it, - where there is none to compare with."
 )
 MOST_PRINTED, MOST_ROWS = 10, 40
 """Rows of a table in a text and, of few series, on a page."""
@@ -103,12 +116,17 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     """The report of a trend; reports of its runs are looked for from `path`."""
     series = info.series
     mark, good = MARKS[info.state]
-    worse = [clean(f"{one.name} {m.name}", 80) for one in series for m in one.metrics if m.has_regressed]
-    which = f" ({', '.join(worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
+    worse = [
+        f"{clean(f'{one.name} {m.name}', 80)}{format_kind(m)}: {format_level(m)}"
+        for one in series
+        for m in one.metrics
+        if m.has_regressed
+    ]
+    which = f" ({'; '.join(worse[:3])}{'; ...' if len(worse) > 3 else ''})" if worse else ""
     exact = info.state == "regressed" and all(
         one.exact for one in series if any(metric.has_regressed for metric in one.metrics)
     )
-    note, advice = NOTES.get("exact" if exact else info.state, ("No step that lasts.", None))
+    note, advice = NOTES.get("exact" if exact else info.state, ("No level is worse than the accepted one.", None))
     first, last = min(one.first[:10] for one in series), max(one.last[:10] for one in series)
     links = {} if path is None else _links(info, path)
     room = _room(info) if path is not None else Room(0, MOST_PRINTED, shown=True)
@@ -134,10 +152,10 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
 def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
     rule, series = info.rule, info.series
     rules = {
-        False: f"a value is compared with the median of the {rule.reference} runs before it; worse by more than "
-        f"{option(100 * rule.least)}% and {option(rule.sds)} robust standard deviations in {rule.in_a_row} "
-        "runs in a row is a step",
-        True: "with a virtual clock any difference from the run before is a step",
+        False: f"the median of the last {rule.settled}{f' or {rule.long}' if rule.long else ''} runs is compared with "
+        f"the accepted level; a change is more than {option(100 * rule.least)}% and {option(rule.sds)} standard "
+        "errors, which allow for correlation between runs, and for a look every night",
+        True: "with a virtual clock any difference from the accepted level is a change",
     }
     valid, runs = sum(one.valid for one in series), sum(one.runs for one in series)
     return (
@@ -173,7 +191,9 @@ def _sections(
     name = clean(series.name, 80)
     without = [(gap.night, clean(gap.why)) for gap in series.gaps]
     gaps = _latest("dates without a valid run", ("night", "why"), without, room, left=2)
-    tables = (*_metrics(series), *_steps(series, room), *_changes(series, room), *gaps)
+    accepted = [(one.night, one.run, one.date, clean(one.reason or "-")) for one in series.accepted]
+    levels = _latest("accepted levels", ("from", "run", "accepted on", "reason"), accepted, room, left=4)
+    tables = (*_metrics(series), *_steps(series, room), *levels, *_changes(series, room), *gaps)
     yield Section(f"series-{place}", name, (*_figures(place, series, info, room), *tables))
     if runs := tuple(_runs(series, links, room)):
         yield Section(f"runs-{place}", f"Runs of {name}", runs, detail=True)
@@ -207,36 +227,28 @@ def _metrics(series: TrendSeries) -> Iterator[Block]:
             f"{clean(metric.name, 60)}{'' if metric.judged else f' {SHOWN}'}",
             _last_value(metric),
             format_value(metric, metric.reference),
-            _change(metric),
+            format_level(metric),
+            format_pattern(metric) or "-",
             "-" if metric.sd_pct is None else f"{number(metric.sd_pct, 2)}%",
             state,
         ))  # fmt: skip
-    heads = ("metric", "last value", "reference", "change", "scatter", "state")
+    heads = ("metric", "last value", "accepted level", "change (95 % interval)", "days", "scatter", "state")
     yield Table(caption, heads, tuple(rows), words=1) if rows else caption
 
 
 def _state(metric: TrendMetric) -> str:
     if metric.state == "regressed" and not metric.judged:
-        return "worse"
+        return f"worse{format_kind(metric)}"
     if metric.state != "few":
-        return STATES[metric.state]
+        return f"{STATES[metric.state]}{format_kind(metric)}"
     needed = metric.needed
-    return f"too few runs: {needed} more for a reference" if needed else "first: the next run is judged"
+    return f"too few runs: {needed} more for a level" if needed else "first: the next run is judged"
 
 
 def _last_value(metric: TrendMetric) -> str:
     """The value of the last run that has one."""
     runs = [run for run in metric.runs if run.state != "gap"] or metric.runs
     return "overloaded" if runs and runs[-1].overloaded else format_value(metric, metric.last)
-
-
-def _change(metric: TrendMetric) -> str:
-    """The last value beside its reference; `~` where it is within what the rule allows."""
-    if metric.change_pct is None:
-        return "-"
-    if metric.state in ("steady", "few", "none"):
-        return "~"
-    return f"{metric.change_pct:+.1f}{'%' if metric.name not in ('failed', 'attainment') else ' points'}"
 
 
 def _latest(
@@ -252,12 +264,12 @@ def _steps(series: TrendSeries, room: Room) -> Iterator[Table]:
     rows = [
         (clean(format_night(step.first, step.commit), 60),
          clean(format_night(step.night_before, step.commit_before), 60),
-         clean(metric.name, 60), *format_step(metric, step),
+         clean(metric.name, 60), step.kind, *format_step(metric, step),
          clean(", ".join(f"{one.what} {one.before} -> {one.after}" for one in step.changed[:4]) or "-"))
         for step, metric in sorted(found, key=lambda one: one[0].first)
     ]  # fmt: skip
-    heads = ("from", "after", "metric", "change", "level", "changed with it")
-    yield from _latest("steps", heads, rows, room, left=6)
+    heads = ("from", "after", "metric", "kind", "change", "level", "changed with it")
+    yield from _latest("changes", heads, rows, room, left=7)
 
 
 def _changes(series: TrendSeries, room: Room) -> Iterator[Table]:
@@ -340,9 +352,9 @@ def _over(metric: TrendMetric, series: TrendSeries, days: int) -> str:
         return "-"
     points = metric.unit == "share"
     change = 100 * (values[-1] - middle if points else values[-1] / middle - 1)
-    # in percent or points: below that of the last run, or of a rule without any scatter, nothing is called a step
+    # in percent or points: a single value may lie as far away by chance
     thresholds = [run.threshold_pct for run in metric.runs if run.threshold_pct is not None]
-    least = float(thresholds[-1]) if thresholds else 5.0
+    least = max(float(thresholds[-1]) if thresholds else 5.0, 3 * float(metric.sd_pct or 0))
     return f"{change:+.1f}{' points' if points else '%'}" if abs(change) > least else "~"
 
 

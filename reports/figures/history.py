@@ -1,4 +1,4 @@
-"""Runs of a series as panels over the date, one for each metric: values, what they were held to, steps, gaps."""
+"""Runs of a series as panels over the date, one for each metric: values, the accepted level, changes, gaps."""
 
 import datetime as dt
 import math
@@ -12,15 +12,15 @@ import plotly.graph_objects as go
 from harness.experiments.compare.trend_json import FactChange, RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
-from reports._history import MOST_DRAWN, format_night, format_step, marked
+from reports._history import MOST_DRAWN, format_kind, format_level, format_night, format_step, marked
 from reports.figures import style
 from reports.figures.style import Look
 
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
 _SIDES = {
-    "worse": ("step to the worse", Look(style.VERMILLION, symbol="diamond")),
-    "better": ("step to the better", Look(style.GREEN, symbol="triangle-up")),
+    "worse": ("change to the worse", Look(style.VERMILLION, symbol="diamond")),
+    "better": ("change to the better", Look(style.GREEN, symbol="triangle-up")),
 }
 
 
@@ -133,11 +133,11 @@ def _ticks(found: Sequence[Panel]) -> dict[str, object]:
 
 
 def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each trace: values with a line, what they were held to, steps, runs without a value."""
+    """Name and content of each trace: values with a line, the accepted level, changes, runs without a value."""
     value = "value of the night"
     yield value, _values(panel)
     yield value, _connected(panel)
-    yield "the night before" if panel.series.exact else "median of the 7 runs before", {
+    yield "accepted level", {
         "x": panel.at, "y": np.array(panel.scaled("reference")), "mode": "lines", "hoverinfo": "skip",
         "connectgaps": False, "line": {**Look(style.GREY, "dash", width=1.8).line, "shape": "hvh"},
     }  # fmt: skip
@@ -225,27 +225,36 @@ def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
 
 def _step(metric: TrendMetric, step: Step) -> str:
     change, level = format_step(metric, step)
-    return f"from {format_night(step.first, step.commit)} on: {metric.name} {change} ({level})"
+    return f"{step.kind} from {format_night(step.first, step.commit)} on: {metric.name} {change} ({level})"
+
+
+def _change(metric: TrendMetric, last: Step) -> str:
+    """A change that lasts in its whole size, where it is not a single step."""
+    if not last.open or metric.kind == "step":
+        return _step(metric, last)
+    return f"{metric.name}{format_kind(metric)}: {format_level(metric)}"
 
 
 def _finding(found: Sequence[Panel]) -> str:
-    """The steps that are still news; else the latest of those that stayed, and over which runs none is new."""
+    """The changes that are neither accepted nor over; else the latest one, and over which runs there is none."""
     several = len({panel.series.name for panel in found}) > 1
     fresh = ("regressed", "improved", "changed", "longer")
     stepped = [panel for panel in found if panel.metric.steps]
     news = [(panel, panel.metric.steps[-1]) for panel in stepped if panel.metric.state in fresh]
-    stayed = [(panel, step) for panel in stepped for step in panel.metric.steps if step.ended is None]
-    shown = news[:3] or sorted(stayed, key=lambda one: one[1].first)[-1:]
-    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _step(panel.metric, step)
+    past = [(panel, step) for panel in stepped for step in panel.metric.steps]
+    shown = news[:3] or sorted(past, key=lambda one: one[1].first)[-1:]
+    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _change(panel.metric, step)
             for panel, step in shown]  # fmt: skip
     if news:
-        return style.finding({"New steps": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]})
+        return style.finding(
+            {"Away from the accepted level": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]}
+        )
     names = ", ".join(dict.fromkeys(clean(panel.metric.name, 60) for panel in found))
     most = max(len(panel.metric.runs) for panel in found)
     runs = f"{most} runs up to {max(panel.at[-1] for panel in found)}"
     few = all(panel.metric.state == "few" for panel in found)
     return style.finding(
-        {names: ["too few runs to detect a step" if few else "no new step", runs], "older step": steps}
+        {names: ["too few runs to detect a change" if few else "no change that lasts", runs], "earlier": steps}
     )
 
 

@@ -144,6 +144,9 @@ def test_a_stored_answer_is_a_report(runs, compare, tmp_path, capsys):
         (["--trend", "x", "--gate", "tpot=1%:2%"], 2, "leave out --gate"),
         (["--trend", "x", "--base", "sim"], 2, "leave out --base"),
         (["--trend", "x", "--rate", "3"], 2, "leave out --rate"),
+        (["{base}", "{base}", "--accept", "latest"], 2, "--accept goes with --trend"),
+        (["--trend", "x", "--reason", "new tokenizer"], 2, "--reason goes with --trend"),
+        (["--trend", "x", "--accept", "latest"], 2, "'x' is no folder"),
     ],
 )
 def test_wrong_usage_is_one_sentence(runs, compare, words, code, reason):

@@ -1,11 +1,16 @@
 """The trend of nightly runs: steps with their first run, and everything that is none."""
 
+import datetime as dt
 import json
+import re
+import shutil
 
+import numpy as np
 import pytest
 
 from harness.data.codec import encode
 from harness.errors import UsageError
+from harness.experiments.compare.accepted import FILE, accept
 from harness.experiments.compare.trend import trend
 from harness.experiments.compare.trend_json import ChangedRun, FactChange
 from reports.answers.trend import document, rows
@@ -42,7 +47,8 @@ def nightly(tmp_path):
                 "versions": {"bench": "1.0", "numpy": "2.0"},
             }
             change(day, info)
-            folder = tmp_path / "results" / series / f"202601{day + 1:02d}T021700Z-c{day:06d}"
+            date = dt.date(2026, 1, 1) + dt.timedelta(days=day)
+            folder = tmp_path / "results" / series / f"{date:%Y%m%d}T021700Z-c{day:06d}"
             folder.mkdir(parents=True)
             (folder / "run.json").write_text(json.dumps(info))
         return tmp_path / "results"
@@ -65,11 +71,11 @@ def test_a_step_is_named_with_its_first_run_and_what_changed_with_it(nightly):
     def faster_policy(day, info):
         info["backend"]["policy"] = "sarathi" if day < 10 else "vllm-v0"
 
-    answer = trend(nightly([*FLAT, 110.0, 111.0, 109.0], change=faster_policy))
+    answer = trend(nightly([*FLAT, 110.0, 111.0, 109.0, 110.0], change=faster_policy))
     step = metric(answer).steps[0]
 
     assert (1, "regressed", "regressed") == (answer.exit_code, answer.state, metric(answer).state)
-    assert ("worse", "2026-01-11", "c000010", "2026-01-10", "c000009", "2026-01-12") == tuple(
+    assert ("worse", "2026-01-11", "c000010", "2026-01-10", "c000009", "2026-01-14") == tuple(
         getattr(step, key) for key in ("side", "first", "commit", "night_before", "commit_before", "called")
     )
     assert pytest.approx((0.1, 0.11, 10.0)) == (step.before, step.after, step.loss_pct)
@@ -78,9 +84,9 @@ def test_a_step_is_named_with_its_first_run_and_what_changed_with_it(nightly):
 
 def test_the_fit_finds_a_first_run_that_was_not_suspect(nightly):
     """The commit that made it slower is held to be the one after it."""
-    answer = trend(nightly([*FLAT, *FLAT[:4], 104.9, 106.0, 105.8, 106.1, 105.9]))
+    answer = trend(nightly([*FLAT, *FLAT, *FLAT[:4], 103.9, 106.0, 105.8, 106.1, 105.9, 106.2]))
 
-    assert ("2026-01-15", "2026-01-17") == (metric(answer).steps[0].first, metric(answer).steps[0].called)
+    assert ("2026-01-25", "2026-01-28") == (metric(answer).steps[0].first, metric(answer).steps[0].called)
 
 
 def test_one_bad_run_is_no_step(nightly):
@@ -95,16 +101,32 @@ def test_the_last_run_may_be_the_first_of_a_step(nightly):
     answer = trend(nightly([*FLAT, 120.0]))
 
     assert (0, "suspect") == (answer.exit_code, metric(answer).state)
-    assert "suspect: the next run decides" in shown(answer)
+    assert "suspect: the next runs decide" in " ".join(shown(answer).split())
 
 
-def test_a_step_becomes_the_reference_after_a_week(nightly):
-    """A regression that was accepted keeps the job red for ever, or a recovery goes unnoticed."""
-    settled = trend(nightly([*FLAT, *[110.0] * 7]))
-    back = trend(nightly([*FLAT, 110.0, 110.0, 100.0, 100.0], series="code/vllm"))
+def test_a_step_stays_flagged_until_it_is_accepted_or_the_level_returns(nightly):
+    """A regression of last month is green, because no one looked in the week after it."""
+    lasting = nightly([*FLAT, *[110.0] * 20])
+    back = trend(nightly([*FLAT, *[110.0] * 5, *[100.0] * 5], series="code/vllm"))
 
-    assert (0, "steady", 0.11) == (settled.exit_code, metric(settled).state, metric(settled).last)
-    assert ("2026-01-13", "steady") == (metric(back, series=1).steps[0].ended, metric(back, series=1).state)
+    assert (1, "regressed", "step") == (trend(lasting).exit_code, metric(trend(lasting)).state, metric(back).kind)
+    assert ("steady", "episode", "2026-01-16") == (
+        metric(back, series=1).state,
+        metric(back, series=1).kind,
+        metric(back, series=1).steps[0].ended,
+    )
+
+    accept(lasting / "chatbot", "2026-01-11", "new tokenizer")
+    accepted = trend(lasting)
+
+    assert (0, "steady", pytest.approx(0.11), None) == (
+        accepted.exit_code,
+        metric(accepted).state,
+        metric(accepted).reference,
+        metric(accepted).kind,
+    )
+    assert [False] == [step.open for step in metric(accepted).steps]
+    assert [("2026-01-11", "new tokenizer")] == [(one.night, one.reason) for one in accepted.series[0].accepted]
 
 
 def test_the_first_week_is_not_called_steady(nightly):
@@ -142,7 +164,7 @@ def test_a_step_of_a_simulator_stands_beside_the_level_before_it(nightly):
 
 def test_a_gain_is_reported_and_is_no_failure(nightly):
     """A faster server fails the night."""
-    answer = trend(nightly([*FLAT, 90.0, 90.5]))
+    answer = trend(nightly([*FLAT, 90.0, 90.5, 90.0, 90.5]))
 
     assert (0, "improved", "better") == (
         answer.exit_code,
@@ -230,11 +252,11 @@ def test_an_overloaded_run_is_worse_than_any_other(nightly):
     def slow(day, info):
         info["verdict"]["overloaded"] = day >= 10
 
-    answer = trend(nightly([*FLAT, 90.0, 90.0], change=slow))
+    answer = trend(nightly([*FLAT, 90.0, 90.0, 90.0, 90.0], change=slow))
 
     assert (1, "regressed", None) == (answer.exit_code, metric(answer).state, metric(answer).last)
-    steps = [block for block in document(answer).sections[1].blocks if getattr(block, "caption", "") == "steps"]
-    assert ("tpot mean", "overloaded", "100 ms -> overloaded") in [row[2:5] for row in steps[0].rows]
+    steps = [block for block in document(answer).sections[1].blocks if getattr(block, "caption", "") == "changes"]
+    assert ("tpot mean", "step", "overloaded", "100 ms -> overloaded") in [row[2:6] for row in steps[0].rows]
 
 
 def test_failures_are_followed_as_a_difference(nightly):
@@ -243,7 +265,7 @@ def test_failures_are_followed_as_a_difference(nightly):
     def failing(day, info):
         info["summary"]["failed"] = 0.004 if day == 8 else 0.02 if day >= 9 else 0.0
 
-    answer = trend(nightly([100.0] * 12, change=failing))
+    answer = trend(nightly([100.0] * 13, change=failing))
 
     assert ("regressed", "2026-01-10") == (
         metric(answer, "failed").state,
@@ -255,7 +277,7 @@ def test_what_is_only_shown_never_fails(nightly):
     """Goodput at one rate, flat below capacity, would decide."""
 
     def less(day, info):
-        info["summary"]["goodput_rps"] = 2.0 if day < 8 else 1.0
+        info["summary"]["goodput_rps"] = 2.0 if day < 7 else 1.0
 
     answer = trend(nightly([100.0] * 11, change=less))
 
@@ -301,10 +323,10 @@ def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nightly):
 
 def test_searches_have_a_trend_too(tmp_path):
     """Capacity, the answer that matters most, is not followed."""
-    for day in range(10):
+    for day in range(11):
         folder = tmp_path / f"r/chatbot/sim/202601{day + 1:02d}"
         folder.mkdir(parents=True)
-        answer = {"goal": 0.9, "state": "resolved", "capacity_rps": 12.0 if day < 8 else 11.0}
+        answer = {"goal": 0.9, "state": "resolved", "capacity_rps": 12.0 if day < 7 else 11.0}
         info = {"schema": 1, "kind": "capacity", "clock": "wall", "answers": [answer]}
         (folder / "capacity.json").write_text(json.dumps(info))
     found = trend(tmp_path / "r")
@@ -358,7 +380,9 @@ def test_the_answer_is_json_and_fits_a_terminal(nightly):
     def hostile(day, info):
         info["backend"]["policy"] = "a|b" if day < 10 else "<img src=x>\x1b[31m`c`"
 
-    answer = trend(nightly([*FLAT, 110.0, 111.0], change=hostile, series="a-rather-long-workload-name/and-a-backend"))
+    answer = trend(
+        nightly([*FLAT, 110.0, 111.0, 110.0, 111.0], change=hostile, series="a-rather-long-workload-name/and-a-backend")
+    )
     found, as_markdown = shown(answer), markdown.render(document(answer))
 
     assert encode(answer) == json.loads(json.dumps(encode(answer), allow_nan=False))
@@ -418,15 +442,23 @@ def answering(tokens, by="server"):
 @pytest.mark.parametrize(
     ("tokens", "code", "state"),
     [
-        ([200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 50.0, 50.1], 1, "regressed"),
-        ([200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 260.0, 259.0], 4, "longer"),
+        (
+            [200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 50.0, 50.1, 50.0, 50.1],
+            1,
+            "regressed",
+        ),
+        (
+            [200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 260.0, 259.0, 260.0, 259.0],
+            4,
+            "longer",
+        ),
         ([200.0, 206.0, 193.0, 204.0, 198.0, 203.0, 196.0, 205.0, 195.0, 202.0, 196.5, 196.0], 0, "steady"),
     ],
     ids=["shorter", "longer", "by chance"],
 )
 def test_runs_of_other_answers_are_found_before_any_speed(tokens, code, state, nightly):
     """A server that answers a quarter of the tokens would be steady: they come as fast."""
-    answer = trend(nightly([*FLAT, 99.5, 100.5], change=answering(tokens)))
+    answer = trend(nightly([*FLAT, 99.5, 100.5, 99.5, 100.5][: len(tokens)], change=answering(tokens)))
 
     assert (code, state) == (answer.exit_code, answer.state)
     assert state == metric(answer, "output tokens per request").state
@@ -437,3 +469,142 @@ def test_runs_of_exact_lengths_have_no_row_of_them(nightly):
     answer = trend(nightly(FLAT, change=answering([200.0], by="request")))
 
     assert "output tokens per request" not in {one.name for one in answer.series[0].metrics}
+
+
+def seeded(shape, sd=0.01, seed=4):
+    """Sixty days of mean TPOT in ms with that level."""
+    return (100 * shape * (1 + sd * np.random.default_rng(seed).standard_normal(60))).tolist()
+
+
+NIGHT = np.arange(60)
+SHAPES = {
+    "step": 1 + 0.1 * (NIGHT >= 40),
+    "stairs": 1.04 ** np.searchsorted([12, 24, 36, 48], NIGHT, side="right"),
+    "ramp": 1 + 0.1 * np.clip((NIGHT - 20) / 20, 0, 1),
+    "creep": 1 + 0.19 * NIGHT / 59,
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_change_is_named_and_has_its_size(kind, nightly):
+    """A slow loss is steady every night, and after two months the server is a fifth slower."""
+    worse = trend(nightly(seeded(SHAPES[kind])))
+    better = trend(nightly(seeded(1 / SHAPES[kind]), series="code/vllm"))
+    found = metric(worse)
+    true = 100 * (SHAPES[kind][-1] / np.median(SHAPES[kind][:14]) - 1)
+
+    assert (1, "regressed", kind) == (worse.exit_code, found.state, found.kind)
+    assert found.level_low_pct < found.level_pct < found.level_high_pct
+    assert true == pytest.approx(found.level_pct, abs=2.5)
+    assert ("improved", kind) == (metric(better, series=1).state, metric(better, series=1).kind)
+
+
+def test_stairs_have_a_row_for_each_step(nightly):
+    """Of four small regressions one commit is named."""
+    steps = metric(trend(nightly(seeded(SHAPES["stairs"])))).steps
+
+    assert [f"c0000{night}" for night in (12, 24, 36, 48)] == [step.commit for step in steps]
+    assert [4.0] * 4 == pytest.approx([step.loss_pct for step in steps], abs=1.2)
+
+
+def test_slower_weekends_are_named_and_are_no_change(nightly):
+    """Every Sunday is an alarm, or the pattern hides in a larger scatter."""
+    weekend = 1 + 0.03 * np.isin((NIGHT + 3) % 7, (5, 6))  # 2026-01-01 is a Thursday
+    answer = trend(nightly(seeded(weekend)))
+    plain = trend(nightly(seeded(np.ones(60)), series="code/vllm"))
+
+    assert (0, [], "weekend") == (answer.exit_code, metric(answer).steps, metric(answer).pattern)
+    assert pytest.approx(3.0, abs=0.7) == metric(answer).pattern_pct
+    assert "weekend +" in shown(answer)
+    assert metric(plain, series=1).pattern is None
+
+
+def test_a_bad_week_that_has_passed_is_an_episode(nightly):
+    """A week on a throttled machine is a regression for ever, or is forgotten."""
+    level = 1 + 0.15 * ((NIGHT >= 30) & (NIGHT < 35))
+    answer = trend(nightly(seeded(level)))
+    [step] = metric(answer).steps
+
+    assert (0, "episode", "c000030", False) == (answer.exit_code, metric(answer).kind, step.commit, step.open)
+    assert "2026-02-05" == step.ended
+    assert "episode until 2026-02-05" in " ".join(shown(answer).split())
+
+
+def test_a_better_level_is_the_reference_once_it_is_accepted(nightly):
+    """A gain is lost again, and nothing is worse than the old level."""
+    root = nightly([*FLAT, *[90.0] * 10, *[100.0] * 5])
+    before = trend(root)
+    accept(root, "c000010", None)
+
+    assert (0, "episode") == (before.exit_code, metric(before).kind)
+    assert (1, "regressed", pytest.approx(0.09)) == (
+        trend(root).exit_code,
+        metric(trend(root)).state,
+        metric(trend(root)).reference,
+    )
+
+
+def test_a_simulator_stays_flagged_until_its_new_value_is_accepted(nightly):
+    """The second night of a slower policy is green, because it is as slow as the first."""
+    root = nightly([100.0] * 5 + [124.0] * 3 + [130.0], clock="virtual")
+
+    assert ("regressed", "stairs", 2) == (
+        metric(trend(root)).state,
+        metric(trend(root)).kind,
+        len(metric(trend(root)).steps),
+    )
+
+    accept(root, "latest", None)
+
+    assert ("few", 0) == (metric(trend(root)).state, trend(root).exit_code)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("{", "it is no JSON"),
+        ("[]", "at ''"),
+        ('{"levels": [{"run": "20260111-c"}]}', "at 'levels[0].date'"),
+        ('{"levels": [{"run": "main", "date": "2026-01-20"}]}', "at 'levels[0].run'"),
+        ('{"levels": {}}', "at 'levels'"),
+    ],
+)
+def test_a_damaged_file_of_accepted_levels_is_wrong_usage(text, place, nightly):
+    """A merge conflict in it accepts everything, or nothing, or ends in a traceback."""
+    root = nightly(FLAT)
+    (root / "chatbot/vllm" / FILE).write_text(text)
+
+    with pytest.raises(UsageError, match=re.escape(place)):
+        trend(root)
+
+
+def test_only_a_run_with_values_is_accepted(nightly):
+    """A typo accepts the wrong level, or a failed run gives it."""
+
+    def spoilt(day, info):
+        if day == 9:
+            info["verdict"] = {"valid": False, "text": "not valid: late"}
+
+    root = nightly(FLAT, change=spoilt)
+
+    with pytest.raises(UsageError, match=r"No run in .* is named '2026-02-01'; give its folder, date or commit"):
+        accept(root, "2026-02-01", None)
+    with pytest.raises(UsageError, match="has no values to accept: not valid: late"):
+        accept(root, "latest", None)
+    assert not list(root.rglob(FILE))
+
+
+def test_levels_are_accepted_one_after_the_other_and_outlive_their_runs(nightly):
+    """Old runs are deleted, and the accepted level is that of the first run that is left."""
+    root = nightly([*FLAT, *[110.0] * 8, *[120.0] * 8])
+    accept(root, "2026-01-11", None)
+    accept(root, "20260119T021700Z-c000018", "known")
+    accept(root, "2026-01-19", "known since")
+    for night in sorted((root / "chatbot/vllm").glob("2026*"))[:20]:
+        shutil.rmtree(night)
+    found = json.loads((root / "chatbot/vllm" / FILE).read_text())
+
+    assert [("20260111T021700Z-c000010", None), ("20260119T021700Z-c000018", "known since")] == [
+        (level["run"], level["reason"]) for level in found["levels"]
+    ]
+    assert ("few", 1) == (metric(trend(root)).state, metric(trend(root)).needed)

@@ -1,55 +1,129 @@
-"""The rule of `bench compare --trend` on simulated runs: false alarms a year, steps found within a week.
+"""The rule of `bench compare --trend` on drawn series: what it flags, how it names it, and false alarms.
 
-    python tests/perf/trend_rule.py [--years 400]
+    python tests/perf/trend_rule.py [--series 100] [--flat 1000] [--days 60,180] [--seed 1]
 
-Runs are independent and normal. Beside the rule (two runs in a row, above 5 % and three robust standard deviations)
-stand one run alone and two runs without the robust standard deviations, and the figures of the specification.
+Each series is judged every night, as a nightly job does. `ever` is the share that was flagged as worse on some night,
+`end` on the last one, `named` the share whose last answer has the right kind: the one that was drawn, and steady (no
+pattern either) or the weekend where nothing else was. `days` is the median from the begin of the change to its first
+flag. Noise `t2` has scale sd, `outliers` +20 % on 5 % of the days, `weekend` +3 % on Saturdays and Sundays.
 """
 
 import argparse
-import time
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from harness.stats.steps import LONGEST, pieces
-from harness.stats.watch import Rule, watch
+from harness.experiments.compare.history import METRICS, NightlyRun
+from harness.experiments.compare.trend import MetricHistory, Span
+from harness.experiments.compare.trend_json import TrendMetric
 
-RULES = (Rule(in_a_row=1, sds=0), Rule(sds=0), Rule())
-TABLE = {0.01: "0 / 0 / 0; 100 / 100", 0.02: "4.3 / 0.16 / 0.03; 100 / 97", 0.03: "24 / 2.7 / 0.35; 100 / 63",
-         0.04: "47 / 7.7 / 0.6; 96 / 38"}  # fmt: skip
-"""sd of a night -> false alarms a year by the three rules; % of 10 % steps found by the last two."""
-BEFORE, WEEK, YEAR, RUN_IN = 30, 7, 365, 14
-
-
-def called(series: np.ndarray, rule: Rule, first: int) -> int:
-    """Steps for the worse that are called from night `first` on."""
-    return sum(
-        step.side == "worse" and step.called >= first for step in watch(series.tolist(), rule, higher=False).steps
-    )
+NOISES = ("iid", "ar 0.5", "ar 0.8", "t2", "outliers", "weekend")
+SDS = (0.01, 0.02, 0.04)
+SHAPES = {"flat": None, "step 5%": "step", "step 10%": "step", "stairs": "stairs", "ramp": "ramp", "creep": "creep",
+          "episode": "episode"}  # fmt: skip
+TPOT = next(metric for metric in METRICS if metric.name == "tpot mean")
+FIRST = dt.date(2026, 1, 1)
+YEAR = 365
 
 
-def row(rng: np.random.Generator, sd: float, years: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A series, and the night on which its change begins."""
+
+    values: npt.NDArray[np.float64]
+    begin: int
+
+
+def draw(rng: np.random.Generator, noise: str, sd: float, shape: str, days: int) -> Case:
+    """One series of mean TPOT in seconds."""
+    night = np.arange(days)
+    at = int(rng.integers(days // 4, 3 * days // 4))
+    level = np.ones(days)
+    if shape.startswith("step"):
+        level[at:] += float(shape.split()[1].rstrip("%")) / 100
+    elif shape == "stairs":  # four of 4 %
+        stairs = [days // 5 * (i + 1) + int(rng.integers(-2, 3)) for i in range(4)]
+        at, level = stairs[0], np.prod([1 + 0.04 * (night >= each) for each in stairs], axis=0)
+    elif shape == "ramp":  # 10 % over 20 days
+        at = int(rng.integers(days // 4, days // 2))
+        level += 0.1 * np.clip((night - at) / 20, 0, 1)
+    elif shape == "creep":  # 19 % over 60 days
+        at = 0 if days == 60 else int(rng.integers(days // 8, days // 2))
+        level += 0.19 * np.clip((night - at) / 59, 0, 1)
+    elif shape == "episode":  # 5 days of 15 %
+        level[at : at + 5] += 0.15
+    e = sd * (rng.standard_t(2, days) if noise == "t2" else rng.standard_normal(days))
+    if noise.startswith("ar"):
+        rho = float(noise.split()[1])
+        for i in range(1, days):
+            e[i] = rho * e[i - 1] + np.sqrt(1 - rho**2) * e[i]
+    if noise == "outliers":
+        e += 0.2 * (rng.random(days) < 0.05)
+    if noise == "weekend":
+        e += 0.03 * np.isin((night + FIRST.weekday()) % 7, (5, 6))
+    return Case(0.1 * level * np.maximum(1 + e, 0.05), at)
+
+
+def answer(values: npt.NDArray[np.float64]) -> TrendMetric:
+    """What the product says of it."""
+    runs = [
+        NightlyRun(
+            name=str(night), at=(FIRST + dt.timedelta(days=night)).isoformat(), commit=None, path=Path(), exact=False,
+            values={TPOT.name: float(value)}, within={}, why=None, overloaded=False, facts={}, marks={},
+        )
+        for night, value in enumerate(values)
+    ]  # fmt: skip
+    return MetricHistory(TPOT, runs, [Span(runs)]).summary()
+
+
+def row(rng: np.random.Generator, noise: str, sd: float, shape: str, days: int, count: int) -> str:
     """One line of the table."""
-    flat = 1 + sd * rng.standard_normal((years, RUN_IN + YEAR))
-    alarms = [sum(called(one, rule, RUN_IN) for one in flat) / years for rule in RULES]
-    stepped = 1 + sd * rng.standard_normal((10 * years, BEFORE + WEEK))
-    stepped[:, BEFORE:] *= 1.1
-    found = [100 * np.mean([called(one, rule, BEFORE) > 0 for one in stepped]) for rule in RULES[1:]]
-    return f"{' / '.join(f'{a:.2g}' for a in alarms)}; {' / '.join(f'{f:.0f}' for f in found)}"
+    ever, end, named, until, alarms = 0, 0, 0, [], 0
+    for _ in range(count):
+        case = draw(rng, noise, sd, shape, days)
+        found = answer(case.values)
+        flags = [night for night, run in enumerate(found.runs) if run.state == "worse"]
+        alarms += sum(found.runs[night - 1].state != "worse" for night in flags)
+        ever += bool(flags)
+        end += found.state == "regressed"
+        after = [night for night in flags if night >= case.begin]
+        until += [after[0] - case.begin + 1] if after else []
+        if shape in ("flat", "episode"):
+            pattern = "weekend" if noise == "weekend" else None
+            right = found.kind == SHAPES[shape] and found.state in ("steady", "suspect") and found.pattern == pattern
+        else:
+            right = found.state == "regressed" and found.kind == SHAPES[shape]
+        named += right
+    last = f"{alarms * YEAR / count / days:6.2f} a year" if shape == "flat" else f"{np.median(until or [np.nan]):6.0f}"
+    shares = " ".join(f"{100 * each / count:6.1f}" for each in (ever, end, named))
+    return f"{days:>4} {noise:9} {sd:4.0%}  {shape:9} {shares}  {last}"
+
+
+def lines(options: argparse.Namespace) -> Iterator[str]:
+    """The table; each line has random numbers of its own."""
+    for days in map(int, options.days.split(",")):
+        for noise in NOISES:
+            for sd in SDS:
+                for place, shape in enumerate(SHAPES if noise != "weekend" else ["flat"]):
+                    rng = np.random.default_rng([options.seed, days, place, NOISES.index(noise), round(100 * sd)])
+                    count = options.flat if shape == "flat" else options.series
+                    yield row(rng, noise, sd, shape, days, count)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--years", type=int, default=400, help="years of daily runs for each line")
-    years = parser.parse_args().years
-    rng = np.random.default_rng(0)
-    print("false alarms a year: 1 run / 2 runs / 2 runs with MAD; 10% step found in 7 runs: 2 runs / with MAD\n")
-    print(f"{'sd':>4}  {'ours':32}  specification")
-    for sd, result in TABLE.items():
-        print(f"{sd:4.0%}  {row(rng, sd, years):32}  {result}", flush=True)
-    begun_s = time.perf_counter()
-    pieces((100 + rng.standard_normal(LONGEST)).tolist())
-    print(f"\nstep fit of {LONGEST} runs: {time.perf_counter() - begun_s:.2f} s")
+    parser.add_argument("--series", type=int, default=100, help="series of each line with a change")
+    parser.add_argument("--flat", type=int, default=1000, help="series of each line without one")
+    parser.add_argument("--days", default="60", help="lengths of the series")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print("days noise     sd  shape       ever    end  named  days until found, or false alarms")
+    for line in lines(options):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

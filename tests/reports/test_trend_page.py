@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness.cli import main
+from harness.experiments.compare.accepted import accept
 from harness.experiments.compare.trend import trend
 from harness.experiments.compare.trend_json import TrendAnswer
 from reports import answers as pages
@@ -84,31 +85,51 @@ def index(root: Path) -> list[dict[str, str]]:
 
 def test_a_step_is_flagged_with_its_first_run_and_its_commit(nightly: Nightly) -> None:
     """The reader of the page would not see since which commit the server is slower."""
-    info = trend(nightly([*FLAT, 110.0, 111.0, 109.0]))
+    info = trend(nightly([*FLAT, 110.0, 111.0, 109.0, 110.0]))
     figure = drawn(info)
-    [flag] = of(figure, "step to the worse")
+    [flag] = of(figure, "change to the worse")
 
     assert (("2026-01-11",), ("c000010",)) == (tuple(flag.x), tuple(flag.text))
     assert [110.0] == pytest.approx(list(flag.y))
-    assert "2026-01-11 (commit c000010) on: tpot mean 10% worse" in figures.finding(figure)
-    assert [] == of(figure, "step to the better")
+    assert "step from 2026-01-11 (commit c000010) on: tpot mean 10% worse" in figures.finding(figure)
+    assert [] == of(figure, "change to the better")
 
 
-def test_a_step_that_stayed_is_named_when_it_is_no_news_any_more(nightly: Nightly) -> None:
-    """The page would say that no step lasts above a picture of one that does."""
-    figure = drawn(trend(nightly([*FLAT, *[120.0] * 20])))
+def test_a_change_is_named_until_it_is_accepted_and_as_an_earlier_one_then(nightly: Nightly) -> None:
+    """The page would say that nothing changed above a picture of what did."""
+    root = nightly([*FLAT, *[120.0] * 18])
+    open_one = drawn(trend(root))
+    accept(root, "2026-01-11", "new tokenizer")
+    info = trend(root)
+    accepted = drawn(info)
+    change = "step from 2026-01-11 (commit c000010) on: tpot mean 20% worse (100 -> 120 ms)."
+    [table] = [one for one in tables(trend_report.document(info), "series-1") if one.caption == "accepted levels"]
+    level = of(accepted, "accepted level")[0].y
 
-    assert figures.finding(figure).startswith("tpot mean, ttft mean, failed: no new step, 30 runs up to 2026-02-02;")
-    assert figures.finding(figure).endswith(
-        "older step: from 2026-01-11 (commit c000010) on: tpot mean 20% worse (100 -> 120 ms)."
-    )
+    assert f"Away from the accepted level: {change}" == figures.finding(open_one)
+    assert figures.finding(accepted).startswith("tpot mean, ttft mean, failed: no change that lasts, 28 runs up to ")
+    assert figures.finding(accepted).endswith(f"earlier: {change}")
+    assert [100.0, 120.0] == pytest.approx([level[9], level[-1]])
+    assert ("2026-01-11", "new tokenizer") == (table.rows[0][0], table.rows[0][3])
 
 
-def test_values_stand_with_their_interval_beside_the_median_before(nightly: Nightly) -> None:
+def test_a_creep_is_drawn_with_its_whole_size(nightly: Nightly) -> None:
+    """Of a slow loss the page would show a step, or nothing."""
+    rng = np.random.default_rng(4)
+    values = 100 * (1 + 0.19 * np.arange(60) / 59) * (1 + 0.01 * rng.standard_normal(60))
+    info = trend(nightly(values.tolist()))
+    root = Path(info.folder)
+
+    assert "tpot mean, creep since 2026-01-" in figures.finding(drawn(info))
+    assert ["REGRESSED, creep since"] == [row["state"].rpartition(" ")[0] for row in index(root)]
+    assert "creep since" in trend_report.document(info).findings[0].text
+
+
+def test_values_stand_with_their_interval_beside_the_accepted_level(nightly: Nightly) -> None:
     """Noise would look like news."""
     figure = drawn(trend(nightly(FLAT)))
     values, line = of(figure, "value of the night")
-    [reference] = of(figure, "median of the 7 runs before")
+    [reference] = of(figure, "accepted level")
 
     assert FLAT == pytest.approx(list(values.y))
     assert FLAT == pytest.approx(list(line.y))
@@ -123,7 +144,7 @@ def test_a_virtual_clock_has_no_bars_and_says_why(nightly: Nightly) -> None:
 
     assert of(figure, "value of the night")[0].error_y.array is None
     assert "The clock is virtual" in figures.caption(figure)
-    assert len(of(figure, "the night before")) == 1
+    assert len(of(figure, "accepted level")) == 1
 
 
 def test_nothing_is_connected_across_other_hardware(nightly: Nightly) -> None:
@@ -166,13 +187,13 @@ def test_runs_without_a_value_are_marked_with_their_reason(nightly: Nightly) -> 
 
 def test_the_index_shows_what_changed_in_a_week_and_in_a_month(nightly: Nightly) -> None:
     """Who follows many workloads would have to read them all."""
-    root = nightly([100.0] * 24 + [120.0] * 12 + [130.0] * 3)
+    root = nightly([100.0] * 24 + [120.0] * 12 + [130.0] * 4)
     nightly([100.0] * 40, series="code/vllm")
     nightly([100.0] * 3, series="new/vllm")
     rows = index(root)
 
     assert ["chatbot/vllm", "code/vllm", "new/vllm"] == [row["series"] for row in rows]
-    assert ("130 ms", "+8.3%", "+30.0%", "REGRESSED") == tuple(
+    assert ("130 ms", "+8.3%", "+30.0%", "REGRESSED, stairs since 2026-01-25") == tuple(
         rows[0][head] for head in ("last value", "over 7 days", "over 30 days", "state")
     )
     assert ("~", "~", "steady") == tuple(rows[1][head] for head in ("over 7 days", "over 30 days", "state"))
@@ -285,15 +306,34 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     nightly: Nightly, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The nightly job would have no page to keep, or the answer would not be printed any more."""
-    root = nightly([*FLAT, 110.0, 111.0])
+    root = nightly([*FLAT, 110.0, 111.0, 110.0, 111.0])
     page, kept = tmp_path / "trend.html", tmp_path / "trend.json"
     code = main(["compare", "--trend", str(root), "--html", str(page), "--json", str(kept)])
 
     assert code == 1
-    assert "\nRegressed (chatbot/vllm tpot mean)" in capsys.readouterr().out
+    assert "\nRegressed (chatbot/vllm tpot mean, step since 2026-01-11: +10." in capsys.readouterr().out
     assert pages.page(json.loads(kept.read_text()), page) == page.read_text(encoding="utf-8")
     assert main(["compare", "--trend", str(root), "--format", "html"]) == 2
     assert "Pages are written by --html" in capsys.readouterr().err
+
+
+def test_the_command_accepts_a_level(nightly: Nightly, capsys: pytest.CaptureFixture[str]) -> None:
+    """A regression that is wanted would keep the job red for ever, or need an edit by hand."""
+    root = nightly([*FLAT, *[110.0] * 10])
+    assert main(["compare", "--trend", str(root)]) == 1
+
+    code = main(["compare", "--trend", str(root), "--accept", "c000010", "--reason", "new tokenizer"])
+    out = capsys.readouterr().out
+    file = root / "chatbot/vllm/accepted.json"
+    [level] = json.loads(file.read_text(encoding="utf-8"))["levels"]
+
+    assert code == 0
+    assert out.endswith("\nSteady.\n  No level is worse than the accepted one.\n")
+    assert ("20260111-c000010", "new tokenizer") == (level["run"], level["reason"])
+
+    file.write_text("{}]")
+    assert main(["compare", "--trend", str(root)]) == 2
+    assert "holds no accepted levels (it is no JSON)" in capsys.readouterr().err
 
 
 @pytest.mark.nightly

@@ -25,14 +25,14 @@ _NAME = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d):?(\d\d):?(\d
 class Metric:
     """A quantity of a series: `higher` values are better; `judged` ones decide the exit code.
 
-    A step is at least `least`, as a share of the reference, or as a difference where not `relative`.
+    A change is at least `least`, as a share of the accepted level, or as a difference where not `relative`.
     """
 
     name: str
     unit: str
     higher: bool
     judged: bool
-    least: float = 0.05
+    least: float = 0.03
     relative: bool = True
     latency: bool = False
 
@@ -175,6 +175,11 @@ def _nightly_run(path: Path, stored: Sequence[_Stored]) -> NightlyRun:
         facts=_facts(infos, len(stored)),
         marks=_marks(infos[0]) if infos else {},
     )
+
+
+def date_of(name: str) -> str:
+    """The date in a folder's name, and the time where it has one."""
+    return _named(name)[0]
 
 
 def _named(name: str) -> tuple[str, str | None]:

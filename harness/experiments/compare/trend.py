@@ -1,20 +1,24 @@
-"""Trends in series of nightly runs: the level of each metric, and the steps in it, called after two runs in a row.
+"""Trends in series of nightly runs: the level of each metric beside the accepted one, and the kind of its change.
 
 Stored runs never gate a real server, whose noise from one occasion to the next is larger than what matters; they show
-a step, its first run, and what changed with it.
+a change, its first run, and what changed with it.
 """
 
+import datetime as dt
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from harness.data import host
+from harness.experiments.compare import accepted
 from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, NightlyRun, read
 from harness.experiments.compare.trend_json import (
+    AcceptedRun,
     ChangedRun,
+    ChangeKind,
     FactChange,
     InvalidRun,
     MetricState,
@@ -26,16 +30,13 @@ from harness.experiments.compare.trend_json import (
     TrendSeries,
     TrendState,
 )
-from harness.stats.steps import pieces
-from harness.stats.watch import EXACT, ROBUST, Found, Judged, Rule, Watch, watch
+from harness.stats.shapes import Pattern, shape, weekly
+from harness.stats.watch import EXACT, Found, Judged, Rule, Watch, watch
 
 NOISY = 0.03
-"""Scatter from run to run above which a step of 10 % is found within a week in less than two of three cases."""
+"""Scatter from run to run above which a step of 10 % may stay unfound for weeks."""
 
-FEWEST_FOR_SCATTER = 8
 _OWN = "version of bench"
-_NEAR = 3
-"""Runs by which the first one of a step may lie away from the first suspect one."""
 _EXIT_CODES: Mapping[TrendState, int] = {
     "longer": 4, "regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5,
 }  # fmt: skip
@@ -44,13 +45,23 @@ _EXIT_CODES: Mapping[TrendState, int] = {
 def trend(root: Path) -> TrendAnswer:
     """The answer for a folder of nightly runs. Raises UsageError where there are none."""
     series = [_series(name, runs) for name, runs in read(root).items()]
-    state = _whole(series)
+    state, rule = _whole(series), Rule()
     return TrendAnswer(
         versions=dict(host.versions()),
         exit_code=_EXIT_CODES.get(state, 0),
         folder=str(root),
         state=state,
-        rule=TrendRule(**asdict(Rule())),
+        rule=TrendRule(
+            least=rule.least,
+            in_a_row=rule.majority,
+            sds=rule.sds,
+            early=rule.early,
+            reference=rule.reference,
+            spread=rule.spread,
+            settled=rule.window,
+            long=rule.long,
+            relative=rule.relative,
+        ),
         series=series,
     )
 
@@ -77,6 +88,12 @@ def _whole(series: Sequence[TrendSeries]) -> TrendState:
 
 def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
     there = [metric for metric in METRICS if any(metric.name in run.values for run in runs)]
+    breaks, levels = _breaks(runs), accepted.places(runs)
+    places = sorted({0, *breaks, *levels, len(runs)})  # between two of them one accepted level counts
+    spans = [
+        Span(runs[start:stop], runs[stop : stop + Rule().window] if stop in levels and stop not in breaks else ())
+        for start, stop in pairwise(places)
+    ]
     return TrendSeries(
         name=name,
         exact=_exact(runs),
@@ -85,43 +102,66 @@ def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
         runs=len(runs),
         valid=sum(run.why is None for run in runs),
         missing=runs[-1].why is not None,
-        metrics=[_MetricHistory(metric, runs).summary() for metric in there],
+        metrics=[MetricHistory(metric, runs, spans).summary() for metric in there],
         gaps=[InvalidRun(night=run.at, path=str(run.path), why=run.why) for run in runs if run.why],
-        breaks=[ChangedRun(night=runs[place].at, changed=changed) for place, changed in _breaks(runs).items()],
+        breaks=[ChangedRun(night=runs[place].at, changed=changed) for place, changed in breaks.items()],
         versions=_versions(runs),
+        accepted=[
+            AcceptedRun(night=runs[place].at, run=level.run, date=level.date, reason=level.reason)
+            for place, level in levels.items()
+        ],
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Runs that can be compared with one another, and have a value; the verdicts of the rule on them."""
+class Span:
+    """Runs of one accepted level that can be compared with one another, and the first runs of the next one."""
 
     runs: Sequence[NightlyRun]
+    following: Sequence[NightlyRun] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change that the rule found in a part, with its kind, and the first run of each of its levels."""
+
+    found: Found
+    kind: ChangeKind
+    starts: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The runs of a span that have a value, `own` of them before the next level; what the rule found in all."""
+
+    runs: Sequence[NightlyRun]
+    own: int
     values: Sequence[float]
     watch: Watch
+    changes: Sequence[_Change]
+    pattern: Pattern | None
 
 
-class _MetricHistory:
-    """One metric over the runs of a series."""
+class MetricHistory:
+    """One metric over the runs of a series; an accepted level counts for each of the `spans`."""
 
-    def __init__(self, metric: Metric, runs: Sequence[NightlyRun]) -> None:
+    def __init__(self, metric: Metric, runs: Sequence[NightlyRun], spans: Sequence[Span]) -> None:
         self.metric = metric
         self.runs = runs
         self.exact = _exact(runs)
         plain = Rule(least=metric.least, relative=metric.relative)
         self.rule = replace(EXACT, relative=metric.relative) if self.exact else plain
-        places = [0, *_breaks(runs), len(runs)]  # between two of them nothing changed that must not
-        self.parts = [self._part(runs[start:stop]) for start, stop in pairwise(places)]
+        self.parts = [self._part(span) for span in spans]
 
     def summary(self) -> TrendMetric:
         """The metric as trend.json holds it."""
         last = self.parts[-1]
         state = self._state(last)
-        scatter = None if self.exact else _scatter(last.values)
-        # The last value is shown beside what it was compared with, or the level before a step that is still news.
-        news = state in ("regressed", "improved", "changed", "longer")
-        beside = last.watch.steps if news else last.watch.judged
-        reference = beside[-1].reference if beside else None
+        reference = last.watch.judged[-1].reference if last.values else None
+        judged = reference is not None and math.isfinite(reference)
+        scatter = last.watch.scatter.sd / (abs(reference) if reference and self.metric.relative else 1)
+        level, margin = self._level(last) if judged else (None, None)
+        beside = self._beside(level, reference)
         return TrendMetric(
             name=self.metric.name,
             unit=self.metric.unit,
@@ -129,19 +169,54 @@ class _MetricHistory:
             judged=self.metric.judged,
             state=state,
             needed=max(0, self.rule.reference - len(last.values)) if state == "few" else 0,
-            last=_finite(last.values[-1]) if len(last.values) else None,
+            last=_finite(last.values[-1]) if last.values else None,
             reference=_finite(reference),
-            change_pct=self._change(last, reference),
-            sd_pct=None if scatter is None else 100 * scatter,
-            noisy=scatter is not None and scatter > NOISY and self.metric.relative,
-            steps=[self._step(part, step) for part in self.parts for step in part.watch.steps],
+            change_pct=self._beside(last.values[-1] if last.values else None, reference),
+            sd_pct=100 * scatter if judged and not self.exact else None,
+            noisy=judged and self.metric.relative and scatter > NOISY,
+            kind=last.changes[-1].kind if last.changes else None,
+            level_pct=beside,
+            level_low_pct=None if beside is None or margin is None else beside - margin,
+            level_high_pct=None if beside is None or margin is None else beside + margin,
+            pattern=last.pattern.name if last.pattern and judged else None,
+            pattern_pct=self._beside(reference + last.pattern.by, reference) if last.pattern and reference else None,
+            steps=[
+                step
+                for place, part in enumerate(self.parts)
+                for change in part.changes
+                for step in self._steps(part, change, last=place + 1 == len(self.parts))
+            ],
             runs=self._each(),
         )
 
-    def _part(self, runs: Sequence[NightlyRun]) -> _Part:
-        there = [run for run in runs if self._value(run) is not None]
+    def _part(self, span: Span) -> _Part:
+        there = [run for run in (*span.runs, *span.following) if self._value(run) is not None]
+        own = sum(self._value(run) is not None for run in span.runs)
         values = [value for run in there if (value := self._value(run)) is not None]
-        return _Part(there, values, watch(values, self.rule, higher=self.metric.higher))
+        found = watch(values, self.rule, higher=self.metric.higher)
+        days = [dt.date.fromisoformat(run.at[:10]).weekday() for run in there]
+        pattern = None if self.exact else weekly(values, days)
+        calm = pattern.removed(values, days) if pattern else values
+        changes = [self._named(calm, found, change) for change in found.changes]
+        return _Part(there, own, values, found, changes, pattern)
+
+    def _named(self, values: Sequence[float], found: Watch, change: Found) -> _Change:
+        if self.exact:  # each run that differs from the one before it begins a level
+            stop = len(values) if change.ended is None else change.ended
+            starts = [i for i in range(change.first, stop) if values[i] != values[i - 1]]
+            sign = 1 if change.side == "worse" else -1
+            further = sum(sign * found.loss(values[i], values[i - 1]) > 0 for i in starts)
+            kind: ChangeKind = "stairs" if further > 1 else "step"
+            return _Change(change, kind if change.ended is None else "episode", starts)
+        if change.ended is not None:
+            return _Change(change, "episode", [change.first])
+        rest = list(values)
+        for past in found.changes[:-1]:  # what has passed is no part of the change that lasts
+            rest[past.first : past.ended] = [found.level] * len(rest[past.first : past.ended])
+        threshold = found.judged[-1].threshold or 0.0
+        least = threshold / 3 * (abs(found.level) if self.metric.relative else 1)
+        named = shape(rest, change.side, least, change.first, higher=self.metric.higher)
+        return _Change(change, named.kind, named.starts)
 
     def _value(self, run: NightlyRun) -> float | None:
         if run.why is None and run.overloaded and self.metric.latency:
@@ -152,12 +227,12 @@ class _MetricHistory:
         """The state after the last run."""
         if not part.values:
             return "none"
-        step = part.watch.steps[-1] if part.watch.steps else None
-        if step is not None and step.ended is None and self._lasts(step, part):
-            after = statistics.median(part.values[step.first : self._until(part, step)])
-            if abs(part.watch.loss(after, step.reference)) < self.metric.least:
+        change = part.watch.open
+        if change is not None:
+            level, _ = self._level(part)
+            if abs(part.watch.loss(level, part.watch.level)) < self.metric.least and self.exact:
                 return "changed"
-            if step.side == "worse":
+            if change.side == "worse":
                 return "regressed"
             # longer answers are more work: earlier runs are no measure of any speed
             return "longer" if self.metric.name == OUTPUT_TOKENS else "improved"
@@ -167,45 +242,58 @@ class _MetricHistory:
             return "none"
         return "suspect" if part.watch.judged[-1].state == "suspect" else "steady"
 
-    def _lasts(self, step: Found, part: _Part) -> bool:
-        """Whether a step is still news: for a week, or until its level is the reference."""
-        return step.open or (self.exact and len(part.values) - step.first <= Rule().settled)
+    def _level(self, part: _Part) -> tuple[float, float]:
+        """The level now, and half its 95 % interval in percent: since the last step, else over a week."""
+        count = self.rule.window
+        if part.watch.open is not None and part.changes[-1].kind in ("step", "stairs"):
+            count = max(1, len(part.values) - part.changes[-1].starts[-1])
+        return statistics.median(part.values[-count:]), 100 * part.watch.margin(count)
 
-    def _until(self, part: _Part, step: Found) -> int:
-        """Where the level of a step ends: it went back, or another step follows."""
-        later = [other.first for other in part.watch.steps if other.first > step.first]
-        return min([len(part.values), *later, *([] if step.ended is None else [step.ended])])
+    def _steps(self, part: _Part, change: _Change, *, last: bool) -> list[Step]:
+        """The change as rows: one for each of its levels."""
+        found, values = change.found, part.values
+        ended = found.ended
+        stops = [*change.starts[1:], len(values) if ended is None else ended]
+        drift = change.kind in ("ramp", "creep")
+        before, rows = part.watch.level, []
+        for first, stop in zip(change.starts, stops, strict=True):
+            after = self._level(part)[0] if drift else statistics.median(values[first : max(first + 1, stop)])
+            run, run_before = part.runs[first], part.runs[first - 1]
+            loss = part.watch.loss(after, before)
+            called = min(max(found.called, first + self.rule.majority - 1), len(values) - 1)
+            rows.append(
+                Step(
+                    kind=change.kind,
+                    side="worse" if loss > 0 else "better",
+                    first=run.at,
+                    commit=run.commit,
+                    night_before=run_before.at,
+                    commit_before=run_before.commit,
+                    called=part.runs[called].at,
+                    ended=None if ended is None else part.runs[ended].at,
+                    open=ended is None and last,
+                    before=_finite(before),
+                    after=_finite(after),
+                    loss_pct=_finite(100 * loss),
+                    changed=_changed(run_before.marks, run.marks),
+                )
+            )
+            before = after
+        return rows
 
-    def _step(self, part: _Part, step: Found) -> Step:
-        first = step.first if self.exact else _first_run(part.values, step.first)
-        after = statistics.median(part.values[first : max(first + 1, self._until(part, step))])
-        run, before = part.runs[first], part.runs[first - 1]
-        return Step(
-            side=step.side,
-            first=run.at,
-            commit=run.commit,
-            night_before=before.at,
-            commit_before=before.commit,
-            called=part.runs[step.called].at,
-            ended=None if step.ended is None else part.runs[step.ended].at,
-            open=step.open or (step.ended is None and self._lasts(step, part)),
-            before=_finite(step.reference),
-            after=_finite(after),
-            loss_pct=_finite(100 * part.watch.loss(after, step.reference)),
-            changed=_changed(before.marks, run.marks),
-        )
-
-    def _change(self, part: _Part, reference: float | None) -> float | None:
-        """The last value beside a reference in %, plus being more; None where there is no reference."""
-        if reference is None or not (math.isfinite(part.values[-1]) and math.isfinite(reference)):
+    def _beside(self, value: float | None, reference: float | None) -> float | None:
+        """A value beside a reference in %, plus being more; None where there is none of them."""
+        if value is None or reference is None or not (math.isfinite(value) and math.isfinite(reference)):
             return None
         if not self.metric.relative:
-            return 100 * (part.values[-1] - reference)
-        return 100 * (part.values[-1] / reference - 1) if reference else None
+            return 100 * (value - reference)
+        return 100 * (value / reference - 1) if reference else None
 
     def _each(self) -> list[RunValue]:
         judged = {
-            id(run): verdict for part in self.parts for run, verdict in zip(part.runs, part.watch.judged, strict=True)
+            id(run): verdict
+            for part in self.parts
+            for run, verdict in zip(part.runs[: part.own], part.watch.judged[: part.own], strict=True)
         }
         return [self._run(run, judged.get(id(run))) for run in self.runs]
 
@@ -267,25 +355,6 @@ def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[FactCh
         for name in before
         if name in after and before[name] != after[name]
     ]
-
-
-def _first_run(values: Sequence[float], suspected: int) -> int:
-    """Where the level changes nearest to the first suspect run; that run, where the fit finds nothing near."""
-    if not all(math.isfinite(value) for value in values):
-        return suspected
-    starts = [piece.start for piece in pieces(values)[1:]]
-    near = [start for start in starts if abs(start - suspected) <= _NEAR]
-    return min(near, key=lambda start: abs(start - suspected), default=suspected)
-
-
-def _scatter(values: Sequence[float]) -> float | None:
-    """Standard deviation from run to run as a share, robust: steps and single bad runs hardly move it."""
-    finite = [value for value in values if math.isfinite(value)]
-    if len(finite) < FEWEST_FOR_SCATTER:
-        return None
-    middle = statistics.median(finite)
-    apart = statistics.median(abs(after - before) for before, after in pairwise(finite))
-    return ROBUST * apart / math.sqrt(2) / abs(middle) if middle else None
 
 
 def _finite(value: float | None) -> float | None:

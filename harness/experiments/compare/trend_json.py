@@ -7,6 +7,7 @@ from msgspec import field
 from harness.data.codec import Count, Document, Facts, Number, Part, Text
 
 MetricState = Literal["longer", "regressed", "improved", "changed", "suspect", "steady", "few", "none"]
+ChangeKind = Literal["step", "stairs", "ramp", "creep", "episode"]
 TrendState = Literal["longer", "regressed", "improved", "steady", "few", "invalid", "incomparable", "missing"]
 
 
@@ -33,12 +34,23 @@ class InvalidRun(Part, frozen=True, kw_only=True):
     why: str
 
 
-class Step(Part, frozen=True, kw_only=True):
-    """A level that lasts: from the run `first` on, called at `called`; `ended` where the level went back.
+class AcceptedRun(Part, frozen=True, kw_only=True):
+    """The run from which on a new level counts, accepted at `date`."""
 
-    A level is None where the runs were overloaded. `open` until the new level is the reference.
+    night: str
+    run: str
+    date: str
+    reason: Text
+
+
+class Step(Part, frozen=True, kw_only=True):
+    """A change that lasts: from the run `first` on, called at `called`; `ended` where the level went back.
+
+    Stairs have one for each stair; of a ramp or a creep `first` is where it begins. A level is None where the runs
+    were overloaded. `open` until the new level is accepted.
     """
 
+    kind: ChangeKind = "step"
     side: Literal["worse", "better"]
     first: str
     commit: Text
@@ -54,7 +66,7 @@ class Step(Part, frozen=True, kw_only=True):
 
 
 class RunValue(Part, frozen=True, kw_only=True):
-    """The value of one run with its 95% interval, and the reference and the threshold that it was compared with."""
+    """The value of one run with its 95% interval; the accepted level, and the change of a week's median it allowed."""
 
     night: str
     commit: Text
@@ -69,7 +81,11 @@ class RunValue(Part, frozen=True, kw_only=True):
 
 
 class TrendMetric(Part, frozen=True, kw_only=True):
-    """One metric over the runs of a series; only `judged` ones decide. `needed` more runs give a reference."""
+    """One metric over the runs of a series; only `judged` ones decide. `needed` more runs give a level.
+
+    `level_pct` is the median of the latest runs, since the last step or over a week, beside `reference`, the accepted
+    level, with its 95% interval. On days of `pattern` values are higher by `pattern_pct`.
+    """
 
     name: str
     unit: str
@@ -82,12 +98,18 @@ class TrendMetric(Part, frozen=True, kw_only=True):
     change_pct: Number | None
     sd_pct: Number | None
     noisy: bool
+    kind: ChangeKind | None = None
+    level_pct: Number | None = None
+    level_low_pct: Number | None = None
+    level_high_pct: Number | None = None
+    pattern: Text = None
+    pattern_pct: Number | None = None
     steps: list[Step]
     runs: list[RunValue] = field(name="nights")
 
     @property
     def has_regressed(self) -> bool:
-        """Whether it is judged, and worse since a step that is still news."""
+        """Whether it is judged, and worse than the accepted level."""
         return self.judged and self.state == "regressed"
 
 
@@ -105,6 +127,7 @@ class TrendSeries(Part, frozen=True, kw_only=True):
     gaps: list[InvalidRun]
     breaks: list[ChangedRun]
     versions: list[ChangedRun] = field(default_factory=list)
+    accepted: list[AcceptedRun] = field(default_factory=list)
 
     @property
     def judged(self) -> list[TrendMetric]:
@@ -113,14 +136,18 @@ class TrendSeries(Part, frozen=True, kw_only=True):
 
 
 class TrendRule(Part, frozen=True, kw_only=True):
-    """The rule, as `harness.stats.watch.Rule`."""
+    """The rule, as `harness.stats.watch.Rule`: `reference` to `spread` runs give the accepted level, `settled` and
+    `long` the medians that are compared with it; `in_a_row` is how many move the first.
+    """
 
     least: Number
     in_a_row: Count = field(name="nights")
     sds: Number
+    early: Number = 0
     reference: Count
     spread: Count
     settled: Count
+    long: Count = 0
     relative: bool
 
 
