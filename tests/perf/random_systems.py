@@ -21,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.lists import number
 from harness.data.records import to_table
 from harness.errors import BenchError
 from harness.experiments.capacity.chain import Chain, ChainRequest, unloaded
 from harness.experiments.capacity.conditions import Condition, conditions, settings
-from harness.experiments.capacity.steady import BLOCKS, Tried, logit, plain, sample
+from harness.experiments.capacity.steady import BLOCKS, Tried, logit, sample
 from harness.experiments.trial import own_rate
 from harness.metrics import slo
 from harness.metrics.measure import metrics, per_request
@@ -96,7 +95,19 @@ def _bounds(spec: RunSpec, kind: str, factor: float) -> str:
 
 
 def _text(spec: RunSpec) -> str:
-    names = ("model", "hardware", "tp", "replicas", "prefill", "decode", "policy", "workload", "arrivals", "prefix_cache", "slo")
+    names = (
+        "model",
+        "hardware",
+        "tp",
+        "replicas",
+        "prefill",
+        "decode",
+        "policy",
+        "workload",
+        "arrivals",
+        "prefix_cache",
+        "slo",
+    )
     return " ".join(f"{value}" for name in names if (value := getattr(spec, name)) is not None)
 
 
@@ -108,7 +119,7 @@ class Truth:
         self.own_rps = own_rate(spec)
         self.slo = slo.parse(spec.slo or "")
         self.wanted = conditions(self.slo, goal, "joint")
-        self.alone = unloaded(spec, self.own_rps, self.slo, 600)
+        self.alone = unloaded(spec, self.slo, 600)
         self.sent = 0
 
     def tried(self, rate_rps: float, span_s: float, seeds: int, first: int = 0) -> Tried:
@@ -143,7 +154,10 @@ class Truth:
         assert low is not None and high is not None
         centre, half = math.log(low * high) / 2, 0.04
         for step in range(12):  # two rates on both sides, neither far from the goal
-            pair = [self.tried(math.exp(centre + s * half), self._span_s(math.exp(centre), 6000), 4, 100 * (step + 1)) for s in (-1, 1)]
+            pair = [
+                self.tried(math.exp(centre + s * half), self._span_s(math.exp(centre), 6000), 4, 100 * (step + 1))
+                for s in (-1, 1)
+            ]
             first, second = (self.away(t)[0] for t in pair)
             if first > 0 > second and (max(first, -second) < 1.5 or half < 0.006):
                 break
@@ -203,7 +217,12 @@ def judged(search: Mapping[str, Any], truth: float, error: float) -> dict[str, A
     interval = search["low"] is not None and search["high"] is not None
     low, high = (search["low"], search["high"]) if interval else search["bracket"]
     if search["state"] == "unreachable" or truth == 0:
-        return {"held": (search["state"] == "unreachable") == (truth == 0), "strict": None, "half": None, "kind": "zero"}
+        return {
+            "held": (search["state"] == "unreachable") == (truth == 0),
+            "strict": None,
+            "half": None,
+            "kind": "zero",
+        }
     slack = math.exp(2 * (error if error == error else 0.0))
     held = (low is None or low <= truth * slack) and (high is None or high >= truth / slack)
     strict = (low is None or low <= truth) and (high is None or high >= truth)
@@ -228,7 +247,11 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> None:
         for search, verdict in zip(line["searches"], verdicts, strict=True):
             shown = [search["low"], search["rate"], search["high"]] if search["low"] else search["bracket"]
             text = " .. ".join("-" if v is None else f"{v:.4g}" for v in shown)
-            off = "" if not search["rate"] or not line["truth"] else f" off {100 * math.log(search['rate'] / line['truth']):+.1f}%"
+            off = (
+                ""
+                if not search["rate"] or not line["truth"]
+                else f" off {100 * math.log(search['rate'] / line['truth']):+.1f}%"
+            )
             print(f"        {'held  ' if verdict['held'] else 'MISSED'} {verdict['kind']:>8}: {text}{off}"
                   f"  {search['requests']:,} requests {search['cpu_s']:.0f} s  {(search['why'] or '')[:60]}")  # fmt: skip
     every = [(line, s, v) for _, _, line, vs in rows for s, v in zip(line["searches"], vs, strict=True)]
@@ -236,7 +259,9 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> None:
     for line, s, v in every:
         for name, value in line["strata"].items():
             groups.setdefault(f"{name} {value}", []).append((line, s, v))
-    print(f"\n{'stratum':<24}{'searches':>9}{'held %':>8}{'(strict)':>9}{'resolved %':>11}{'of them held':>13}{'bias %':>8}{'+-%':>6}{'requests':>10}{'cpu s':>7}")
+    print(
+        f"\n{'stratum':<24}{'searches':>9}{'held %':>8}{'(strict)':>9}{'resolved %':>11}{'of them held':>13}{'bias %':>8}{'+-%':>6}{'requests':>10}{'cpu s':>7}"
+    )
     for name, some in groups.items():
         real = [t for t in some if t[2]["kind"] != "zero"]
         if not real:
@@ -249,7 +274,10 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> None:
               f"{100 * np.mean([v['half'] for *_, v in resolved] or [math.nan]):>6.1f}"
               f"{np.median([s['requests'] for _, s, _ in real]):>10,.0f}{np.median([s['cpu_s'] for _, s, _ in real]):>7.1f}")  # fmt: skip
     wide = [v["half"] for *_, v in every if v["kind"] not in ("resolved", "zero")]
-    print("unresolved, half widths in %:", " ".join("none" if h is None else f"{100 * h:.0f}" for h in sorted(wide, key=lambda h: h or 9)))
+    print(
+        "unresolved, half widths in %:",
+        " ".join("none" if h is None else f"{100 * h:.0f}" for h in sorted(wide, key=lambda h: h or 9)),
+    )
 
 
 def main() -> None:
@@ -263,7 +291,11 @@ def main() -> None:
     parser.add_argument("--only", help="numbers of systems, separated by commas")
     parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args()
-    lines = {line["number"]: line for line in map(json.loads, given.file.read_text().splitlines())} if given.file.exists() else {}
+    lines = (
+        {line["number"]: line for line in map(json.loads, given.file.read_text().splitlines())}
+        if given.file.exists()
+        else {}
+    )
     numbers = [int(n) for n in given.only.split(",")] if given.only else range(given.first, given.first + given.systems)
     for number_ in numbers:
         line = lines.get(number_)
@@ -281,10 +313,9 @@ def main() -> None:
         except BenchError as error_:
             print(f"{number_}: {error_}", flush=True)
             continue
-        if line is not lines.get(number_) or True:
-            lines[number_] = line
-            with given.file.open("a") as out:
-                out.write(json.dumps(line) + "\n")
+        lines[number_] = line
+        with given.file.open("a") as out:  # the last line of a system counts
+            out.write(json.dumps(line) + "\n")
         if not given.quiet:
             print(f"{number_}: truth {line['truth']:.4g} +-{100 * line['error']:.2f}% slope {line['slope']:.3g} ({line['truth_cpu_s']:.0f} s); "
                   + "; ".join(f"{s['state']} {s['low'] or s['bracket'][0]}..{s['high'] or s['bracket'][1]} {s['requests']:,}" for s in line["searches"]), flush=True)  # fmt: skip

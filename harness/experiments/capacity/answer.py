@@ -64,7 +64,8 @@ def answer(
         "answers": answers,
         "invalid": list(invalid),
         "curve_of": shown,
-        "curve": curve(ledger.whole, _planned(setup, found), shown),
+        "chains": setup.chained,
+        "curve": curve(ledger.whole, None if setup.chained else _planned(setup, found), shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
     })  # fmt: skip
@@ -99,7 +100,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
         "high_rps": None if estimate is None else estimate.high_rps,
         "half_width": half,
         "bracket": None if found.unreachable else _bracket(found.bracket),
-        "requests": found.planned or setup.requests,
+        "requests": None if setup.chained else found.planned or setup.requests,
         "seeds": 0 if estimate is None else len(estimate.capacity_by_seed),
         "per_gpu_rps": per_gpu,
         "binding": binding,
@@ -149,6 +150,10 @@ def _at(rate_rps: float, found: SearchResult) -> Facts:
 
 def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
+    if setup.chained:
+        if found.needs is None or found.needs <= setup.requests:
+            return None
+        return f"about {_rounded(found.needs):,} requests (--requests {_rounded(found.needs)})."
     if found.resolved or found.estimate is None or found.stopped == "outside" or setup.recorded:
         return None
     if found.answered is None and not math.isinf(found.estimate.half_width):
@@ -174,6 +179,12 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     )
 
 
+def _rounded(requests: int) -> int:
+    """Up to two digits."""
+    unit = int(10 ** max(0, len(str(requests)) - 2))
+    return -(-requests // unit) * unit
+
+
 def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
     """The condition whose curve is shown: the one that decides the first goal that has an answer."""
     single = not all(bound.percentile for bound in objective.bounds)
@@ -186,10 +197,12 @@ def _planned(setup: Setup, found: Sequence[tuple[float, SearchResult]]) -> int:
     return next((one.planned for _, one in found if one.planned is not None), setup.requests)
 
 
-def curve(trials: Sequence[Trial], planned: int, text: str = JOINT) -> list[Facts]:
+def curve(trials: Sequence[Trial], planned: int | None, text: str = JOINT) -> list[Facts]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     points = []
-    for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):
+    for rate_rps, group in groupby(
+        (t for t in trials if planned in (None, t.key.planned)), key=lambda t: t.key.rate_rps
+    ):
         made = list(group)
         shares = [t.share(text) for t in made]
         each = [s.met / s.of if s.of else 1.0 for s in shares]

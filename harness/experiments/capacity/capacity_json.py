@@ -100,7 +100,10 @@ class TrialOptions(Part, frozen=True, kw_only=True):
 
 
 class CapacityAnswer(Document, frozen=True, kw_only=True):
-    """capacity.json. A search that is not over has no `answers`."""
+    """capacity.json. A search that is not over has no `answers`.
+
+    `chains`: trials are steady-state chains, and `run.requests` is the most that all of them together may send.
+    """
 
     schema: int = 1
     kind: Literal["capacity"] = "capacity"
@@ -123,6 +126,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     one_traffic: bool = False
     answers: list[GoalCapacity] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
+    chains: bool = False
     curve_of: Text = None
     curve: list[RatePoint] = field(default_factory=list)
     cost: SearchCost | None = None

@@ -8,9 +8,10 @@ simulation stays alive between two extensions, so a longer chain costs only what
 from __future__ import annotations
 
 import heapq
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -40,6 +41,9 @@ Counts: TypeAlias = npt.NDArray[np.int64]
 SCORED = 4096
 """Records that are scored together."""
 
+EVERY_S = 5.0
+"""Seconds of waiting between two words about a chain."""
+
 APART_S = 1e5
 """Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
 
@@ -63,19 +67,38 @@ class ChainRequest:
         """Seconds up to the end of the last block."""
         return self.cut_s + self.blocks * self.block_s
 
+    @property
+    def requests(self) -> int:
+        """Requests that are expected up to then."""
+        return math.ceil(self.rate_rps * self.until_s)
+
+    @property
+    def chain(self) -> tuple[int, float, float, float]:
+        """What does not change when the chain is made longer."""
+        return self.seed, self.rate_rps, self.cut_s, self.block_s
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
     """What a chain counted: `met` and `of` by condition, each (blocks,); a block holds the requests due in it.
 
-    `sent` is the number of requests that were simulated, those outside of the blocks included.
+    `open` (blocks,) are the requests under way at the end of each, `sent` all that were simulated, those outside of
+    the blocks included.
     """
 
     request: ChainRequest
     met: dict[str, Counts]
     of: dict[str, Counts]
+    open: Counts
     sent: int
-    wall_s: float = 0.0
+
+    def part(self, request: ChainRequest) -> Observed | None:
+        """The first blocks of the chain; None where it is shorter."""
+        n = request.blocks
+        if n > len(self.open):
+            return None
+        met, of = ({text: counts[:n] for text, counts in all_.items()} for all_ in (self.met, self.of))
+        return Observed(request, met, of, self.open[:n], self.sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +123,7 @@ def chainable(spec: RunSpec, loaded: Loaded) -> str | None:
         return "a recording has an end and a rate of its own"
     if loaded.operational_time is not None:
         return "the rate of these arrivals follows a curve, so there is no steady state"
-    if parse(parse(spec.backend).args.get("latency", "")or spec.latency or "roofline").name == "recorded":
+    if parse(parse(spec.backend).args.get("latency", "") or spec.latency or "roofline").name == "recorded":
         return "recorded step times belong to one run"
     first = next(loaded.workload.start(np.random.default_rng(0)))
     if first["slo_task_s"].null_count < len(first):
@@ -121,17 +144,17 @@ class Chain:
         self._given_up: set[int] = set()
         self._met: dict[str, Counts] = {}
         self._of: dict[str, Counts] = {}
-        self._sent_before = 0
+        self._came = self._ended = np.zeros(0, np.int64)  # requests by block, those before the first block in that
 
     def __repr__(self) -> str:
         return f"<Chain seed {self._request.seed}, {self._request.rate_rps:g} req/s, {self._request.blocks} blocks>"
 
-    def observe(self, request: ChainRequest) -> Observed:
-        """Everything up to the end of the last block; a shorter chain than before is a part of it."""
+    def observe(self, request: ChainRequest, tell: Callable[[str], None] = lambda _: None) -> Observed:
+        """Everything up to the end of the last block; `tell` hears every few seconds how far it is."""
         self._request = request
         until_s, traffic = request.until_s, self._traffic
         traffic.count_until(until_s)
-        now_s = 0.0
+        told_s = time.monotonic()
         for record in self._records:
             traffic.open_s.pop(record.request_id, None)
             now_s = ended_s(record)
@@ -143,6 +166,10 @@ class Chain:
                 self._new.append(record)
             if len(self._new) >= SCORED:
                 self._score()
+                if time.monotonic() - told_s > EVERY_S:
+                    told_s = time.monotonic()
+                    share = min(1.0, now_s / until_s)
+                    tell(f"seed {request.seed}, {request.rate_rps:g} req/s: {share:.0%} of {until_s:,.0f} s")
             if now_s >= until_s and (traffic.open_before <= 0 or now_s >= until_s + request.patience_s):
                 break
         self._score()
@@ -151,10 +178,12 @@ class Chain:
                 self._given_up.add(request_id)
                 self._count_missed(due_s)
         blocks = request.blocks
+        change = _padded(self._came, blocks)[:blocks] - _padded(self._ended, blocks)[:blocks]
         return Observed(
             request,
             {text: _padded(counts, blocks)[:blocks] for text, counts in self._met.items()},
             {text: _padded(counts, blocks)[:blocks] for text, counts in self._of.items()},
+            np.cumsum(change),
             traffic.sent,
         )
 
@@ -170,18 +199,21 @@ class Chain:
         for text, met, of in counted(table, self._slo):
             self._add(self._met, text, block, met)
             self._add(self._of, text, block, of)
+        self._came = _summed(self._came, np.maximum(block, 0))
+        end_s = number(table, "ended_s")
+        last_s = first_last(table)[1]
+        ended = np.floor((np.where(np.isnan(last_s), end_s, last_s) - self._request.cut_s) / self._request.block_s)
+        self._ended = _summed(self._ended, np.maximum(ended, 0).astype(int))
 
     def _count_missed(self, due_s: float) -> None:
         block = np.array([int((due_s - self._request.cut_s) // self._request.block_s)])
+        self._came = _summed(self._came, np.maximum(block, 0))
         for text in [JOINT, *map(slos.bound_text, self._slo.bounds)]:
             self._add(self._of, text, block, np.ones(1))
 
     def _add(self, into: dict[str, Counts], text: str, block: Counts, weight: npt.NDArray[np.float64]) -> None:
         inside = block >= 0
-        more = np.bincount(block[inside], weight[inside]).astype(np.int64)
-        both = _padded(into.get(text, np.zeros(0, np.int64)), len(more))
-        both[: len(more)] += more
-        into[text] = both
+        into[text] = _summed(into.get(text, np.zeros(0, np.int64)), block[inside], weight[inside])
 
 
 def counted(table: pa.Table, slo: Slo) -> Iterator[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
@@ -204,7 +236,7 @@ def counted(table: pa.Table, slo: Slo) -> Iterator[tuple[str, npt.NDArray[np.flo
         yield found.text, within, values + gaps
 
 
-def unloaded(spec: RunSpec, own_rps: float, slo: Slo, requests: int) -> Unloaded:
+def unloaded(spec: RunSpec, slo: Slo, requests: int) -> Unloaded:
     """So many requests, each arrival long after the one before has been answered."""
     traffic = Traffic(load_workload(spec).workload.start(_generator(spec.seed)), lambda _: None, apart_s=APART_S)
     found: list[RequestRecord] = []
@@ -234,6 +266,14 @@ def _generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed))
 
 
+def _summed(counts: Counts, at: Counts, weight: npt.NDArray[np.float64] | None = None) -> Counts:
+    """The counts and, where each stands, more of them."""
+    more = np.bincount(at, weight).astype(np.int64)
+    both = _padded(counts, len(more))
+    both[: len(more)] += more
+    return both
+
+
 def _padded(counts: Counts, size: int) -> Counts:
     return np.concatenate([counts, np.zeros(max(0, size - len(counts)), np.int64)])
 
@@ -243,7 +283,9 @@ class Traffic:
     traffic without end. A row of a session may be drawn after the answer that it waits for has ended.
     """
 
-    def __init__(self, chunks: Iterator[pa.Table], drop: Callable[[RequestRecord], None], apart_s: float | None = None) -> None:
+    def __init__(
+        self, chunks: Iterator[pa.Table], drop: Callable[[RequestRecord], None], apart_s: float | None = None
+    ) -> None:
         self._chunks = chunks
         self._drop = drop
         self._apart_s = apart_s
@@ -251,7 +293,7 @@ class Traffic:
         self._children: dict[int, list[int]] = {}  # request -> those that wait for it
         self._waiting: dict[int, tuple[Request, int, float]] = {}  # request, answers to come, earliest time so far
         self._ended: dict[int, tuple[float, bool, int | None]] = {}  # of requests with a session
-        self._until_s = inf
+        self._until_s = math.inf
         self._last_s = 0.0
         self.open_s: dict[int, float] = {}  # sent and without a record: when each was due
         self.open_before = 0  # those of them that are due before the time that is counted

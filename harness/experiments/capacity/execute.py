@@ -14,6 +14,8 @@ from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.capacity.chain import chainable
+from harness.experiments.capacity.chains import LIMIT, Here, observers, search_chains
 from harness.experiments.capacity.conditions import Condition, Settings, requests_of, under
 from harness.experiments.capacity.estimate import Shares, measured_shares
 from harness.experiments.capacity.search import search
@@ -84,6 +86,13 @@ class Setup:
     adjusted: bool
     fixed: bool
     """Whether the user named the requests of a trial."""
+    unchained: str | None = None
+    """Why trials are not chains, under a virtual clock."""
+
+    @property
+    def chained(self) -> bool:
+        """Whether trials are chains, and `requests` the most of all of them together."""
+        return self.planned.virtual and self.unchained is None
 
     @property
     def clock(self) -> str:
@@ -119,12 +128,16 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     objective = under(settings.definition, first.slo)
     if not objective.bounds:
         raise UsageError("A capacity needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
+    fixed = spec.requests is not None
+    unchained = chainable(spec, first.loaded) if first.virtual else None
+    if first.virtual and unchained is None:
+        requests = spec.requests or LIMIT
+        return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted=False, fixed=fixed)
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
-    fixed = spec.requests is not None
     spec = replace(spec, requests=None if recorded else requests)
     adjusted = settings.adjust and adjustable(spec)
-    return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted, fixed)
+    return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted, fixed, unchained)
 
 
 def run_search(
@@ -141,6 +154,8 @@ def run_search(
     or NotValid where there are none. Raises Interrupted where no trial had ended.
     """
     budget = Budget(setup.settings.budget_s)
+    if setup.chained:
+        return _run_chains(setup, store, budget, workers, tell)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
         if make is None and setup.planned.virtual:
             make = SimulatedTrials(processes)
@@ -158,6 +173,20 @@ def run_search(
             setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
             invalid=invalid,
         )  # fmt: skip
+        store.finish(info)
+    return info
+
+
+def _run_chains(
+    setup: Setup, store: Store, budget: Budget, workers: int | None, tell: Callable[[str], None]
+) -> CapacityAnswer:
+    here = Here(setup.spec, setup.own_rps, setup.slo)
+    with store.opened(setup), observers(here, workers) as observe:
+        runner = TrialRunner(setup, store.ledger, lambda _: iter(()), budget, tell)
+        found = [(goal, search_chains(setup, goal, runner, observe)) for goal in setup.settings.goals]
+        if budget.interrupted and not len(store.ledger):
+            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
+        info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
         store.finish(info)
     return info
 

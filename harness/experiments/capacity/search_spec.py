@@ -162,6 +162,8 @@ class SearchResult:
     each: dict[str, Bracket] = field(default_factory=dict)
     planned: int | None = None
     stopped: Stopped | None = None
+    needs: int | None = None
+    """Requests that the tolerance takes in all, of chains."""
 
     @property
     def answered(self) -> Estimate | None:

@@ -1,6 +1,6 @@
 """The search on a virtual clock: which chains to observe next, given what those before have shown. It simulates none.
 
-Capacity is the rate at which attainment in the steady state crosses the goal. In x = ln(rate) and z = logit(attainment):
+Capacity is the rate at which attainment in the steady state crosses the goal. With x = ln(rate), z = logit(attainment):
 
 1. bracket: one chain a rate, twice or half the rate until one meets the goal and one misses it;
 2. pilot: eight seeds at each of two rates a little below and above, made longer until the two rates are on both sides,
@@ -15,14 +15,16 @@ Where attainment falls so steeply that two rates within the tolerance lie surely
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
+from harness.experiments.capacity.estimate import Estimate
+from harness.stats.curves import Curve, logit
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition
@@ -52,7 +54,16 @@ MEMORIES = 20.0
 PLATEAU = 1.7
 """Variance of a sum over a quarter against that of four sums over a sixteenth: above it, the queue remembers longer."""
 SLOPE_ERROR = 0.25
+GROWS = 3.0
+"""Standard errors by which the requests under way must grow before a rate counts as unstable."""
+PILOT_SHARE = 0.25
+"""Of the limit, the most that a pair of rates of the pilot may cost."""
+OUTWARD = 1.06
+"""The bracket is left by this factor where a side of it does not hold."""
 MOVES = 10
+OWN_SEEDS = 1000
+"""The final chains have the first seeds of a search, so that two searches can be compared seed by seed; those before
+have others."""
 AIM = 0.8
 """The final chains are planned for this share of the tolerance."""
 
@@ -114,14 +125,10 @@ class Sample:
         return 1 / (self.inside * (1 - self.inside))
 
 
-def logit(share: float) -> float:
-    """ln(share / (1 - share))."""
-    return math.log(share / (1 - share))
-
-
 def sample(chains: Sequence[Observed], condition: Condition) -> Sample:
     """The chains of one rate, all equally long."""
-    met, of = (np.array([_batches(part[condition.text]) for part in parts]) for parts in zip(*((c.met, c.of) for c in chains), strict=True))  # (chains, BATCHES)
+    met = np.array([_batches(chain.met[condition.text]) for chain in chains])  # (chains, BATCHES)
+    of = np.array([_batches(chain.of[condition.text]) for chain in chains])
     total = max(1.0, float(of.sum()))
     share = float(met.sum()) / total
     residual = met - share * of
@@ -135,12 +142,14 @@ def sample(chains: Sequence[Observed], condition: Condition) -> Sample:
     quarters = v4 * 4 / (each * spread)
     clump = max(1.0, quarters, float(by_chain.var(ddof=1)) / (each * spread) if len(chains) > 3 else 0.0)
     noise = float(change.std(ddof=1)) / math.sqrt(len(chains)) if len(chains) > 1 else math.sqrt(BATCHES * v1) / each
-    return Sample(share, by_chain / each, clump, v4 / (4 * v1) if v1 else 1.0, float(change.mean()) / max(noise, 1e-9), each)
+    return Sample(
+        share, by_chain / each, clump, v4 / (4 * v1) if v1 else 1.0, float(change.mean()) / max(noise, 1e-9), each
+    )
 
 
 def _batches(counts: npt.NDArray[np.int64]) -> Floats:
     kept = counts[len(counts) * SKIPPED // (SKIPPED + BATCHES) :]
-    return kept.reshape(BATCHES, -1).sum(axis=1).astype(float)
+    return np.asarray(kept.reshape(BATCHES, -1).sum(axis=1), float)
 
 
 @dataclass(slots=True)
@@ -160,38 +169,37 @@ class Tried:
 
 
 def side_of(tried: Tried, wanted: Sequence[Condition], sure: float = SURE) -> bool | None:
+    """Whether a rate meets every goal, or misses one; None where that is not sure, or where the queue still grows."""
     sides: list[bool | None] = []
     for condition in wanted:
         found = sample(tried.chains, condition)
         away = (found.share - condition.goal) / _error(found, tried, condition)
         sides.append(None if abs(away) < sure or (away > 0 and found.drift < -4) else away > 0)
-    return False if False in sides else None if None in sides else True
+    if False in sides:
+        return False
+    grown = growth(tried.chains)
+    if grown > GROWS:  # attainment falls later
+        return False if len(tried.chains) > 1 and grown > 2 * GROWS else None
+    return None if None in sides else True
+
+
+def growth(chains: Sequence[Observed]) -> float:
+    """By how many standard errors more requests are under way in the last third than in the first."""
+    thirds = [np.array_split(chain.open[len(chain.open) * SKIPPED // PARTS :], 3) for chain in chains]
+    more = np.array([last.mean() - first.mean() for first, _, last in thirds])
+    if len(chains) < 2:
+        request = chains[0].request
+        return 2 * float(more[0]) / math.sqrt(request.rate_rps * request.blocks * request.block_s)
+    return float(more.mean()) / max(float(more.std(ddof=1)) / math.sqrt(len(more)), 1.0)
 
 
 def _error(found: Sample, tried: Tried, condition: Condition) -> float:
-    """Of one chain the error is taken from its batches; near 0 and 1 a goal's own scatter is the least that is believed."""
+    """That of the share: of one chain by its batches, and never less than independent requests have at the goal."""
     independent = math.sqrt(condition.goal * (1 - condition.goal) / max(1.0, found.requests * len(tried.chains)))
     if len(tried.chains) > 1:
         return max(found.error, independent)
     spread = found.inside * (1 - found.inside)
     return max(math.sqrt(spread * found.clump / max(1.0, found.requests)), independent)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A capacity with its 95% interval, in requests per second; `by_seed` ln(capacity) by chain."""
-
-    rate_rps: float
-    low_rps: float
-    high_rps: float
-    binding: str
-    slope: float
-    by_seed: dict[int, float] = field(default_factory=dict)
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval as a share of the capacity."""
-        return (self.high_rps - self.low_rps) / (2 * self.rate_rps)
 
 
 @dataclass(slots=True)
@@ -211,7 +219,9 @@ class Found:
     def bracket(self) -> tuple[float | None, float | None]:
         """The highest rate that surely meets the goal below all that miss it, and the lowest that misses above it."""
         missed = [rate for rate, good in self.sides.items() if not good]
-        low = max((rate for rate, good in self.sides.items() if good and rate < min(missed, default=math.inf)), default=None)
+        low = max(
+            (rate for rate, good in self.sides.items() if good and rate < min(missed, default=math.inf)), default=None
+        )
         high = min((rate for rate in missed if low is None or rate > low), default=None)
         return low, high
 
@@ -223,8 +233,9 @@ class SteadySearch:
         self.spec = spec
         self._alone = alone
         self._memory_s = max(spec.memory_s, alone.longest_s / 3)
-        self._seed = spec.first_seed
-        self._sent: dict[tuple[int, float, float], int] = {}
+        self._seed = spec.first_seed + OWN_SEEDS
+        self._sent: dict[tuple[int, float, float, float], int] = {}
+        self._left: dict[float, Sample] = {}  # rates of final chains that proved too far from the goal
         self.found = Found()
 
     def steps(self) -> Steps:
@@ -245,15 +256,15 @@ class SteadySearch:
         rate_rps = yield from self._bracket()
         if rate_rps is None or self._decided():
             return
+        piloted = yield from self._pilot(rate_rps)
+        if piloted is None or self._decided():
+            return
+        rate_rps, planned = piloted
         for _ in range(3):
-            piloted = yield from self._pilot(rate_rps)
-            if piloted is None or self._decided():
+            again = yield from self._final(rate_rps, planned)
+            if again is None:
                 return
-            rate_rps, planned = piloted
-            again_rps = yield from self._final(rate_rps, planned)
-            if again_rps is None:
-                return
-            rate_rps = again_rps
+            rate_rps, planned = again
 
     def _decided(self) -> bool:
         """Whether the rates tried tell the side of the rate of --at."""
@@ -263,23 +274,22 @@ class SteadySearch:
 
     def _request(self, seed: int, rate_rps: float, span_s: float, blocks: int = BLOCKS) -> ChainRequest:
         cut_s = max(3 * self._alone.p99_s, self._alone.longest_s) if self.spec.cut_s is None else self.spec.cut_s
-        return ChainRequest(seed, rate_rps, cut_s, span_s / BLOCKS, blocks, self.spec.patience_s + 5 * self._alone.p99_s)
+        return ChainRequest(
+            seed, rate_rps, cut_s, span_s / BLOCKS, blocks, self.spec.patience_s + 5 * self._alone.p99_s
+        )
 
-    def _observe(self, tried: Tried | None, requests: list[ChainRequest]) -> Generator[list[ChainRequest], list[Observed], Tried]:
-        before = {key: self._sent.get(key, 0) for key in map(_key, requests)}
-        cost = sum(max(0, math.ceil(r.rate_rps * r.until_s) - before[_key(r)]) for r in requests)
+    def _observe(self, requests: list[ChainRequest]) -> Generator[list[ChainRequest], list[Observed], Tried]:
+        costs = {r.chain: r.requests for r in requests}
+        cost = sum(max(0, planned - self._sent.get(key, 0)) for key, planned in costs.items())
         if self._spent + cost > self.spec.limit:
             self.found.needs = max(self.found.needs or 0, self._spent + cost)
-            raise OutOfRequests(f"the limit of {self.spec.limit:,} requests was reached.")
+            raise OutOfRequests(self._limit_reached)
         made = yield requests
         if len(made) < len(requests):
             raise OutOfRequests("the budget was spent.")
-        for one in made:
-            self._sent[_key(one.request)] = max(one.sent, before[_key(one.request)])
-        rate_rps = requests[0].rate_rps
-        done = Tried(rate_rps, made)
-        self.found.tried[rate_rps] = done
-        return done
+        self._sent.update(costs)
+        tried = self.found.tried[requests[0].rate_rps] = Tried(requests[0].rate_rps, made)
+        return tried
 
     def _seeds(self, count: int) -> range:
         """New seeds."""
@@ -303,7 +313,7 @@ class SteadySearch:
             request = self._request(seed, rate_rps, span_s)
             side = None
             for longer in (1, 2, 4):
-                tried = yield from self._observe(None, [replace(request, blocks=longer * request.blocks)])
+                tried = yield from self._observe([replace(request, blocks=longer * request.blocks)])
                 side = tried.side(spec.wanted)
                 if side is not None:
                     break
@@ -317,7 +327,9 @@ class SteadySearch:
             else:
                 high = rate_rps
             if low is None and high is not None and high * mean_s < 0.005:
-                self.found.why = f"even {high:g} req/s, where requests hardly meet, is too much: bursts do not thin out."
+                self.found.why = (
+                    f"even {high:g} req/s, where requests hardly meet, is too much: bursts do not thin out."
+                )
                 return None
             if low is not None and high is not None and high / low <= RATIO:
                 return math.sqrt(low * high)
@@ -326,83 +338,136 @@ class SteadySearch:
 
     # Pilot
 
-    def _pilot(self, rate_rps: float) -> Generator[list[ChainRequest], list[Observed], tuple[float, "_Plan"] | None]:
-        """The rate of the crossing and a plan of the final chains; None where the two rates are the answer, or where
-        the chains cannot be made long enough."""
-        spec, half = self.spec, APART
+    def _pilot(self, rate_rps: float) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
+        """The rate of the crossing and a plan of the final chains; None where sides are the answer."""
+        spec = self.spec
         centre = math.log(rate_rps)
         for _ in range(MOVES):
-            rates = [plain(math.exp(centre - half)), plain(math.exp(centre + half))]
+            rates = [plain(math.exp(centre - APART)), plain(math.exp(centre + APART))]
             below, above, good = yield from self._pair(rates)
-            dz = {c.text: [sample(t.chains, c).z - logit(c.goal) for t in (below, above)] for c in spec.wanted}
-            for tried in (below, above):
-                if (side := tried.side(spec.wanted, SURE + 1)) is not None:
-                    self.found.sides[tried.rate_rps] = side
-                else:
-                    self.found.sides.pop(tried.rate_rps, None)
+            sides = [self._note_side(tried) for tried in (below, above)]
             step = math.log(rates[1] / rates[0])
-            worst = min(spec.wanted, key=lambda c: _crossing(dz[c.text], step))
-            first, second = dz[worst.text]
+            dz = {c.text: [sample(t.chains, c).z - logit(c.goal) for t in (below, above)] for c in spec.wanted}
+            binding = min(spec.wanted, key=lambda c: _crossing(dz[c.text], step))
+            first, second = dz[binding.text]
             steep = max(abs(first), abs(second)) > STEEP
-            if first > 0 > second:
-                at = math.log(rates[0]) + step * first / (first - second)
-                if steep and 2 * half <= 2 * spec.tolerance and self._both_sure(rates):
-                    self._by_sides(rates, worst.text)
-                    return None
-                if not steep or half <= 0.011:
-                    if not good:
-                        self.found.short = True
-                    return math.exp(at), _Plan(worst, below, above, step)
-                centre, half = at, max(0.01, min(half / 2, step / (first - second)))
-                continue
+            if steep and sides == [True, False]:
+                yield from self._bisect(rates[0], rates[1], below, binding)
+                return None
             slope = max((first - second) / step, 3.0)
-            away = (first if second > 0 else second) if first * second > 0 else first
-            nearest = second if second > 0 else first
-            move = max(-0.3, min(0.3, nearest / slope + math.copysign(half, nearest)))
-            if abs(nearest) < 1.0 and abs(move) <= 2 * half and slope > 3:
-                if not good:
-                    self.found.short = True
-                return math.exp(centre + move), _Plan(worst, below, above, step)
-            del away
-            centre += move
-        self.found.why = "the rates tried do not settle on both sides of the goal."
+            nearest = min(first, second, key=abs)
+            away = (
+                step * first / (first - second) - step / 2
+                if first > 0 > second
+                else (nearest / slope + math.copysign(APART, nearest))
+            )
+            if good and not steep and abs(away) <= 2 * APART:
+                return math.exp(centre + away), self._planned(binding, below, above)
+            if not good:
+                break
+            centre += max(-0.3, min(0.3, away))
+        low, high = self.found.bracket
+        if low is not None and high is not None:
+            yield from self._bisect(low, high, below, binding)
+        if not self.found.resolved:
+            self.found.short = True
+            self.found.why = "chains within the limit are shorter than what the queue remembers."
         return None
 
-    def _both_sure(self, rates: Sequence[float]) -> bool:
-        return self.found.sides.get(rates[0]) is True and self.found.sides.get(rates[1]) is False
+    def _bisect(
+        self, low: float, high: float, like: Tried, binding: Condition
+    ) -> Generator[list[ChainRequest], list[Observed], None]:
+        """Two rates within the tolerance that are surely on both sides of the goal: the answer where attainment falls
+        too steeply, or the queue remembers too long, to take a slope. Rates whose side is not sure lie between them.
 
-    def _by_sides(self, rates: Sequence[float], binding: str) -> None:
-        low, high = rates
-        self.found.estimate = Estimate(math.sqrt(low * high), low, high, binding, math.inf)
+        A system may keep up for minutes and then collapse, so a rate that is met counts only as long as the longest
+        chains that showed a miss.
+        """
+        one = like.chains[0].request
+        blocks = one.blocks
+        sides: dict[float, tuple[bool | None, int]] = {}  # with the blocks that showed it
+        seeds: dict[float, range] = {}
+        rate_rps = low
+        while True:
+            if rate_rps not in seeds:
+                seeds[rate_rps] = self._seeds(FEWEST)
+            for longer in (1, 2, 4):
+                longest = max(longer * one.blocks, blocks)
+                request = replace(one, rate_rps=rate_rps, blocks=longest)
+                tried = yield from self._observe([replace(request, seed=seed) for seed in seeds[rate_rps]])
+                side = self._note_side(tried)
+                if side is not None:
+                    break
+            sides[rate_rps] = side, longest
+            if side is False:
+                blocks = max(blocks, longest)
+            missed = [rate for rate, (good, _) in sides.items() if good is False]
+            met = [rate for rate, (good, _) in sides.items() if good and rate < min(missed, default=math.inf)]
+            if not met or not missed:
+                ends = [rate for rate, _ in sides.items()] + ([high] if high not in sides else [])
+                rate_rps = (
+                    plain(min(sides) / OUTWARD)
+                    if not met
+                    else (high if high not in sides else plain(max(ends) * OUTWARD))
+                )
+                continue
+            low, high = max(met), min(missed)
+            if sides[low][1] < blocks:
+                rate_rps = low  # the same chains, made longer
+                continue
+            if math.log(high / low) <= 2 * self.spec.tolerance:
+                break
+            ends = [low, *sorted(rate for rate, (good, _) in sides.items() if good is None and low < rate < high), high]
+            gap, left, right = max((ends[1] / ends[0], *ends[:2]), (ends[-1] / ends[-2], *ends[-2:]))
+            if math.log(gap) < 0.3 * self.spec.tolerance:
+                self.found.why = "between these rates it depends on the length of the chains which side they are on."
+                return
+            rate_rps = plain(math.sqrt(left * right))
+        self.found.estimate = Estimate(math.sqrt(low * high), low, high, {}, binding.text, {})
         self.found.resolved = True
+
+    def _note_side(self, tried: Tried) -> bool | None:
+        """The side of a rate as many chains show it; what one chain said counts no more."""
+        side = tried.side(self.spec.wanted, SURE + 1)
+        self.found.sides.pop(tried.rate_rps, None)
+        if side is not None:
+            if side:
+                self._drop(lambda rate: rate < tried.rate_rps, good=False)
+            else:
+                self._drop(lambda rate: rate > tried.rate_rps, good=True)
+            self.found.sides[tried.rate_rps] = side
+        return side
+
+    def _drop(self, where: Callable[[float], bool], *, good: bool) -> None:
+        """Forget sides that the side of another rate contradicts."""
+        self.found.sides = {r: side for r, side in self.found.sides.items() if side is not good or not where(r)}
 
     def _pair(self, rates: Sequence[float]) -> Generator[list[ChainRequest], list[Observed], tuple[Tried, Tried, bool]]:
         """Both rates with as many seeds, longer and longer until they say enough; whether they did."""
         spec = self.spec
         seeds = self._seeds(FEWEST)
-        span_s = max(
-            max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rates[0], 10 * self._alone.p99_s, 5 * self._memory_s
-        )
+        span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rates[0], 10 * self._alone.p99_s, 5 * self._memory_s)
         longer = 1
         while True:
             both = []
             for rate_rps in rates:
                 requests = [self._request(seed, rate_rps, span_s) for seed in seeds]
-                both.append((yield from self._observe(None, [replace(r, blocks=longer * r.blocks) for r in requests])))
+                both.append((yield from self._observe([replace(r, blocks=longer * r.blocks) for r in requests])))
             below, above = both
             if self._enough(below, above):
                 return below, above, True
-            if self._spent > 0.45 * spec.limit:
+            next_cost = sum(FEWEST * r * t.chains[0].request.until_s for r, t in zip(rates, both, strict=True))
+            if next_cost > PILOT_SHARE * spec.limit or self._spent + next_cost > 0.5 * spec.limit:
                 return below, above, False
             longer *= 2
 
     def _enough(self, below: Tried, above: Tried) -> bool:
         step = math.log(above.rate_rps / below.rate_rps)
+        sides = [tried.side(self.spec.wanted, SURE + 1) for tried in (below, above)]
         for condition in self.spec.wanted:
             low, high = (sample(t.chains, condition) for t in (below, above))
             dz = [s.z - logit(condition.goal) for s in (low, high)]
-            far = min(map(abs, dz)) > 1.0 or max(map(abs, dz)) > STEEP
-            if far and all(t.side([condition], SURE + 1) is not None for t in (below, above)):
+            if (min(map(abs, dz)) > 1.0 or max(map(abs, dz)) > STEEP) and None not in sides:
                 continue
             for one in (low, high):
                 if one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4:
@@ -410,84 +475,104 @@ class SteadySearch:
             slope, error = _slope(low, high, step)
             if error > SLOPE_ERROR * slope:
                 return False
-        return True
+        return max(growth(below.chains), growth(above.chains)) < 2 * GROWS or None not in sides
 
     # Final
 
-    def _final(self, rate_rps: float, plan: _Plan) -> Generator[list[ChainRequest], list[Observed], float | None]:
-        """Sixteen chains at one rate; another rate where they show that it was off, None where there is an answer."""
-        from scipy.special import stdtrit  # heavy
+    def _planned(self, condition: Condition, below: Tried, above: Tried) -> _Plan:
+        """What the pilot says of the final chains."""
+        low, high = (sample(t.chains, condition) for t in (below, above))
+        slope, error = _slope(low, high, math.log(above.rate_rps / below.rate_rps))
+        request = below.chains[0].request
+        counted_s = request.blocks * request.block_s * BATCHES / PARTS
+        return _Plan(condition, slope, error, max(low.clump, high.clump), low.requests / counted_s, counted_s)
 
-        spec = self.spec
-        rate_rps = plain(rate_rps)
-        condition = plan.condition
-        low, high = (sample(t.chains, condition) for t in (plan.below, plan.above))
-        slope, slope_error = _slope(low, high, plan.step)
-        student = float(stdtrit(spec.chains - 1, 0.975))
-        clump = max(low.clump, high.clump)
-        spread = condition.goal * (1 - condition.goal)
-        requests = clump / spread * (student / (AIM * spec.tolerance * slope)) ** 2 / spec.chains
-        per_s = low.requests / (plan.below.chains[0].request.block_s * plan.below.chains[0].request.blocks * BATCHES / PARTS)
-        requests = max(requests, 10 * clump / (1 - condition.goal))
-        span_s = max(requests / per_s, plan.below.chains[0].request.block_s * plan.below.chains[0].request.blocks) * (1 + SKIPPED / BATCHES)
-        seeds = self._seeds(spec.chains)
-        blocks = BLOCKS
-        self.found.needs = round(self._spent + spec.chains * span_s * rate_rps)
+    def _final(
+        self, rate_rps: float, plan: _Plan
+    ) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
+        """Chains at one rate, made longer until the interval is narrow; another rate and plan where they show that it
+        was off, None where there is an answer."""
+        spec, found, rate_rps = self.spec, self.found, plain(rate_rps)
+        goal, tolerance, clump = plan.condition.goal, spec.tolerance, plan.clump
+        seeds = range(spec.first_seed, spec.first_seed + spec.chains)
+        values = (
+            clump / (goal * (1 - goal)) * (_student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
+        )
+        values = max(values, 10 * clump / (1 - goal))
+        span_s = max(values / plan.per_s, plan.counted_s) * PARTS / BATCHES
         wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
-        left = (spec.limit - self._spent) / spec.chains / rate_rps
-        if left < wanted[0].until_s:  # as long as the limit allows, where that is not too short
-            span_s = left - wanted[0].cut_s
-            self.found.why = f"the limit of {spec.limit:,} requests was reached."
-            if span_s * per_s < MEMORIES * clump:
+        found.needs = self._spent + math.ceil(spec.chains * wanted[0].until_s * rate_rps)
+        affordable_s = (spec.limit - self._spent) / spec.chains / rate_rps - wanted[0].cut_s
+        if affordable_s < span_s:
+            if affordable_s * plan.per_s * BATCHES / PARTS < MEMORIES * clump:
+                raise OutOfRequests(self._limit_reached)
+            wanted = [self._request(seed, rate_rps, 0.999 * affordable_s) for seed in seeds]
+        blocks = BLOCKS
+        while True:
+            tried = yield from self._observe([replace(r, blocks=blocks) for r in wanted])
+            estimate = found.estimate = self._estimate(tried, plan)
+            if spec.at_rps is not None and abs(math.log(spec.at_rps / estimate.rate_rps)) > estimate.half_width:
+                found.resolved = True
                 return None
-            wanted = [self._request(seed, rate_rps, 0.999 * span_s) for seed in seeds]
-        for again in range(3):
-            tried = yield from self._observe(None, [replace(r, blocks=blocks) for r in wanted])
-            estimate = self._estimate(tried, condition, slope, slope_error, student)
-            self.found.estimate = estimate
-            self._note_sides(tried)
-            if spec.at_rps is not None and not estimate.low_rps < spec.at_rps < estimate.high_rps:
+            if abs(math.log(estimate.rate_rps / rate_rps)) > max(2 * tolerance, 0.05) and rate_rps not in self._left:
+                self._left[rate_rps] = sample(tried.chains, plan.condition)
+                return estimate.rate_rps, plan
+            if estimate.half_width <= tolerance:
                 break
-            if abs(math.log(estimate.rate_rps / rate_rps)) > max(2 * spec.tolerance, 0.05):
-                return estimate.rate_rps
-            if estimate.half_width <= spec.tolerance or again == 2:
-                break
-            factor = min(4.0, max(1.3, 1.1 * (estimate.half_width / (0.95 * spec.tolerance)) ** 2))
+            factor = min(4.0, max(1.25, 1.1 * (estimate.half_width / (0.95 * tolerance)) ** 2))
             longer = math.ceil(blocks * factor / PARTS) * PARTS
-            cost = (longer - blocks) * wanted[0].block_s * rate_rps * spec.chains
-            self.found.needs = round(self._spent + cost)
-            if self._spent + cost > spec.limit:
-                break
+            cost = math.ceil((longer - blocks) * wanted[0].block_s * rate_rps * spec.chains)
+            found.needs = self._spent + cost
+            if found.needs > spec.limit:
+                found.why = self._limit_reached
+                return None
             blocks = longer
-        self.found.resolved = estimate.half_width <= spec.tolerance and not self.found.short
-        if not self.found.resolved and self.found.why is None:
-            self.found.why = "chains are shorter than what the queue remembers." if self.found.short else f"the limit of {spec.limit:,} requests was reached."
+        found.resolved = not found.short
+        if found.short:
+            found.why = "chains within the limit are shorter than what the queue remembers."
         return None
 
-    def _note_sides(self, tried: Tried) -> None:
-        side = tried.side(self.spec.wanted, SURE + 1)
-        if side is not None:
-            self.found.sides[tried.rate_rps] = side
+    @property
+    def _limit_reached(self) -> str:
+        return f"the limit of {self.spec.limit:,} requests was reached."
 
-    def _estimate(self, tried: Tried, condition: Condition, slope: float, slope_error: float, student: float) -> Estimate:
-        found = sample(tried.chains, condition)
-        away = (found.z - logit(condition.goal)) / slope
-        half = student * found.error * found.scale / slope + abs(away) * 2 * slope_error / slope
+    def _estimate(self, tried: Tried, plan: _Plan) -> Estimate:
+        goal, text = plan.condition.goal, plan.condition.text
+        here = sample(tried.chains, plan.condition)
+        slope, error = plan.slope, plan.slope_error
+        for left_rps, there in self._left.items():  # farther apart than the rates of the pilot, with more requests
+            if left_rps != tried.rate_rps:
+                pair = (there, here) if left_rps < tried.rate_rps else (here, there)
+                secant = _slope(*pair, abs(math.log(tried.rate_rps / left_rps)))
+                slope, error = secant if secant[1] < error else (slope, error)
+        away = (here.z - logit(goal)) / slope
+        half = _student(len(tried.chains)) * here.error * here.scale / slope + abs(away) * 2 * error / slope
         centre = math.log(tried.rate_rps) + away
-        by_seed = {c.request.seed: centre + float(e) * found.scale / slope for c, e in zip(tried.chains, found.errors, strict=True)}
-        return Estimate(math.exp(centre), math.exp(centre - half), math.exp(centre + half), condition.text, slope, by_seed)
+        by_seed = {
+            chain.request.seed: centre + float(off) * here.scale / slope
+            for chain, off in zip(tried.chains, here.errors, strict=True)
+        }
+        rate_rps = math.exp(centre)
+        ends = rate_rps * math.exp(-half), rate_rps * math.exp(half)
+        return Estimate(rate_rps, *ends, by_seed, text, {text: Curve(rate_rps, logit(goal), slope)})
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    """What the pilot knows: the slope -dz/dx, dependent values per independent one, values per second of a chain."""
+
     condition: Condition
-    below: Tried
-    above: Tried
-    step: float
+    slope: float
+    slope_error: float
+    clump: float
+    per_s: float
+    counted_s: float
 
 
-def _key(request: ChainRequest) -> tuple[int, float, float]:
-    return request.seed, request.rate_rps, request.block_s
+def _student(chains: int) -> float:
+    from scipy.special import stdtrit  # heavy
+
+    return float(stdtrit(chains - 1, 0.975))
 
 
 def _slope(low: Sample, high: Sample, step: float) -> tuple[float, float]:

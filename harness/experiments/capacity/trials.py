@@ -22,6 +22,7 @@ from harness.data.storage import write_parquet
 from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments import trial
+from harness.experiments.capacity.chain import ChainRequest, Observed
 from harness.experiments.capacity.conditions import Condition, Share, certain, kept_all, shares
 from harness.experiments.trial import at_rate
 from harness.metrics import slo as slos
@@ -53,9 +54,16 @@ TRIALS = pa.schema(
         pa.field("output_tokens", pa.float64()),
         pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
                                                ("bits", pa.binary())]))),
+        pa.field("block_s", pa.float64()),
+        pa.field("patience_s", pa.float64()),
+        pa.field("open", pa.list_(pa.int64())),
+        pa.field("blocks", pa.list_(pa.struct([("text", pa.string()), ("met", pa.list_(pa.int64())),
+                                               ("of", pa.list_(pa.int64()))]))),
     ]
 )  # fmt: skip
-"""A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment."""
+"""A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment.
+
+The columns from `block_s` on are those of chains, and null in other trials: what was counted in each block of time."""
 
 LOOK = 50
 """Records between two scorings of a probe: scoring one by one would cost more than simulating them."""
@@ -90,6 +98,7 @@ class Trial:
     wall_s: float
     shares: tuple[Share, ...]
     output_tokens: float | None = None
+    chain: Observed | None = None
 
     @property
     def by_request(self) -> bool:
@@ -211,72 +220,113 @@ def _end_s(table: pa.Table) -> np.ndarray:
     return np.where(np.isnan(last_s), number(table, "ended_s"), last_s)
 
 
+def of_chain(chain: Observed, wall_s: float) -> Trial:
+    """A chain as a trial: what was counted in all of its blocks."""
+    request = chain.request
+    shares = tuple(Share(text, int(met.sum()), int(chain.of[text].sum())) for text, met in chain.met.items())
+    return Trial(
+        key=Key(request.seed, request.rate_rps, request.requests),
+        requests=chain.sent,
+        kept=shares[0].of,
+        cut_at_s=request.cut_s,
+        passed=None,
+        overloaded=False,
+        e2e_s=None,
+        system_s=request.until_s,
+        wall_s=wall_s,
+        shares=shares,
+        chain=chain,
+    )
+
+
 class Ledger:
     """Every trial of a search, on disk where there is a folder: what is in it is never made again."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._tried: dict[Key, Trial] = {}
+        self._chains: dict[tuple[int, float, float, float], Trial] = {}
         if path is not None and path.exists():
-            self._tried = {tried.key: tried for tried in _read(path)}
+            self._keep(_read(path))
 
     def __repr__(self) -> str:
-        return f"<Ledger {len(self._tried)} trials, {self.requests:,} requests>"
+        return f"<Ledger {len(self)} trials, {self.requests:,} requests>"
 
     def __iter__(self) -> Iterator[Trial]:
-        return iter(self._tried.values())
+        yield from self._tried.values()
+        yield from self._chains.values()
 
     def __len__(self) -> int:
-        return len(self._tried)
+        return len(self._tried) + len(self._chains)
 
     def get(self, key: Key) -> Trial | None:
         """The trial of that key, where it was made."""
         return self._tried.get(key)
 
-    def add(self, tried: Trial) -> None:
-        """Take a trial; it is on disk when this returns."""
-        self._tried[tried.key] = tried
+    def chain(self, request: ChainRequest) -> Observed | None:
+        """The blocks of a chain, where it was observed as far."""
+        made = self._chains.get(request.chain)
+        return None if made is None or made.chain is None else made.chain.part(request)
+
+    def add(self, *tried: Trial) -> None:
+        """Take trials; they are on disk when this returns. A chain takes the place of its shorter self."""
+        self._keep(tried)
         if self._path is not None:
             write_parquet(self._path, TRIALS, self.table().to_batches())
+
+    def _keep(self, tried: Iterable[Trial]) -> None:
+        for one in tried:
+            if one.chain is None:
+                self._tried[one.key] = one
+            else:
+                before = self._chains.pop(one.chain.request.chain, None)
+                wall_s = one.wall_s + (0.0 if before is None else before.wall_s)
+                self._chains[one.chain.request.chain] = replace(one, wall_s=wall_s)
 
     @property
     def whole(self) -> list[Trial]:
         """The trials that ran to their end, by rate and seed."""
-        found = [tried for tried in self._tried.values() if tried.key.goal is None]
+        found = [tried for tried in self if tried.key.goal is None]
         return sorted(found, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
 
     @property
     def probes(self) -> list[Trial]:
         """The probes, in the order in which they were made."""
-        return [tried for tried in self._tried.values() if tried.key.goal is not None]
+        return [tried for tried in self if tried.key.goal is not None]
 
     @property
     def requests(self) -> int:
         """Requests sent in all."""
-        return sum(tried.requests for tried in self._tried.values())
+        return sum(tried.requests for tried in self)
 
     def table(self) -> pa.Table:
         """The rows of trials.parquet."""
-        return pa.Table.from_pylist([_row(tried) for tried in self._tried.values()], TRIALS)
+        return pa.Table.from_pylist([_row(tried) for tried in self], TRIALS)
 
 
 def _row(tried: Trial) -> dict[str, object]:
-    key = tried.key
+    key, chain = tried.key, tried.chain
     packed = [
         {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
         for s in tried.shares
     ]
     names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens")
     own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
-    return {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
+    row: dict[str, object] = {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
+    if chain is not None:
+        blocks = [{"text": t, "met": met.tolist(), "of": chain.of[t].tolist()} for t, met in chain.met.items()]
+        row |= {"block_s": chain.request.block_s, "patience_s": chain.request.patience_s}
+        row |= {"open": chain.open.tolist(), "blocks": blocks}
+    return row
 
 
 def _read(path: Path) -> Iterable[Trial]:
     try:
         with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
             table = source.read()
-            if "output_tokens" not in table.column_names:  # of a search that an earlier version made
-                table = table.append_column("output_tokens", pa.nulls(len(table), pa.float64()))
+            for field in TRIALS:  # of a search that an earlier version made
+                if field.name not in table.column_names and field.name in ADDED:
+                    table = table.append_column(field, pa.nulls(len(table), field.type))
             rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
@@ -289,8 +339,17 @@ def _read(path: Path) -> Iterable[Trial]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(str(share["text"]), int(share["met"]), of, mask))
-        yield Trial(key=key, shares=tuple(found), **row)
+        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[1:])
+        chain = None
+        if block_s is not None:
+            request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
+            counts = [{b["text"]: np.array(b[part]) for b in blocks} for part in ("met", "of")]
+            chain = Observed(request, *counts, np.array(open_), row["requests"])
+        yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
+
+ADDED = ("output_tokens", "block_s", "patience_s", "open", "blocks")
+"""Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
 AGAIN = 2
