@@ -343,8 +343,8 @@ def _read(path: Path) -> Iterable[Trial]:
         chain = None
         if block_s is not None:
             request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
-            counts = [{b["text"]: np.array(b[part]) for b in blocks} for part in ("met", "of")]
-            chain = Observed(request, *counts, np.array(open_), row["requests"])
+            met_of = [{b["text"]: np.array(b[part]) for b in blocks} for part in ("met", "of")]
+            chain = Observed(request, met_of[0], met_of[1], np.array(open_), row["requests"])
         yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
 
