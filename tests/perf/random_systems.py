@@ -84,7 +84,7 @@ def _bounds(spec: RunSpec, kind: str, factor: float) -> str:
     from harness.experiments.capacity import chain
 
     traffic = chain.Traffic(chain.load_workload(spec).workload.start(np.random.default_rng(9)), lambda _: None, 1e5)
-    simulation = chain.simulator(spec).simulate(iter(traffic), traffic.follow_ups)
+    simulation = traffic.served_by(chain.simulator(spec))
     table = to_table([next(simulation) for _ in range(200)])
     alone = {name: float(np.nanquantile(per_request(metrics()[name], table), 0.97))
              for name in ("ttft", "tpot", "itl_p99", "e2e")}  # fmt: skip
@@ -146,20 +146,20 @@ class Truth:
         low, high = None, None
         rate_rps = 4 / self.alone.mean_s
         for _ in range(60):
-            away, _ = self.away(self.tried(rate_rps, self._span_s(rate_rps, 4000), 1))
+            away, _ = self.away(self.tried(rate_rps, self._span_s(rate_rps, 3000) / 2, 1))
             low, high = (rate_rps, high) if away >= 0 else (low, rate_rps)
-            if low and high and high / low < 1.08:
+            if low and high and high / low < 1.1:
                 break
             rate_rps = math.sqrt(low * high) if low and high else 2 * low if low else rate_rps / 2
         assert low is not None and high is not None
         centre, half = math.log(low * high) / 2, 0.04
-        for step in range(12):  # two rates on both sides, neither far from the goal
+        for step in range(8):  # two rates on both sides, neither far from the goal
             pair = [
-                self.tried(math.exp(centre + s * half), self._span_s(math.exp(centre), 6000), 4, 100 * (step + 1))
+                self.tried(math.exp(centre + s * half), self._span_s(math.exp(centre), 5000) / 2, 3, 100 * (step + 1))
                 for s in (-1, 1)
             ]
             first, second = (self.away(t)[0] for t in pair)
-            if first > 0 > second and (max(first, -second) < 1.5 or half < 0.006):
+            if first > 0 > second and (max(first, -second) < 1.8 or half < 0.006):
                 break
             if first > 0 > second:
                 centre, half = centre - half + 2 * half * first / (first - second), half / 2.5

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
@@ -139,7 +140,7 @@ class Chain:
         self._slo = slo
         self._request = request
         self._traffic = Traffic(load_workload(made).workload.start(_generator(request.seed)), self._dropped)
-        self._records = simulator(made).simulate(iter(self._traffic), self._traffic.follow_ups)
+        self._records = self._traffic.served_by(simulator(made))
         self._new: list[RequestRecord] = []
         self._given_up: set[int] = set()
         self._met: dict[str, Counts] = {}
@@ -240,7 +241,7 @@ def unloaded(spec: RunSpec, slo: Slo, requests: int) -> Unloaded:
     """So many requests, each arrival long after the one before has been answered."""
     traffic = Traffic(load_workload(spec).workload.start(_generator(spec.seed)), lambda _: None, apart_s=APART_S)
     found: list[RequestRecord] = []
-    for record in simulator(spec).simulate(iter(traffic), traffic.follow_ups):
+    for record in traffic.served_by(simulator(spec)):
         found.append(record)
         if len(found) >= requests:
             break
@@ -298,6 +299,14 @@ class Traffic:
         self.open_s: dict[int, float] = {}  # sent and without a record: when each was due
         self.open_before = 0  # those of them that are due before the time that is counted
         self.sent = 0
+
+    def served_by(self, simulated: Simulator) -> Iterator[RequestRecord]:
+        """The records of a simulator. Only sessions have follow-ups: where there are none replicas need not wait for
+        one another."""
+        first = next(self._chunks)
+        self._chunks = chain([first], self._chunks)
+        sessions = first["session"].null_count < len(first)
+        return simulated.simulate(iter(self), self.follow_ups if sessions else None)
 
     def count_until(self, until_s: float) -> None:
         """Count the open requests that are due before this time."""
