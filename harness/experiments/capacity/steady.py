@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,8 @@ APART = 0.05
 """Half the distance of the two rates of the pilot, in x."""
 STEEP = 1.5
 """Rates farther than this from the goal, in z, tell a side and no slope."""
+FLAT, WIDEST = 0.7, 0.6
+"""The rates of the pilot are set farther apart while they differ by less than this in z, up to this distance in x."""
 MEMORIES = 20.0
 """Times that a chain must be as long as its dependent requests; of fewer its mean is skewed."""
 PLATEAU = 1.7
@@ -60,6 +62,8 @@ PILOT_SHARE = 0.25
 """Of the limit, the most that a pair of rates of the pilot may cost."""
 OUTWARD = 1.06
 """The bracket is left by this factor where a side of it does not hold."""
+UNDECIDED = 0.25
+"""Of the limit, what the final chains may cost where the tolerance takes more than all of it."""
 MOVES = 10
 OWN_SEEDS = 1000
 """The final chains have the first seeds of a search, so that two searches can be compared seed by seed; those before
@@ -208,7 +212,6 @@ class Found:
 
     estimate: Estimate | None = None
     resolved: bool = False
-    short: bool = False
     why: str | None = None
     needs: int | None = None
     tried: dict[float, Tried] = field(default_factory=dict)
@@ -340,37 +343,36 @@ class SteadySearch:
 
     def _pilot(self, rate_rps: float) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
         """The rate of the crossing and a plan of the final chains; None where sides are the answer."""
-        spec = self.spec
+        spec, half, longer = self.spec, APART, 1
         centre = math.log(rate_rps)
         for _ in range(MOVES):
-            rates = [plain(math.exp(centre - APART)), plain(math.exp(centre + APART))]
-            below, above, good = yield from self._pair(rates)
+            rates = [plain(math.exp(centre - half)), plain(math.exp(centre + half))]
+            below, above, longer = yield from self._pair(rates, longer)
+            judged = self._judged(below, above)
             sides = [self._note_side(tried) for tried in (below, above)]
             step = math.log(rates[1] / rates[0])
             dz = {c.text: [sample(t.chains, c).z - logit(c.goal) for t in (below, above)] for c in spec.wanted}
             binding = min(spec.wanted, key=lambda c: _crossing(dz[c.text], step))
             first, second = dz[binding.text]
             steep = max(abs(first), abs(second)) > STEEP
-            if steep and sides == [True, False]:
-                yield from self._bisect(rates[0], rates[1], below, binding)
-                return None
-            slope = max((first - second) / step, 3.0)
-            nearest = min(first, second, key=abs)
-            away = (
-                step * first / (first - second) - step / 2
-                if first > 0 > second
-                else (nearest / slope + math.copysign(APART, nearest))
-            )
-            if good and not steep and abs(away) <= 2 * APART:
-                return math.exp(centre + away), self._planned(binding, below, above)
-            if not good:
+            if judged == "short" or (steep and sides == [True, False]):
                 break
+            if judged == "flat":
+                half *= 2
+                continue
+            nearest = min(first, second, key=abs)
+            if first > 0 > second:
+                away = step * first / (first - second) - step / 2
+            else:
+                away = nearest / max((first - second) / step, 3.0 if steep else 0.3) + math.copysign(half, nearest)
+            if not steep and abs(away) <= 2 * half:
+                return math.exp(centre + away), self._planned(binding, below, above)
             centre += max(-0.3, min(0.3, away))
+            longer = 1
         low, high = self.found.bracket
         if low is not None and high is not None:
             yield from self._bisect(low, high, below, binding)
         if not self.found.resolved:
-            self.found.short = True
             self.found.why = "chains within the limit are shorter than what the queue remembers."
         return None
 
@@ -442,26 +444,29 @@ class SteadySearch:
         """Forget sides that the side of another rate contradicts."""
         self.found.sides = {r: side for r, side in self.found.sides.items() if side is not good or not where(r)}
 
-    def _pair(self, rates: Sequence[float]) -> Generator[list[ChainRequest], list[Observed], tuple[Tried, Tried, bool]]:
-        """Both rates with as many seeds, longer and longer until they say enough; whether they did."""
+    def _pair(
+        self, rates: Sequence[float], longer: int
+    ) -> Generator[list[ChainRequest], list[Observed], tuple[Tried, Tried, int]]:
+        """Both rates with as many seeds, `longer` times the first length and then longer, until they say enough."""
         spec = self.spec
         seeds = self._seeds(FEWEST)
         span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rates[0], 10 * self._alone.p99_s, 5 * self._memory_s)
-        longer = 1
         while True:
             both = []
             for rate_rps in rates:
                 requests = [self._request(seed, rate_rps, span_s) for seed in seeds]
                 both.append((yield from self._observe([replace(r, blocks=longer * r.blocks) for r in requests])))
             below, above = both
-            if self._enough(below, above):
-                return below, above, True
-            next_cost = sum(FEWEST * r * t.chains[0].request.until_s for r, t in zip(rates, both, strict=True))
-            if next_cost > PILOT_SHARE * spec.limit or self._spent + next_cost > 0.5 * spec.limit:
-                return below, above, False
+            cost = sum(t.chains[0].request.requests * FEWEST for t in both)
+            if self._judged(below, above) != "short" or cost > PILOT_SHARE * spec.limit:
+                return below, above, longer
+            if self._spent + cost > 0.5 * spec.limit:
+                return below, above, longer
             longer *= 2
 
-    def _enough(self, below: Tried, above: Tried) -> bool:
+    def _judged(self, below: Tried, above: Tried) -> Literal["enough", "short", "flat"]:
+        """Whether the chains are long enough; `flat` where they are, and the slope is not known for want of distance."""
+        flat = False
         step = math.log(above.rate_rps / below.rate_rps)
         sides = [tried.side(self.spec.wanted, SURE + 1) for tried in (below, above)]
         for condition in self.spec.wanted:
@@ -471,11 +476,15 @@ class SteadySearch:
                 continue
             for one in (low, high):
                 if one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4:
-                    return False
+                    return "short"
             slope, error = _slope(low, high, step)
-            if error > SLOPE_ERROR * slope:
-                return False
-        return max(growth(below.chains), growth(above.chains)) < 2 * GROWS or None not in sides
+            if error > SLOPE_ERROR * abs(slope):
+                if step > WIDEST or abs(slope) * step > FLAT:
+                    return "short"
+                flat = True
+        if None in sides and max(growth(below.chains), growth(above.chains)) > 2 * GROWS:
+            return "short"
+        return "flat" if flat else "enough"
 
     # Final
 
@@ -502,11 +511,12 @@ class SteadySearch:
         span_s = max(values / plan.per_s, plan.counted_s) * PARTS / BATCHES
         wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
         found.needs = self._spent + math.ceil(spec.chains * wanted[0].until_s * rate_rps)
-        affordable_s = (spec.limit - self._spent) / spec.chains / rate_rps - wanted[0].cut_s
-        if affordable_s < span_s:
-            if affordable_s * plan.per_s * BATCHES / PARTS < MEMORIES * clump:
+        if found.needs > spec.limit:  # a wide interval for a part of the price
+            paid = min(spec.limit - self._spent, UNDECIDED * spec.limit)
+            span_s = paid / spec.chains / rate_rps - wanted[0].cut_s
+            if span_s * plan.per_s * BATCHES / PARTS < MEMORIES * clump:
                 raise OutOfRequests(self._limit_reached)
-            wanted = [self._request(seed, rate_rps, 0.999 * affordable_s) for seed in seeds]
+            wanted = [self._request(seed, rate_rps, 0.999 * span_s) for seed in seeds]
         blocks = BLOCKS
         while True:
             tried = yield from self._observe([replace(r, blocks=blocks) for r in wanted])
@@ -527,14 +537,12 @@ class SteadySearch:
                 found.why = self._limit_reached
                 return None
             blocks = longer
-        found.resolved = not found.short
-        if found.short:
-            found.why = "chains within the limit are shorter than what the queue remembers."
+        found.resolved = True
         return None
 
     @property
     def _limit_reached(self) -> str:
-        return f"the limit of {self.spec.limit:,} requests was reached."
+        return f"the tolerance takes more than the limit of {self.spec.limit:,} requests."
 
     def _estimate(self, tried: Tried, plan: _Plan) -> Estimate:
         goal, text = plan.condition.goal, plan.condition.text
