@@ -15,9 +15,9 @@ Where attainment falls so steeply that two rates within the tolerance lie surely
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,28 +43,33 @@ SURE = 3.0
 """Standard errors that tell a side of the goal."""
 RATIO = 1.25
 """The bracket of single chains ends here; the pilot corrects it."""
+START = 0.35
+"""Where in it the pilot begins: below the middle, because chains beyond the capacity are the longest and cost most."""
 FEWEST, CHAINS = 8, 16
-"""Chains at a rate of the pilot and of the final estimate."""
-APART = 0.05
-"""Half the distance of the two rates of the pilot, in x."""
-STEEP = 1.5
+"""Chains at a rate of the pilot, and of the final estimate."""
+ROUNDS = 24
+FAR = 2.0
 """Rates farther than this from the goal, in z, tell a side and no slope."""
+USUAL_SLOPE, NEAREST, FARTHEST = 12.0, 0.03, 0.25
+"""The slope -dz/dx that is assumed before it is known; the least and the longest step in x to the other side."""
 FLAT, WIDEST = 0.7, 0.6
 """The rates of the pilot are set farther apart while they differ by less than this in z, up to this distance in x."""
-MEMORIES = 20.0
+MEMORIES = 15.0
 """Times that a chain must be as long as its dependent requests; of fewer its mean is skewed."""
+CLUMPS = 4.0
+"""Clumps of misses that a final chain must have on average, for the same reason."""
 PLATEAU = 1.7
 """Variance of a sum over a quarter against that of four sums over a sixteenth: above it, the queue remembers longer."""
 SLOPE_ERROR = 0.25
+"""The slope is known to this."""
 GROWS = 3.0
 """Standard errors by which the requests under way must grow before a rate counts as unstable."""
-PILOT_SHARE = 0.25
-"""Of the limit, the most that a pair of rates of the pilot may cost."""
-OUTWARD = 1.06
-"""The bracket is left by this factor where a side of it does not hold."""
+PILOT_SHARE = 0.15
+"""Of the limit, what chains at a rate of the pilot may cost before they are made longer again."""
 UNDECIDED = 0.25
 """Of the limit, what the final chains may cost where the tolerance takes more than all of it."""
-MOVES = 10
+OUTWARD = 1.06
+"""The bracket is left by this factor where a side of it does not hold."""
 OWN_SEEDS = 1000
 """The final chains have the first seeds of a search, so that two searches can be compared seed by seed; those before
 have others."""
@@ -335,46 +340,88 @@ class SteadySearch:
                 )
                 return None
             if low is not None and high is not None and high / low <= RATIO:
-                return math.sqrt(low * high)
+                return low * math.exp(START * math.log(high / low))
             rate_rps = plain(math.sqrt(low * high) if low and high else 2 * low if low else (high or 1.0) / 2)
         return None
 
     # Pilot
 
     def _pilot(self, rate_rps: float) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
-        """The rate of the crossing and a plan of the final chains; None where sides are the answer."""
-        spec, half, longer = self.spec, APART, 1
-        centre = math.log(rate_rps)
-        for _ in range(MOVES):
-            rates = [plain(math.exp(centre - half)), plain(math.exp(centre + half))]
-            below, above, longer = yield from self._pair(rates, longer)
-            judged = self._judged(below, above)
-            sides = [self._note_side(tried) for tried in (below, above)]
-            step = math.log(rates[1] / rates[0])
-            dz = {c.text: [sample(t.chains, c).z - logit(c.goal) for t in (below, above)] for c in spec.wanted}
-            binding = min(spec.wanted, key=lambda c: _crossing(dz[c.text], step))
-            first, second = dz[binding.text]
-            steep = max(abs(first), abs(second)) > STEEP
-            if judged == "short" or (steep and sides == [True, False]):
-                break
-            if judged == "flat":
-                half *= 2
+        """The rate of the crossing and a plan of the final chains, from eight seeds at one rate after the other; None
+        where two rates on both sides are the answer, or where the chains cannot be made long enough."""
+        spec = self.spec
+        seeds = self._seeds(FEWEST)
+        span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 10 * self._alone.p99_s, 5 * self._memory_s)
+        levels: dict[float, Tried] = {}
+        longer, pending = 1, [plain(rate_rps)]
+        for _ in range(ROUNDS):
+            short = None
+            for rate_rps in pending:
+                wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
+                tried = yield from self._observe([replace(r, blocks=longer * r.blocks) for r in wanted])
+                side = self._note_side(tried)
+                levels[rate_rps] = tried
+                if (side is None or abs(self._away(tried)[0]) < FAR) and self._is_short(tried):
+                    short = tried
+            if short is not None:
+                if not self._affordable(short):
+                    break
+                longer, pending = 2 * longer, [short.rate_rps]
                 continue
-            nearest = min(first, second, key=abs)
-            if first > 0 > second:
-                away = step * first / (first - second) - step / 2
-            else:
-                away = nearest / max((first - second) / step, 3.0 if steep else 0.3) + math.copysign(half, nearest)
-            if not steep and abs(away) <= 2 * half:
-                return math.exp(centre + away), self._planned(binding, below, above)
-            centre += max(-0.3, min(0.3, away))
-            longer = 1
+            away = {rate: self._away(t)[0] for rate, t in sorted(levels.items())}
+            low = max((rate for rate, z in away.items() if z >= 0), default=None)
+            high = min((rate for rate, z in away.items() if z < 0), default=None)
+            if low is None or high is None:
+                end = rate_rps if rate_rps in (min(away), max(away)) else min(away) if low is None else max(away)
+                pending = [plain(end * math.exp(_move(away, end)))]
+                continue
+            near = [rate for rate, z in away.items() if abs(z) <= FAR]
+            if low < high and (len(near) < 2 or not away[near[0]] > 0 > away[near[-1]]):
+                step = math.log(high / low)
+                if step <= 2 * spec.tolerance:
+                    break
+                first, second = min(away[low], FAR), max(away[high], -FAR)
+                pending = [plain(low * math.exp(step * min(0.7, max(0.3, first / (first - second)))))]
+                continue
+            ends = near if len(near) > 1 else [min(low, high), max(low, high)]
+            left, right = ends[0], ends[-1]
+            nearest = min(near, key=lambda rate: abs(away[rate]), default=left)
+            binding = self._away(levels[nearest])[1]
+            step = math.log(right / left)
+            slope, error = _slope(sample(levels[left].chains, binding), sample(levels[right].chains, binding), step)
+            if slope > 0 and error <= SLOPE_ERROR * slope:
+                at_rps = nearest * math.exp(away[nearest] / slope)
+                return at_rps, self._planned(binding, levels[left], levels[right], levels[nearest])
+            if away[left] - away[right] < FLAT and step < WIDEST:
+                outward = max(step, 2 * NEAREST)
+                pending = [plain(left * math.exp(-outward) if away[left] < -away[right] else right * math.exp(outward))]
+                continue
+            if not self._affordable(levels[right]):
+                break
+            longer, pending = 2 * longer, [left, right]
         low, high = self.found.bracket
         if low is not None and high is not None:
-            yield from self._bisect(low, high, below, binding)
+            yield from self._bisect(low, high, tried, self._away(tried)[1])
         if not self.found.resolved:
             self.found.why = "chains within the limit are shorter than what the queue remembers."
         return None
+
+    def _away(self, tried: Tried) -> tuple[float, Condition]:
+        """How far a rate is from the goal in z, and the condition that is the farthest below it."""
+        found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in self.spec.wanted]
+        return min(found, key=lambda pair: pair[0])
+
+    def _is_short(self, tried: Tried) -> bool:
+        """Whether chains near the goal are too short against what their queue remembers."""
+        away, binding = self._away(tried)
+        one = sample(tried.chains, binding)
+        grows = growth(tried.chains) > 2 * GROWS and away > -FAR
+        return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+
+    def _affordable(self, tried: Tried) -> bool:
+        """Whether its chains can be made twice as long."""
+        cost = sum(chain.request.requests for chain in tried.chains)
+        return cost <= PILOT_SHARE * self.spec.limit and self._spent + cost <= 0.5 * self.spec.limit
 
     def _bisect(
         self, low: float, high: float, like: Tried, binding: Condition
@@ -393,7 +440,7 @@ class SteadySearch:
         while True:
             if rate_rps not in seeds:
                 seeds[rate_rps] = self._seeds(FEWEST)
-            for longer in (1, 2, 4):
+            for longer in (1, 2):
                 longest = max(longer * one.blocks, blocks)
                 request = replace(one, rate_rps=rate_rps, blocks=longest)
                 tried = yield from self._observe([replace(request, seed=seed) for seed in seeds[rate_rps]])
@@ -444,57 +491,15 @@ class SteadySearch:
         """Forget sides that the side of another rate contradicts."""
         self.found.sides = {r: side for r, side in self.found.sides.items() if side is not good or not where(r)}
 
-    def _pair(
-        self, rates: Sequence[float], longer: int
-    ) -> Generator[list[ChainRequest], list[Observed], tuple[Tried, Tried, int]]:
-        """Both rates with as many seeds, `longer` times the first length and then longer, until they say enough."""
-        spec = self.spec
-        seeds = self._seeds(FEWEST)
-        span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rates[0], 10 * self._alone.p99_s, 5 * self._memory_s)
-        while True:
-            both = []
-            for rate_rps in rates:
-                requests = [self._request(seed, rate_rps, span_s) for seed in seeds]
-                both.append((yield from self._observe([replace(r, blocks=longer * r.blocks) for r in requests])))
-            below, above = both
-            cost = sum(t.chains[0].request.requests * FEWEST for t in both)
-            if self._judged(below, above) != "short" or cost > PILOT_SHARE * spec.limit:
-                return below, above, longer
-            if self._spent + cost > 0.5 * spec.limit:
-                return below, above, longer
-            longer *= 2
-
-    def _judged(self, below: Tried, above: Tried) -> Literal["enough", "short", "flat"]:
-        """Whether the chains are long enough; `flat` where they are, and the slope is not known for want of distance."""
-        flat = False
-        step = math.log(above.rate_rps / below.rate_rps)
-        sides = [tried.side(self.spec.wanted, SURE + 1) for tried in (below, above)]
-        for condition in self.spec.wanted:
-            low, high = (sample(t.chains, condition) for t in (below, above))
-            dz = [s.z - logit(condition.goal) for s in (low, high)]
-            if (min(map(abs, dz)) > 1.0 or max(map(abs, dz)) > STEEP) and None not in sides:
-                continue
-            for one in (low, high):
-                if one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4:
-                    return "short"
-            slope, error = _slope(low, high, step)
-            if error > SLOPE_ERROR * abs(slope):
-                if step > WIDEST or abs(slope) * step > FLAT:
-                    return "short"
-                flat = True
-        if None in sides and max(growth(below.chains), growth(above.chains)) > 2 * GROWS:
-            return "short"
-        return "flat" if flat else "enough"
-
     # Final
 
-    def _planned(self, condition: Condition, below: Tried, above: Tried) -> _Plan:
+    def _planned(self, condition: Condition, left: Tried, right: Tried, nearest: Tried) -> _Plan:
         """What the pilot says of the final chains."""
-        low, high = (sample(t.chains, condition) for t in (below, above))
-        slope, error = _slope(low, high, math.log(above.rate_rps / below.rate_rps))
-        request = below.chains[0].request
+        ends = [sample(tried.chains, condition) for tried in (left, right)]
+        slope, error = _slope(ends[0], ends[1], math.log(right.rate_rps / left.rate_rps))
+        here, request = sample(nearest.chains, condition), nearest.chains[0].request
         counted_s = request.blocks * request.block_s * BATCHES / PARTS
-        return _Plan(condition, slope, error, max(low.clump, high.clump), low.requests / counted_s, counted_s)
+        return _Plan(condition, slope, error, here.clump, here.requests / counted_s, counted_s)
 
     def _final(
         self, rate_rps: float, plan: _Plan
@@ -507,7 +512,7 @@ class SteadySearch:
         values = (
             clump / (goal * (1 - goal)) * (_student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
         )
-        values = max(values, 10 * clump / (1 - goal))
+        values = max(values, CLUMPS * clump / (1 - goal))
         span_s = max(values / plan.per_s, plan.counted_s) * PARTS / BATCHES
         wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
         found.needs = self._spent + math.ceil(spec.chains * wanted[0].until_s * rate_rps)
@@ -554,11 +559,12 @@ class SteadySearch:
                 secant = _slope(*pair, abs(math.log(tried.rate_rps / left_rps)))
                 slope, error = secant if secant[1] < error else (slope, error)
         away = (here.z - logit(goal)) / slope
-        half = _student(len(tried.chains)) * here.error * here.scale / slope + abs(away) * 2 * error / slope
+        off = min(0.5, error / slope)
+        half = (_student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
         centre = math.log(tried.rate_rps) + away
         by_seed = {
-            chain.request.seed: centre + float(off) * here.scale / slope
-            for chain, off in zip(tried.chains, here.errors, strict=True)
+            chain.request.seed: centre + float(away_) * here.scale / slope
+            for chain, away_ in zip(tried.chains, here.errors, strict=True)
         }
         rate_rps = math.exp(centre)
         ends = rate_rps * math.exp(-half), rate_rps * math.exp(half)
@@ -589,12 +595,13 @@ def _slope(low: Sample, high: Sample, step: float) -> tuple[float, float]:
     return (low.z - high.z) / step, float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs)) / step
 
 
-def _crossing(dz: Sequence[float], step: float) -> float:
-    """Where a line through both crosses the goal, from the first rate on; of one that does not fall far away."""
-    first, second = dz
-    if first <= 0:
-        return first
-    return math.inf if first <= second else step * first / (first - second)
+def _move(away: Mapping[float, float], end: float) -> float:
+    """How far in x from the rate `end` the other side of the goal may be; `away` is z above the goal by rate."""
+    near = sorted((rate for rate in away if abs(away[rate]) < 3), key=lambda rate: abs(away[rate]))[:2]
+    slope = USUAL_SLOPE
+    if len(near) == 2:
+        slope = max(1.0, -(away[near[0]] - away[near[1]]) / math.log(near[0] / near[1]))
+    return math.copysign(min(FARTHEST, abs(away[end]) / slope + NEAREST), away[end])
 
 
 def plain(rate_rps: float) -> float:
