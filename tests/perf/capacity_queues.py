@@ -59,7 +59,9 @@ class Queue:
         inside = (block >= 0) & (block < request.blocks)
         of = np.bincount(block[inside], minlength=request.blocks)
         met = np.bincount(block[inside], wait[inside] <= self.bound_s, minlength=request.blocks).astype(int)
-        came, gone = (np.bincount(np.clip(b, 0, request.blocks), minlength=request.blocks + 1)[:-1] for b in (block, ended))
+        came, gone = (
+            np.bincount(np.clip(b, 0, request.blocks), minlength=request.blocks + 1)[:-1] for b in (block, ended)
+        )
         return Observed(request, {JOINT: met}, {JOINT: of}, np.cumsum(came - gone), len(due_s))
 
     def alone(self) -> Unloaded:
@@ -132,10 +134,15 @@ def main() -> None:
         total += mine
         hold, resolved, _, width, off = (np.array(column) for column in zip(*mine, strict=True))
         costs = np.median([one.requests for one in found])
-        print(f"held {hold.mean():4.0%} resolved {resolved.mean():4.0%} of them held {hold[resolved].mean() if resolved.any() else math.nan:4.0%}"
-              f" bias {100 * np.nanmean(off) if resolved.any() else math.nan:+5.1f}% +-{100 * np.median(width):.1f}% {costs:9,.0f} requests  truth {truth:.3f} {queue}", flush=True)
+        print(
+            f"held {hold.mean():4.0%} resolved {resolved.mean():4.0%} of them held {hold[resolved].mean() if resolved.any() else math.nan:4.0%}"
+            f" bias {100 * np.nanmean(off) if resolved.any() else math.nan:+5.1f}% +-{100 * np.median(width):.1f}% {costs:9,.0f} requests  truth {truth:.3f} {queue}",
+            flush=True,
+        )
     hold, resolved, _, width, off = (np.array(column) for column in zip(*total, strict=True))
-    print(f"all: held {hold.mean():.1%} resolved {resolved.mean():.1%}, of them held {hold[resolved].mean():.1%}, bias {100 * np.nanmean(off):+.2f}%; widest unresolved {100 * max(width[~resolved], default=0):.0f}%")
+    print(
+        f"all: held {hold.mean():.1%} resolved {resolved.mean():.1%}, of them held {hold[resolved].mean():.1%}, bias {100 * np.nanmean(off):+.2f}%; widest unresolved {100 * max(width[~resolved], default=0):.0f}%"
+    )
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from harness.data.records import to_table
 from harness.errors import BenchError
 from harness.experiments.capacity.chain import Chain, ChainRequest, unloaded
 from harness.experiments.capacity.conditions import Condition, conditions, settings
-from harness.experiments.capacity.steady import BLOCKS, Tried, logit, sample
+from harness.experiments.capacity.steady import BLOCKS, UNSTABLE, Tried, growth, logit, sample
 from harness.experiments.trial import own_rate
 from harness.metrics import slo
 from harness.metrics.measure import metrics, per_request
@@ -135,8 +135,11 @@ class Truth:
         return Tried(rate_rps, found)
 
     def away(self, tried: Tried) -> tuple[float, Condition]:
-        """The least z above the goal, and of which condition."""
-        return min(((sample(tried.chains, c).z - logit(c.goal), c) for c in self.wanted), key=lambda pair: pair[0])
+        """The least z above the goal, and of which condition; far below where the queue grows without end."""
+        away, condition = min(
+            ((sample(tried.chains, c).z - logit(c.goal), c) for c in self.wanted), key=lambda pair: pair[0]
+        )
+        return (min(away, -4.0) if growth(tried.chains) > UNSTABLE else away), condition
 
     def found(self) -> tuple[float, float, float]:
         """The rate, its relative standard error, and the slope of z; 0 where requests miss without load."""
@@ -177,6 +180,9 @@ class Truth:
         low, high = (sample(t.chains, condition) for t in pair)
         first, second = (s.z - logit(condition.goal) for s in (low, high))
         slope = (first - second) / (2 * half)
+        if any(growth(t.chains) > UNSTABLE for t in pair) or max(abs(first), abs(second)) > 3:  # no curve: both sides
+            sides = first > 0 > self.away(pair[1])[0]
+            return math.exp(centre), half / 2 if sides else math.nan, math.inf
         if slope <= 0:
             return math.exp(centre), math.nan, slope
         x = centre - half + first / slope

@@ -17,7 +17,7 @@ from harness.experiments import pool
 from harness.experiments.capacity.chain import Chain, ChainRequest, Observed, unloaded
 from harness.experiments.capacity.conditions import JOINT, Condition
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, SearchSpec, Side
-from harness.experiments.capacity.steady import CHAINS, GROWS, Found, SteadySearch, SteadySpec, growth, sample
+from harness.experiments.capacity.steady import CHAINS, UNSTABLE, Found, SteadySearch, SteadySpec, growth, sample
 from harness.experiments.capacity.trials import of_chain
 from harness.options import RunSpec
 from harness.spec import seconds
@@ -273,4 +273,4 @@ def _side(found: Found, rate_rps: float | None) -> Side | None:
     if rate_rps is None:
         return None
     chains = found.tried[rate_rps].chains
-    return Side(rate_rps, len(chains), sum(int(c.of[JOINT].sum()) for c in chains), growth(chains) > 2 * GROWS)
+    return Side(rate_rps, len(chains), sum(int(c.of[JOINT].sum()) for c in chains), growth(chains) > UNSTABLE)

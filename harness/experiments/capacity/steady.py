@@ -62,8 +62,9 @@ PLATEAU = 1.7
 """Variance of a sum over a quarter against that of four sums over a sixteenth: above it, the queue remembers longer."""
 SLOPE_ERROR = 0.25
 """The slope is known to this."""
-GROWS = 3.0
-"""Standard errors by which the requests under way must grow before a rate counts as unstable."""
+GROWS, UNSTABLE = 3.0, 12.0
+"""Standard errors by which the requests under way grow where chains are too short to tell a side, and where the rate is
+surely too high for the system, whatever the attainment so far: such a queue has no steady state."""
 PILOT_SHARE = 0.15
 """Of the limit, what chains at a rate of the pilot may cost before they are made longer again."""
 UNDECIDED = 0.25
@@ -187,9 +188,9 @@ def side_of(tried: Tried, wanted: Sequence[Condition], sure: float = SURE) -> bo
     if False in sides:
         return False
     grown = growth(tried.chains)
-    if grown > GROWS:  # attainment falls later
-        return False if len(tried.chains) > 1 and grown > 2 * GROWS else None
-    return None if None in sides else True
+    if grown > UNSTABLE:
+        return False
+    return None if None in sides or grown > GROWS else True
 
 
 def growth(chains: Sequence[Observed]) -> float:
@@ -409,7 +410,8 @@ class SteadySearch:
     def _away(self, tried: Tried) -> tuple[float, Condition]:
         """How far a rate is from the goal in z, and the condition that is the farthest below it."""
         found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in self.spec.wanted]
-        return min(found, key=lambda pair: pair[0])
+        away, binding = min(found, key=lambda pair: pair[0])
+        return (min(away, -2 * FAR) if growth(tried.chains) > UNSTABLE else away), binding
 
     def _is_short(self, tried: Tried) -> bool:
         """Whether chains near the goal are too short against what their queue remembers."""
