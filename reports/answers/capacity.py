@@ -34,6 +34,7 @@ SWEEP_RATES = 7
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
 _STATES = {"resolved": True, "unreachable": False}
 _MAX_SEEDS = re.compile(r"--max-seeds (\d+)")
+_REQUESTS = re.compile(r"--requests (\d+)")
 
 
 def document(info: CapacityAnswer, path: Path | None = None) -> Document:
@@ -129,6 +130,18 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         if info.one_traffic:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
             return
+        if info.chains:
+            final = max(
+                (point for point in info.curve if point.seeds == one.seeds), key=lambda p: p.requests, default=None
+            )
+            if one.seeds == 0:
+                yield "Attainment falls too steeply for a slope: these two rates are surely on both sides of the goal."
+            elif final is not None:
+                yield (
+                    f"Of {one.seeds} steady-state chains with {final.requests // one.seeds:,} requests each at "
+                    f"{final.rate_rps:g} req/s."
+                )
+            return
         requests = one.requests or info.run.requests or 0
         yield (
             f"Of {one.seeds} seeds with {requests:,} requests a trial "
@@ -167,6 +180,10 @@ def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
+    if info.unchained:
+        yield Notice(
+            f"Trials begin empty and end, because {clean(info.unchained)}: read the rate as that of such runs."
+        )
     for one in results:
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
@@ -340,6 +357,8 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
     if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
+    if limits := [int(found[1]) for one in results if info.chains and (found := _REQUESTS.search(one.needs or ""))]:
+        return "decide what is open, with the same --out", rerun(info, requests=str(max(limits)))
     if command := around(info):
         return "see latencies and stages around it", command
     return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"

@@ -64,7 +64,7 @@ def answer(
         "answers": answers,
         "invalid": list(invalid),
         "curve_of": shown,
-        "chains": setup.chained,
+        "unchained": setup.unchained,
         "curve": curve(ledger.whole, None if setup.chained else _planned(setup, found), shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),

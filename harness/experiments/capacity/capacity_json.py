@@ -102,7 +102,8 @@ class TrialOptions(Part, frozen=True, kw_only=True):
 class CapacityAnswer(Document, frozen=True, kw_only=True):
     """capacity.json. A search that is not over has no `answers`.
 
-    `chains`: trials are steady-state chains, and `run.requests` is the most that all of them together may send.
+    `chains`: trials are steady-state chains, and `run.requests` is the most that all of them together may send;
+    `unchained` says why they are not, under a virtual clock.
     """
 
     schema: int = 1
@@ -127,6 +128,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     answers: list[GoalCapacity] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
     chains: bool = False
+    unchained: Text = None
     curve_of: Text = None
     curve: list[RatePoint] = field(default_factory=list)
     cost: SearchCost | None = None

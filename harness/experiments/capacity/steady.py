@@ -48,7 +48,7 @@ START = 0.35
 FEWEST, CHAINS = 8, 16
 """Chains at a rate of the pilot, and of the final estimate."""
 ROUNDS = 24
-FAR = 2.0
+FAR = 2.5
 """Rates farther than this from the goal, in z, tell a side and no slope."""
 USUAL_SLOPE, NEAREST, FARTHEST = 12.0, 0.03, 0.25
 """The slope -dz/dx that is assumed before it is known; the least and the longest step in x to the other side."""
@@ -60,7 +60,7 @@ CLUMPS = 4.0
 """Clumps of misses that a final chain must have on average, for the same reason."""
 PLATEAU = 1.7
 """Variance of a sum over a quarter against that of four sums over a sixteenth: above it, the queue remembers longer."""
-SLOPE_ERROR = 0.25
+SLOPE_ERROR = 0.2
 """The slope is known to this."""
 GROWS, UNSTABLE = 3.0, 12.0
 """Standard errors by which the requests under way grow where chains are too short to tell a side, and where the rate is
@@ -296,7 +296,7 @@ class SteadySearch:
         made = yield requests
         if len(made) < len(requests):
             raise OutOfRequests("the budget was spent.")
-        self._sent.update(costs)
+        self._sent.update((key, max(planned, self._sent.get(key, 0))) for key, planned in costs.items())
         tried = self.found.tried[requests[0].rate_rps] = Tried(requests[0].rate_rps, made)
         return tried
 
@@ -402,7 +402,7 @@ class SteadySearch:
             longer, pending = 2 * longer, [left, right]
         low, high = self.found.bracket
         if low is not None and high is not None:
-            yield from self._bisect(low, high, tried, self._away(tried)[1])
+            yield from self._bisect(low, high, tried, seeds)
         if not self.found.resolved:
             self.found.why = "chains within the limit are shorter than what the queue remembers."
         return None
@@ -426,7 +426,7 @@ class SteadySearch:
         return cost <= PILOT_SHARE * self.spec.limit and self._spent + cost <= 0.5 * self.spec.limit
 
     def _bisect(
-        self, low: float, high: float, like: Tried, binding: Condition
+        self, low: float, high: float, like: Tried, seeds: Sequence[int]
     ) -> Generator[list[ChainRequest], list[Observed], None]:
         """Two rates within the tolerance that are surely on both sides of the goal: the answer where attainment falls
         too steeply, or the queue remembers too long, to take a slope. Rates whose side is not sure lie between them.
@@ -437,15 +437,12 @@ class SteadySearch:
         one = like.chains[0].request
         blocks = one.blocks
         sides: dict[float, tuple[bool | None, int]] = {}  # with the blocks that showed it
-        seeds: dict[float, range] = {}
         rate_rps = low
         while True:
-            if rate_rps not in seeds:
-                seeds[rate_rps] = self._seeds(FEWEST)
             for longer in (1, 2):
                 longest = max(longer * one.blocks, blocks)
                 request = replace(one, rate_rps=rate_rps, blocks=longest)
-                tried = yield from self._observe([replace(request, seed=seed) for seed in seeds[rate_rps]])
+                tried = yield from self._observe([replace(request, seed=seed) for seed in seeds])
                 side = self._note_side(tried)
                 if side is not None:
                     break
@@ -474,6 +471,7 @@ class SteadySearch:
                 self.found.why = "between these rates it depends on the length of the chains which side they are on."
                 return
             rate_rps = plain(math.sqrt(left * right))
+        _, binding = self._away(like)
         self.found.estimate = Estimate(math.sqrt(low * high), low, high, {}, binding.text, {})
         self.found.resolved = True
 
