@@ -16,7 +16,7 @@ from reports import answers as pages
 from reports.answers import capacity
 from reports.document import markdown, text
 
-SPEC = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", slo="ttft=0.25")
+SPEC = RunSpec(workload="chatbot", backend="null", slo="ttft=0.25")
 
 
 @pytest.fixture
@@ -150,3 +150,10 @@ def test_without_an_interval_no_rate_lies_beyond_it(state, recorded, verdict, re
     one = GoalCapacity(goal=0.9, state=state, at=RateVerdict(rate_rps=5.0, verdict=verdict))
 
     assert reported == next(capacity.notes(CapacityAnswer(one_traffic=recorded), one))
+
+
+def test_trials_that_are_no_chains_say_why():
+    """The rate of runs that begin empty and end would pass for that of a steady state."""
+    info = CapacityAnswer(clock="virtual", unchained="deadlines of tasks are judged over whole sessions")
+
+    assert any("deadlines of tasks" in warning.message for warning in pages.document(info).warnings)

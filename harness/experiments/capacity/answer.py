@@ -86,7 +86,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
     per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
     half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
-    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found)
+    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found, chained=setup.chained)
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
     decided = at is not None and at["verdict"] != "unresolved"
     binding = None if estimate is None else estimate.binding
@@ -137,11 +137,11 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) 
         }
 
 
-def _at(rate_rps: float, found: SearchResult) -> Facts:
+def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> Facts:
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
-    if found.stopped == "check":
+    if found.stopped == "check" or (chained and estimate is None and not found.unreachable):
         good = found.bracket.side_of(rate_rps)
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps

@@ -152,6 +152,7 @@ class Chain:
 
     def observe(self, request: ChainRequest, tell: Callable[[str], None] = lambda _: None) -> Observed:
         """Everything up to the end of the last block; `tell` hears every few seconds how far it is."""
+        assert request.chain == self._request.chain
         self._request = request
         until_s, traffic = request.until_s, self._traffic
         traffic.count_until(until_s)

@@ -48,11 +48,12 @@ START = 0.35
 FEWEST, CHAINS = 8, 16
 """Chains at a rate of the pilot, and of the final estimate."""
 ROUNDS = 24
-FAR = 2.5
-"""Rates farther than this from the goal, in z, tell a side and no slope."""
+CLOSE, FAR = 1.0, 2.5
+"""Rates within the first from the goal, in z, take chains that are long against what the queue remembers; rates beyond
+the second tell a side and no slope."""
 USUAL_SLOPE, NEAREST, FARTHEST = 12.0, 0.03, 0.25
 """The slope -dz/dx that is assumed before it is known; the least and the longest step in x to the other side."""
-FLAT, WIDEST = 0.7, 0.6
+FLAT, WIDEST = 0.5, 0.6
 """The rates of the pilot are set farther apart while they differ by less than this in z, up to this distance in x."""
 MEMORIES = 15.0
 """Times that a chain must be as long as its dependent requests; of fewer its mean is skewed."""
@@ -362,7 +363,7 @@ class SteadySearch:
                 tried = yield from self._observe([replace(r, blocks=longer * r.blocks) for r in wanted])
                 side = self._note_side(tried)
                 levels[rate_rps] = tried
-                if (side is None or abs(self._away(tried)[0]) < FAR) and self._is_short(tried):
+                if (side is None or abs(self._away(tried)[0]) < CLOSE) and self._is_short(tried):
                     short = tried
             if short is not None:
                 if not self._affordable(short):
@@ -395,7 +396,9 @@ class SteadySearch:
                 return at_rps, self._planned(binding, levels[left], levels[right], levels[nearest])
             if away[left] - away[right] < FLAT and step < WIDEST:
                 outward = max(step, 2 * NEAREST)
-                pending = [plain(left * math.exp(-outward) if away[left] < -away[right] else right * math.exp(outward))]
+                pending = [
+                    plain(left * math.exp(-outward) if away[left] < -2 * away[right] else right * math.exp(outward))
+                ]
                 continue
             if not self._affordable(levels[right]):
                 break
