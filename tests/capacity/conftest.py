@@ -19,7 +19,7 @@ class System:
     """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a seed shifts it by `scatter`.
 
     In trials shorter than `fills_s` none misses, from `grows_rps` on the queue grows all through, and probes pass up
-    to `fooled_rps`. In trials longer than `lasts_s` half of the requests miss from `collapses_rps` on.
+    to `fooled_rps`.
     """
 
     knee_rps: float = 10.0
@@ -30,8 +30,6 @@ class System:
     fills_s: float = 0.0
     grows_rps: float = math.inf
     fooled_rps: float = 0.0
-    lasts_s: float = math.inf
-    collapses_rps: float = 0.0
     made: int = 0
 
     def attainment(self, seed: int, rate_rps: float, planned: int) -> float:
@@ -44,8 +42,6 @@ class System:
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         full = key.planned / key.rate_rps >= self.fills_s
         share = self.attainment(key.seed, key.rate_rps, key.planned) if full else 1.0
-        if key.rate_rps >= self.collapses_rps and key.planned / key.rate_rps > self.lasts_s:
-            share = min(share, 0.5)
         mask = rng.random(key.planned) < share
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
         grew = full and key.rate_rps >= self.grows_rps

@@ -9,14 +9,14 @@ drawn; the truth is read off long runs of other seeds. `tests/perf/random_system
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
 from harness.experiments.capacity.conditions import JOINT, Condition
-from harness.experiments.capacity.steady import Found, SteadySearch, SteadySpec, logit
+from harness.experiments.capacity.steady import Found, SteadySearch, SteadySpec
 
 TRUTH = 2_000_000
 """Requests of a run of which four at each rate tell the truth."""
@@ -24,7 +24,7 @@ TRUTH = 2_000_000
 
 @dataclass(frozen=True)
 class Queue:
-    """Mean service is 1 s; `bound_s` is the longest wait; gaps are gamma of `cv`, or of a rate that jumps (`dwell_s`)."""
+    """Mean service is 1 s; `bound_s` is the longest wait; gaps are gamma of `cv`, at a rate that jumps (`dwell_s`)."""
 
     cv_service: float
     cv: float
@@ -90,7 +90,7 @@ class Queue:
             span_s = TRUTH / rate
             shares = []
             for seed in range(2):
-                due_s, wait, _ = self.waits(9_000_000 + seed, rate, span_s)
+                _, wait, _ = self.waits(9_000_000 + seed, rate, span_s)
                 shares.append(float((wait[len(wait) // 20 :] <= self.bound_s).mean()))
             low, high = (rate, high) if np.mean(shares) >= self.goal else (low, rate)
             if high / low < 1.003:
@@ -122,26 +122,27 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=10)
     parser.add_argument("--limit", type=int, default=1_000_000)
     given = parser.parse_args()
-    total: list[tuple[bool, bool, bool, float, float]] = []
+    total: list[tuple[bool, bool, float, float, int]] = []
     for queue, truth, found in rows(given.first, given.queues, given.searches, given.limit):
         mine = []
         for one in found:
             low, high = (one.estimate.low_rps, one.estimate.high_rps) if one.estimate else one.bracket
-            held = (low or 0) <= truth <= (high or math.inf)
-            width = (high / low - 1) / 2 if low and high else math.inf
+            held = (low or 0) <= truth * 1.003 and truth / 1.003 <= (high or math.inf)  # what the truth is known to
+            half = (high / low - 1) / 2 if low and high else math.inf
             off = math.log(one.estimate.rate_rps / truth) if one.estimate and one.resolved else math.nan
-            mine.append((held, one.resolved, one.estimate is not None, width, off))
+            mine.append((held, one.resolved, half, off, one.requests))
         total += mine
-        hold, resolved, _, width, off = (np.array(column) for column in zip(*mine, strict=True))
-        costs = np.median([one.requests for one in found])
-        print(
-            f"held {hold.mean():4.0%} resolved {resolved.mean():4.0%} of them held {hold[resolved].mean() if resolved.any() else math.nan:4.0%}"
-            f" bias {100 * np.nanmean(off) if resolved.any() else math.nan:+5.1f}% +-{100 * np.median(width):.1f}% {costs:9,.0f} requests  truth {truth:.3f} {queue}",
-            flush=True,
-        )
-    hold, resolved, _, width, off = (np.array(column) for column in zip(*total, strict=True))
-    print(
-        f"all: held {hold.mean():.1%} resolved {resolved.mean():.1%}, of them held {hold[resolved].mean():.1%}, bias {100 * np.nanmean(off):+.2f}%; widest unresolved {100 * max(width[~resolved], default=0):.0f}%"
+        print(f"{summary(mine)}  truth {truth:.3f} {queue}", flush=True)
+    print(f"{summary(total)}  all")
+
+
+def summary(found: Sequence[tuple[bool, bool, float, float, int]]) -> str:
+    """Coverage, resolution, bias, half width and cost."""
+    held, resolved, half, off, requests = (np.array(column) for column in zip(*found, strict=True))
+    bias = np.nanmean(off) if resolved.any() else math.nan
+    return (
+        f"held {held.mean():4.0%} resolved {resolved.mean():4.0%} bias {100 * bias:+5.1f}% "
+        f"+-{100 * np.median(half):.1f}% {np.median(requests):9,.0f} requests"
     )
 
 

@@ -42,7 +42,8 @@ WORKLOADS = (
     "chatbot-multi-turn", "chatbot-multi-turn", "two-scenario", "mooncake-conversation",
 )  # fmt: skip
 ARRIVALS = (
-    None, None, "poisson", "gamma:cv=2", "gamma:cv=3", "gamma:cv=4", "mmpp:levels=1/3,dwells=20s/10s", "azure", "burstgpt",
+    None, None, "poisson", "gamma:cv=2", "gamma:cv=3", "gamma:cv=4", "mmpp:levels=1/3,dwells=20s/10s", "azure",
+    "burstgpt",
 )  # fmt: skip
 GOALS = (0.9, 0.9, 0.95, 0.99)
 BOUNDS = ("ttft", "tpot", "ttft+tpot", "p99:itl", "itl_p99", "e2e")
@@ -243,46 +244,55 @@ def tables(lines: Sequence[Mapping[str, Any]]) -> None:
     """The systems, worst first, and the totals."""
     rows = []
     for line in lines:
-        verdicts = [judged(s, line["truth"], line["error"]) for s in line["searches"]]
+        verdicts = [judged(search, line["truth"], line["error"]) for search in line["searches"]]
+        rows.append((line, verdicts))
+    rows.sort(key=lambda row: (-sum(not v["held"] for v in row[1]), -sum(v["kind"] != "resolved" for v in row[1])))
+    for line, verdicts in rows:
         missed = sum(not v["held"] for v in verdicts)
-        rows.append((missed, sum(v["kind"] != "resolved" for v in verdicts), line, verdicts))
-    rows.sort(key=lambda row: (-row[0], -row[1]))
-    for missed, _, line, verdicts in rows:
-        print(f"{line['number']:>5} missed {missed} of {len(verdicts)}  truth {line['truth']:.4g} +-{100 * line['error']:.2f}%"
-              f" slope {line['slope']:.3g}  goal {line['goal']:g}  {line['system']}")  # fmt: skip
+        print(
+            f"{line['number']:>5} missed {missed} of {len(verdicts)}  truth {line['truth']:.4g} "
+            f"+-{100 * line['error']:.2f}% slope {line['slope']:.3g}  goal {line['goal']:g}  {line['system']}"
+        )
         for search, verdict in zip(line["searches"], verdicts, strict=True):
             shown = [search["low"], search["rate"], search["high"]] if search["low"] else search["bracket"]
             text = " .. ".join("-" if v is None else f"{v:.4g}" for v in shown)
-            off = (
-                ""
-                if not search["rate"] or not line["truth"]
-                else f" off {100 * math.log(search['rate'] / line['truth']):+.1f}%"
+            off = math.log(search["rate"] / line["truth"]) if search["rate"] and line["truth"] else math.nan
+            print(
+                f"        {'held  ' if verdict['held'] else 'MISSED'} {verdict['kind']:>8}: {text} off "
+                f"{100 * off:+.1f}%  {search['requests']:,} requests {search['cpu_s']:.0f} s  {search['why'] or ''}"
             )
-            print(f"        {'held  ' if verdict['held'] else 'MISSED'} {verdict['kind']:>8}: {text}{off}"
-                  f"  {search['requests']:,} requests {search['cpu_s']:.0f} s  {(search['why'] or '')[:60]}")  # fmt: skip
-    every = [(line, s, v) for _, _, line, vs in rows for s, v in zip(line["searches"], vs, strict=True)]
-    groups: dict[str, list[Any]] = {"all": every}
-    for line, s, v in every:
-        for name, value in line["strata"].items():
-            groups.setdefault(f"{name} {value}", []).append((line, s, v))
-    print(
-        f"\n{'stratum':<24}{'searches':>9}{'held %':>8}{'(strict)':>9}{'resolved %':>11}{'of them held':>13}{'bias %':>8}{'+-%':>6}{'requests':>10}{'cpu s':>7}"
-    )
+    groups: dict[str, list[Any]] = {}
+    for line, verdicts in rows:
+        for search, verdict in zip(line["searches"], verdicts, strict=True):
+            for name in ["all", *(f"{key} {value}" for key, value in line["strata"].items())]:
+                if verdict["kind"] != "zero":
+                    groups.setdefault(name, []).append((line, search, verdict))
+    print("\nin %; cost is the median")
+    print(HEAD)
     for name, some in groups.items():
-        real = [t for t in some if t[2]["kind"] != "zero"]
-        if not real:
-            continue
-        resolved = [t for t in real if t[2]["kind"] == "resolved"]
-        errors = [100 * math.log(s["rate"] / line["truth"]) for line, s, _ in resolved]
-        print(f"{name:<24}{len(real):>9}{100 * np.mean([v['held'] for *_, v in real]):>8.0f}"
-              f"{100 * np.mean([bool(v['strict']) for *_, v in real]):>9.0f}{100 * len(resolved) / len(real):>11.0f}"
-              f"{100 * np.mean([v['held'] for *_, v in resolved] or [math.nan]):>13.0f}{np.mean(errors or [math.nan]):>8.2f}"
-              f"{100 * np.mean([v['half'] for *_, v in resolved] or [math.nan]):>6.1f}"
-              f"{np.median([s['requests'] for _, s, _ in real]):>10,.0f}{np.median([s['cpu_s'] for _, s, _ in real]):>7.1f}")  # fmt: skip
-    wide = [v["half"] for *_, v in every if v["kind"] not in ("resolved", "zero")]
-    print(
-        "unresolved, half widths in %:",
-        " ".join("none" if h is None else f"{100 * h:.0f}" for h in sorted(wide, key=lambda h: h or 9)),
+        print(total(name, some))
+    wide = [v["half"] for *_, v in groups.get("all", []) if v["kind"] != "resolved"]
+    shown = " ".join("none" if half is None else f"{100 * half:.0f}" for half in sorted(wide, key=lambda h: h or 9.0))
+    print(f"half widths of unresolved searches in %: {shown}")
+
+
+HEAD = (
+    f"{'stratum':<24}{'searches':>9}{'held':>6}{'strictly':>9}{'resolved':>9}{'of them held':>13}{'bias':>7}{'+-':>6}"
+    f"{'requests':>10}{'cpu s':>7}"
+)
+
+
+def total(name: str, some: Sequence[Any]) -> str:
+    """One line about the searches of a stratum; `strictly` allows nothing for the error of the truth."""
+    resolved = [one for one in some if one[2]["kind"] == "resolved"]
+    errors = [100 * math.log(search["rate"] / line["truth"]) for line, search, _ in resolved]
+    held, strictly = (100 * np.mean([bool(v[key]) for *_, v in some]) for key in ("held", "strict"))
+    of_them = 100 * np.mean([v["held"] for *_, v in resolved]) if resolved else math.nan
+    half = 100 * np.mean([v["half"] for *_, v in resolved]) if resolved else math.nan
+    requests, cpu_s = (np.median([search[key] for _, search, _ in some]) for key in ("requests", "cpu_s"))
+    return (
+        f"{name:<24}{len(some):>9}{held:>6.0f}{strictly:>9.0f}{100 * len(resolved) / len(some):>9.0f}{of_them:>13.0f}"
+        f"{np.mean(errors) if errors else math.nan:>7.2f}{half:>6.1f}{requests:>10,.0f}{cpu_s:>7.1f}"
     )
 
 
@@ -295,7 +305,6 @@ def main() -> None:
     parser.add_argument("--searches", type=int, default=2)
     parser.add_argument("--truth", type=int, default=600_000)
     parser.add_argument("--only", help="numbers of systems, separated by commas")
-    parser.add_argument("--quiet", action="store_true")
     given = parser.parse_args()
     lines = (
         {line["number"]: line for line in map(json.loads, given.file.read_text().splitlines())}
@@ -322,9 +331,8 @@ def main() -> None:
         lines[number_] = line
         with given.file.open("a") as out:  # the last line of a system counts
             out.write(json.dumps(line) + "\n")
-        if not given.quiet:
-            print(f"{number_}: truth {line['truth']:.4g} +-{100 * line['error']:.2f}% slope {line['slope']:.3g} ({line['truth_cpu_s']:.0f} s); "
-                  + "; ".join(f"{s['state']} {s['low'] or s['bracket'][0]}..{s['high'] or s['bracket'][1]} {s['requests']:,}" for s in line["searches"]), flush=True)  # fmt: skip
+        ends = [[s["low"] or s["bracket"][0], s["high"] or s["bracket"][1]] for s in line["searches"]]
+        print(f"{number_}: truth {line['truth']:.4g} +-{100 * line['error']:.2f}%, searches {ends}", flush=True)
     tables(list(lines.values()))
 
 

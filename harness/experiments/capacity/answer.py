@@ -141,7 +141,7 @@ def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> Facts:
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
-    if found.stopped == "check" or (chained and estimate is None and not found.unreachable):
+    if chained and estimate is None and not found.unreachable:
         good = found.bracket.side_of(rate_rps)
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-from harness.experiments.capacity.bracket import WIDE, Probed, bracketed, combined, sides, spent, unloaded_baseline
-from harness.experiments.capacity.estimate import Estimate, curve_of, estimate, measured_shares, nearby
+from harness.experiments.capacity.bracket import Probed, bracketed, combined, sides, spent, unloaded_baseline
+from harness.experiments.capacity.estimate import Estimate, curve_of, estimate, nearby
 from harness.experiments.capacity.search_spec import (
     AttainmentMeasure,
     Bracket,
@@ -32,12 +31,6 @@ BEYOND, MOST_BEYOND = 0.01, 4
 OUT_OF_HAND = 0.25
 """An interval wider than this, half of it as a share of the capacity, does not justify trials beyond its ends."""
 
-LASTS = 8
-"""Times the length of a whole trial, of those that check an answer: a system may keep up for minutes and then not."""
-
-CHECKS, CHECKS_OF_SIDES = 2, 4
-"""Seeds of such a check, and of the trials as long that look for another answer where it failed."""
-
 SAME = 0.01
 """Rates closer than this, in log rate, are as good as one another for a trial."""
 
@@ -55,8 +48,7 @@ def search(spec: SearchSpec, measure: AttainmentMeasure, known: Sequence[Trial] 
         return probed
     if spec.one_traffic:
         return (yield from _on_one_traffic(spec, probed, measure))
-    found = yield from _estimated(spec, probed, measure, known)
-    return (yield from _checked(spec, found)) if spec.virtual and not spec.fixed else found
+    return (yield from _estimated(spec, probed, measure, known))
 
 
 def _on_one_traffic(spec: SearchSpec, probed: Probed, measure: AttainmentMeasure) -> SearchSteps:
@@ -155,61 +147,6 @@ def _estimated(spec: SearchSpec, probed: Probed, measure: AttainmentMeasure, kno
             break
         batch = _next_batch(spec, probed, trials, found, bracket)
     return _found(_together(trials, known), spec, measure, found, probed, resolved=False, why=why, stopped=stopped)
-
-
-def _checked(spec: SearchSpec, found: SearchResult) -> SearchSteps:
-    """The same, if trials `LASTS` times as long sustain the highest rate that it calls sustained; else the rates on
-    both sides of the goal that those find."""
-    rate_rps = _highest_sustained(spec, found)
-    if rate_rps is None or found.planned is None:
-        return found
-    planned = LASTS * found.planned
-    trials = yield [TrialRequest(key) for key in _of_first_seeds(spec, planned, rate_rps, CHECKS)]
-    if len(trials) < CHECKS:
-        return replace(found, resolved=False, why=found.why or spent(spec, planned, rate_rps), stopped="budget")
-    if not _contradict(trials, found, spec):
-        return found
-    why = (
-        f"trials of {found.planned:,} requests sustain {rate_rps:.4g} req/s, but trials of {planned:,} do not: this "
-        f"system keeps up for a while only. --requests {planned} searches with trials of that length."
-    )
-    bracket = sides(trials, spec.wanted, measured_shares)
-    for factor in AGAIN:
-        decided = spec.at_rps is not None and bracket.side_of(spec.at_rps) is not None
-        if bracket.ratio <= WIDE or (decided and bracket.low is not None):
-            break
-        if bracket.low is None:
-            rate_rps = min(t.key.rate_rps for t in trials) / factor
-        else:
-            rate_rps = math.sqrt(math.prod(_ends(bracket)))
-        made = yield [TrialRequest(key) for key in _of_first_seeds(spec, planned, rate_rps, CHECKS_OF_SIDES)]
-        if len(made) < CHECKS_OF_SIDES:
-            break
-        trials = [*trials, *made]
-        bracket = sides(trials, spec.wanted, measured_shares)
-    return SearchResult(None, resolved=False, why=why, bracket=bracket, planned=planned, stopped="check")
-
-
-def _highest_sustained(spec: SearchSpec, found: SearchResult) -> float | None:
-    """The highest rate that an answer calls sustained; None where it calls none so."""
-    if found.answered is not None:
-        return found.answered.low_rps
-    if spec.at_rps is not None and found.estimate and sustained(spec.at_rps, found.estimate, found.bracket):
-        return spec.at_rps
-    return None if found.bracket.low is None else found.bracket.low.rate_rps
-
-
-def _contradict(trials: Sequence[Trial], found: SearchResult, spec: SearchSpec) -> bool:
-    """Whether the queues of most trials grow, or attainment is below what the curve gives for the upper end.
-
-    Note: at the lower end that is below the goal by as much again as chance is expected to bring it there. Of a bracket
-    there is no curve, and attainment must not be below the goal.
-    """
-    if found.answered is None or 2 * sum(t.overloaded for t in trials) > len(trials):
-        return sides(trials, spec.wanted, measured_shares).low is None
-    worst_rps = found.answered.high_rps or found.answered.rate_rps
-    means = {c.text: sum(measured_shares(trials, c).values) / len(trials) for c in spec.wanted}
-    return any(means[text] < curve.at(worst_rps) for text, curve in found.answered.curves.items() if text in means)
 
 
 def _missing_rps(found: Estimate | None, bracket: Bracket) -> float | None:

@@ -23,9 +23,8 @@ LONGEST = 16
 """Times the usual number of requests that a trial may have."""
 
 SearchSteps = Generator["list[TrialRequest]", "list[Trial]", "SearchResult"]
-Stopped = Literal["budget", "outside", "check"]
-"""What ended a search before its own rule did: its budget, Ctrl-C and invalid trials, or longer trials that
-contradict its answer: then the bracket is theirs."""
+Stopped = Literal["budget", "outside"]
+"""What ended a search before its own rule did: its budget, or Ctrl-C and invalid trials."""
 
 
 @dataclass(frozen=True, slots=True)
