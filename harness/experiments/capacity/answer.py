@@ -107,6 +107,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
         "why": (None if decided else UNTRIED) if untried else found.why,
         "needs": _needs(setup, found, half),
+        "sides": setup.chained and estimate is not None and not estimate.curves,
         "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         "at": at,
     }

@@ -5,7 +5,7 @@ Capacity is the rate at which attainment in the steady state crosses the goal. W
 1. bracket: one chain a rate, twice or half the rate until one meets the goal and one misses it;
 2. pilot: eight seeds at each of two rates a little below and above, made longer until the two rates are on both sides,
    the slope dz/dx is known, and a chain is long against what its queue remembers;
-3. final: sixteen new seeds at the one rate that the pilot found, as long as its variance says; the answer is that rate,
+3. final: sixteen seeds at the one rate that the pilot found, as long as its variance says; the answer is that rate,
    moved by what is left of z over the slope. An interval that is too wide makes the same chains longer: the number of
    chains is fixed, so that stopping does not select narrow intervals.
 
@@ -70,11 +70,10 @@ PILOT_SHARE = 0.15
 """Of the limit, what chains at a rate of the pilot may cost before they are made longer again."""
 UNDECIDED = 0.25
 """Of the limit, what the final chains may cost where the tolerance takes more than all of it."""
+HOLDS = 4
+"""Times the first length of a chain that the lower of two sides must hold: a system may keep up for minutes only."""
 OUTWARD = 1.06
 """The bracket is left by this factor where a side of it does not hold."""
-OWN_SEEDS = 1000
-"""The final chains have the first seeds of a search, so that two searches can be compared seed by seed; those before
-have others."""
 AIM = 0.8
 """The final chains are planned for this share of the tolerance."""
 
@@ -243,7 +242,6 @@ class SteadySearch:
         self.spec = spec
         self._alone = alone
         self._memory_s = max(spec.memory_s, alone.longest_s / 3)
-        self._seed = spec.first_seed + OWN_SEEDS
         self._sent: dict[tuple[int, float, float, float], int] = {}
         self._left: dict[float, Sample] = {}  # rates of final chains that proved too far from the goal
         self.found = Found()
@@ -301,18 +299,13 @@ class SteadySearch:
         tried = self.found.tried[requests[0].rate_rps] = Tried(requests[0].rate_rps, made)
         return tried
 
-    def _seeds(self, count: int) -> range:
-        """New seeds."""
-        self._seed += count
-        return range(self._seed - count, self._seed)
-
     # Bracket
 
     def _bracket(self) -> Generator[list[ChainRequest], list[Observed], float | None]:
         """A rate near the knee, from single chains; None where there is none."""
         spec = self.spec
         mean_s = max(self._alone.mean_s, 1e-6)
-        (seed,) = self._seeds(1)
+        seed = spec.first_seed + CHAINS
         rate_rps = plain(spec.at_rps or spec.from_rps or 4 / mean_s)
         low: float | None = None
         high: float | None = None
@@ -352,7 +345,7 @@ class SteadySearch:
         """The rate of the crossing and a plan of the final chains, from eight seeds at one rate after the other; None
         where two rates on both sides are the answer, or where the chains cannot be made long enough."""
         spec = self.spec
-        seeds = self._seeds(FEWEST)
+        seeds = range(spec.first_seed, spec.first_seed + FEWEST)  # of the final chains: what two searches share
         span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 10 * self._alone.p99_s, 5 * self._memory_s)
         levels: dict[float, Tried] = {}
         longer, pending = 1, [plain(rate_rps)]
@@ -377,6 +370,8 @@ class SteadySearch:
                 end = rate_rps if rate_rps in (min(away), max(away)) else min(away) if low is None else max(away)
                 pending = [plain(end * math.exp(_move(away, end)))]
                 continue
+            if low < high and math.log(high / low) <= 2 * spec.tolerance and self._between(low, high):
+                break
             near = [rate for rate, z in away.items() if abs(z) <= FAR]
             if low < high and (len(near) < 2 or not away[near[0]] > 0 > away[near[-1]]):
                 step = math.log(high / low)
@@ -409,6 +404,10 @@ class SteadySearch:
         if not self.found.resolved:
             self.found.why = "chains within the limit are shorter than what the queue remembers."
         return None
+
+    def _between(self, low: float, high: float) -> bool:
+        """Whether the crossing surely lies between two rates."""
+        return self.found.sides.get(low) is True and self.found.sides.get(high) is False
 
     def _away(self, tried: Tried) -> tuple[float, Condition]:
         """How far a rate is from the goal in z, and the condition that is the farthest below it."""
@@ -463,7 +462,8 @@ class SteadySearch:
                 )
                 continue
             low, high = max(met), min(missed)
-            if sides[low][1] < blocks:
+            if sides[low][1] < max(blocks, HOLDS * BLOCKS):
+                blocks = max(blocks, HOLDS * BLOCKS)
                 rate_rps = low  # the same chains, made longer
                 continue
             if math.log(high / low) <= 2 * self.spec.tolerance:
@@ -474,8 +474,10 @@ class SteadySearch:
                 self.found.why = "between these rates it depends on the length of the chains which side they are on."
                 return
             rate_rps = plain(math.sqrt(left * right))
-        _, binding = self._away(like)
-        self.found.estimate = Estimate(math.sqrt(low * high), low, high, {}, binding.text, {})
+        below, above = self.found.tried[low], self.found.tried[high]
+        _, binding = self._away(above)
+        by_seed = _by_seed(below, above, binding)
+        self.found.estimate = Estimate(math.sqrt(low * high), low, high, by_seed, binding.text, {})
         self.found.resolved = True
 
     def _note_side(self, tried: Tried) -> bool | None:
@@ -596,6 +598,16 @@ def _slope(low: Sample, high: Sample, step: float) -> tuple[float, float]:
     """-dz/dx between two rates and its standard error, by pairs of equal seeds."""
     pairs = low.errors * low.scale - high.errors * high.scale
     return (low.z - high.z) / step, float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs)) / step
+
+
+def _by_seed(below: Tried, above: Tried, condition: Condition) -> dict[int, float]:
+    """ln(rate) at which each seed crosses the goal between two rates, on a straight line in z."""
+    found, step = {}, math.log(above.rate_rps / below.rate_rps)
+    for chains in zip(below.chains, above.chains, strict=True):
+        first, second = (sample([chain], condition).z - logit(condition.goal) for chain in chains)
+        share = first / (first - second) if first > 0 > second else 0.0 if first <= 0 else 1.0
+        found[chains[0].request.seed] = math.log(below.rate_rps) + share * step
+    return found
 
 
 def _move(away: Mapping[float, float], end: float) -> float:
