@@ -1,12 +1,15 @@
 """Chains beside whole runs of the same traffic: a chain is a run without an end, seen through blocks of time."""
 
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from harness.data.lists import number
+from harness.errors import Crashed
 from harness.experiments.capacity.chain import Chain, ChainRequest, chainable, unloaded
+from harness.experiments.capacity.chains import Here, observers
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.trial import at_rate, own_rate, simulate
 from harness.metrics import slo
@@ -74,6 +77,24 @@ def test_unloaded_requests_do_not_meet():
     assert [(s.met, s.of) for s in alone.shares] == [(s.met, s.of) for s in found.shares]
     assert alone.p99_s > alone.mean_s > 0
     assert unloaded(SESSIONS, slo.parse("ttft=0.1"), 200).longest_s > 10
+
+
+def test_chains_in_processes_are_those_of_one_process():
+    """The number of workers would change the capacity, or a killed worker leave a search that waits for ever."""
+    here = Here(SINGLE, own_rate(SINGLE), slo.parse(SINGLE.slo))
+    wanted = [replace(ASKED, seed=seed, blocks=4) for seed in range(3)]
+    alone = {one.request.seed: one for one in here(wanted, print)}
+    with observers(here, 2) as observe:
+        found = {one.request.seed: one for one in observe(wanted, print)}
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
+        with pytest.raises((Crashed, OSError)):
+            list(observe(wanted, print))
+
+    assert {s: one.met[JOINT].tolist() for s, one in alone.items()} == {
+        s: one.met[JOINT].tolist() for s, one in found.items()
+    }
 
 
 @pytest.mark.parametrize(

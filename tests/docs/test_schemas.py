@@ -28,7 +28,7 @@ def test_the_stored_schema_is_that_of_the_type(name: str) -> None:
 TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
-    "capacity": f"capacity {TRAFFIC} --max-seeds 5",
+    "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--requests 4000"),
     "theory": "theory chunking",
     "validate": "validate --against run --backend sim",
     "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",

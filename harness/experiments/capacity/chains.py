@@ -78,7 +78,9 @@ class Elsewhere:
         with pool.without_main():
             for _ in range(workers):
                 ours, theirs = context.Pipe()
-                context.Process(target=serve, args=(theirs, here), daemon=True).start()
+                context.Process(
+                    target=serve, args=(theirs, Here(here.spec, here.own_rps, here.slo)), daemon=True
+                ).start()
                 theirs.close()
                 self._pipes.append(ours)
 
