@@ -296,6 +296,12 @@ def total(name: str, some: Sequence[Any]) -> str:
     )
 
 
+def store(file: Path, line: Mapping[str, Any]) -> None:
+    """Append a system; the last line of each counts."""
+    with file.open("a") as out:
+        out.write(json.dumps(line) + "\n")
+
+
 def main() -> None:
     """Make what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -323,14 +329,14 @@ def main() -> None:
                 line = {"number": number_, "system": _text(spec), "goal": goal, "strata": strata, "truth": rate,
                         "error": error, "slope": slope, "truth_requests": truth.sent,
                         "truth_cpu_s": time.process_time() - begun_s, "searches": []}  # fmt: skip
+                store(given.file, line)
             for search in range(len(line["searches"]), given.searches):
                 line["searches"].append(searched(spec, goal, search))
+                store(given.file, line)
         except BenchError as error_:
             print(f"{number_}: {error_}", flush=True)
             continue
         lines[number_] = line
-        with given.file.open("a") as out:  # the last line of a system counts
-            out.write(json.dumps(line) + "\n")
         ends = [[s["low"] or s["bracket"][0], s["high"] or s["bracket"][1]] for s in line["searches"]]
         print(f"{number_}: truth {line['truth']:.4g} +-{100 * line['error']:.2f}%, searches {ends}", flush=True)
     tables(list(lines.values()))
