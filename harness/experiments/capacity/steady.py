@@ -169,10 +169,6 @@ class Tried:
     rate_rps: float
     chains: list[Observed]
 
-    def samples(self, wanted: Sequence[Condition]) -> dict[str, Sample]:
-        """What they say of each condition."""
-        return {condition.text: sample(self.chains, condition) for condition in wanted}
-
     def side(self, wanted: Sequence[Condition], sure: float = SURE) -> bool | None:
         """Whether the rate meets every goal, or misses one; None where that is not sure, or still falling."""
         return side_of(self, wanted, sure)
