@@ -64,7 +64,7 @@ def drawn(number_: int) -> tuple[RunSpec, float, dict[str, str]]:
         given["policy"], given["tp"] = POLICIES[rng.integers(len(POLICIES))], tp
         if layout == 1:
             given["replicas"] = int(rng.integers(2, 5))
-            given["router"] = ("round-robin", "least-loaded")[rng.integers(2)]
+            given["router"] = ("round-robin", "least-requests")[rng.integers(2)]
     if given["workload"] == "chatbot-multi-turn" and rng.integers(2) and layout:
         given["prefix_cache"] = "on"
     kind, slack = BOUNDS[rng.integers(len(BOUNDS))], rng.integers(2)
