@@ -6,9 +6,8 @@ from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.answer import UNTRIED, answer
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateBracket, RateVerdict
 from harness.experiments.capacity.conditions import Settings
-from harness.experiments.capacity.estimate import Estimate
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side
+from harness.experiments.capacity.search_spec import Bracket, Estimate, SearchResult, Side
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Ledger
 from harness.options import RunSpec
@@ -34,7 +33,7 @@ def searched(system):
                     return
                 yield known.trial(task.key, task.wanted)
 
-        return run_search(set_up(SPEC, Settings(adjust=False, at_rps=at_rps)), Store(None), make, workers=1)
+        return run_search(set_up(SPEC, Settings(at_rps=at_rps)), Store(None), make, workers=1)
 
     return answer
 
@@ -98,7 +97,7 @@ def test_trials_that_were_left_out_are_counted(searched):
 
 def answered(found, at_rps=None):
     """The answer of a search that found this, with its notes and warnings."""
-    info = answer(set_up(SPEC, Settings(adjust=False, max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
+    info = answer(set_up(SPEC, Settings(max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
     (one,) = info.answers
     warnings = (f"{warning.message} {warning.remedy}" for warning in pages.document(info).warnings)
     return info, one, " ".join([*capacity.notes(info, one), *warnings])

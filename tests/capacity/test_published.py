@@ -23,7 +23,7 @@ def test_capacity_of_the_example_of_distserve() -> None:
     )  # fmt: skip
 
     found = run_search(
-        set_up(spec, settings(None, None, None, None, None, None, None, adjust=True)), Store(None), workers=1
+        set_up(spec, settings(None, None, None, None, None, None, None)), Store(None), workers=1
     )
 
     answer = found.answers[0]

@@ -14,8 +14,7 @@ from harness.data.codec import Facts, inner
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import JOINT, exit_code
-from harness.experiments.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, Estimate
-from harness.experiments.capacity.search_spec import Bracket, SearchResult, sustained
+from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, sustained
 from harness.metrics import slo
 from harness.stats.curves import falling
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "the search was interrupted; rerun the command with the same --out to resume."
 UNTRIED = "the curve through the trials crosses the goal outside of the rates that were tried."
-MOST_NEEDED = 1000
-"""Seeds beyond which more of them are no advice."""
+MOST_NEEDED = 50
+"""Times what was spent, beyond which more of it is no advice."""
 
 
 def answer(
@@ -59,13 +58,12 @@ def answer(
         "gpus": gpus,
         "confidence": CONFIDENCE,
         "tolerance": setup.settings.tolerance_of(setup.clock),
-        "adjusted": setup.adjusted,
         "one_traffic": setup.recorded,
         "answers": answers,
         "invalid": list(invalid),
         "curve_of": shown,
         "unchained": setup.unchained,
-        "curve": curve(ledger.whole, None if setup.chained else _planned(setup, found), shown),
+        "curve": curve(ledger.whole, shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
     })  # fmt: skip
@@ -100,7 +98,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
         "high_rps": None if estimate is None else estimate.high_rps,
         "half_width": half,
         "bracket": None if found.unreachable else _bracket(found.bracket),
-        "requests": None if setup.chained else found.planned or setup.requests,
+        "requests": setup.requests if _whole(setup) else None,
         "seeds": 0 if estimate is None else len(estimate.capacity_by_seed),
         "per_gpu_rps": per_gpu,
         "binding": binding,
@@ -160,24 +158,21 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     if found.answered is None and not math.isinf(found.estimate.half_width):
         return None
     tolerance = setup.settings.tolerance_of(setup.clock)
-    requests = found.planned or setup.requests
-    seeds = len(found.estimate.capacity_by_seed)
-    if half is None or seeds < FEWEST_SEEDS:
-        allowed = setup.settings.max_seeds + max(1, FEWEST_SEEDS - seeds)
-        more_of = "time with --budget" if found.stopped == "budget" else f"seeds with --max-seeds {allowed}"
-        return f"{FEWEST_SEEDS} seeds near the capacity for a first interval: allow more {more_of}."
-    if half <= tolerance:
-        return None
-    more = math.ceil(seeds * (half / tolerance) ** 2)
-    if more > MOST_NEEDED:
+    if half is None or half <= tolerance:
+        return None if half is not None else "more trials: allow more time with --budget."
+    factor = (half / tolerance) ** 2
+    if factor > MOST_NEEDED:
         return "another SLO or goal: near this one attainment hardly depends on the rate."
-    allowed = max(more, setup.settings.max_seeds + more - seeds)  # seeds whose curve does not count were tried too
-    minutes = (more - seeds) * requests / found.estimate.rate_rps / 60
-    longer = "" if setup.planned.virtual else f", some {minutes:.0f} minutes more"
-    return (
-        f"about {more} seeds of {requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
-        f"(--max-seeds {allowed}); a wider --tolerance takes fewer."
-    )
+    aim = f"for +-{100 * tolerance:.3g}%"
+    if (budget_s := setup.budget_s) is not None:
+        return f"about {budget_s * factor / 60:.0f} minutes {aim} (--budget); a wider --tolerance takes less."
+    seeds = math.ceil(setup.settings.max_seeds * factor)
+    return f"about {seeds} seeds of {setup.requests:,} requests {aim} (--max-seeds {seeds})."
+
+
+def _whole(setup: Setup) -> bool:
+    """Whether all trials have the same number of requests."""
+    return not setup.chained and (setup.fixed or setup.recorded or setup.planned.virtual)
 
 
 def _rounded(requests: int) -> int:
@@ -193,17 +188,11 @@ def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
     return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 
-def _planned(setup: Setup, found: Sequence[tuple[float, SearchResult]]) -> int:
-    """Requests of the trials whose curve is shown: those of the first goal that has whole trials."""
-    return next((one.planned for _, one in found if one.planned is not None), setup.requests)
-
-
-def curve(trials: Sequence[Trial], planned: int | None, text: str = JOINT) -> list[Facts]:
+def curve(trials: Sequence[Trial], text: str = JOINT) -> list[Facts]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     points = []
-    for rate_rps, group in groupby(
-        (t for t in trials if planned in (None, t.key.planned)), key=lambda t: t.key.rate_rps
-    ):
+    loaded = (t for t in trials if t.key.rate_rps)
+    for rate_rps, group in groupby(loaded, key=lambda t: t.key.rate_rps):
         made = list(group)
         shares = [t.share(text) for t in made]
         each = [s.met / s.of if s.of else 1.0 for s in shares]

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
-from harness.experiments.capacity.estimate import Estimate
+from harness.experiments.capacity.search_spec import Estimate, plain
 from harness.stats.curves import Curve, logit
 
 if TYPE_CHECKING:
@@ -613,8 +613,3 @@ def _move(away: Mapping[float, float], end: float) -> float:
     if len(near) == 2:
         slope = max(1.0, -(away[near[0]] - away[near[1]]) / math.log(near[0] / near[1]))
     return math.copysign(min(FARTHEST, abs(away[end]) / slope + NEAREST), away[end])
-
-
-def plain(rate_rps: float) -> float:
-    """Four digits: enough for any interval, and a name that a person can read."""
-    return float(f"{rate_rps:.4g}")

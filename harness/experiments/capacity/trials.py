@@ -5,14 +5,18 @@ Trials under the wall clock: one run after another, each with its folder.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event, Thread
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.api import RequestRecord, Slo
@@ -23,7 +27,7 @@ from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
-from harness.experiments.capacity.conditions import Condition, Share, certain, kept_all, shares
+from harness.experiments.capacity.conditions import JOINT, Condition, Share, kept_all, shares
 from harness.experiments.trial import at_rate
 from harness.metrics import slo as slos
 from harness.metrics.measure import succeeded
@@ -34,8 +38,11 @@ from harness.validity.overload import overload
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
+    from harness.runner.live import Live
+    from harness.runner.plan import Plan
     from harness.runner.run import Result
 
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 TRIALS = pa.schema(
     [
@@ -52,6 +59,7 @@ TRIALS = pa.schema(
         pa.field("system_s", pa.float64()),
         pa.field("wall_s", pa.float64()),
         pa.field("output_tokens", pa.float64()),
+        pa.field("answered_rps", pa.float64()),
         pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
                                                ("bits", pa.binary())]))),
         pa.field("block_s", pa.float64()),
@@ -65,8 +73,8 @@ TRIALS = pa.schema(
 
 The columns from `block_s` on are those of chains, and null in other trials: what was counted in each block of time."""
 
-LOOK = 50
-"""Records between two scorings of a probe: scoring one by one would cost more than simulating them."""
+PART, FAR, CLUMP = 0.3, 0.12, 6.0
+"""A block is ended when so much of it is over and attainment is so far below the goal, allowing for such clumps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,7 @@ class Trial:
     wall_s: float
     shares: tuple[Share, ...]
     output_tokens: float | None = None
+    answered_rps: float | None = None
     chain: Observed | None = None
 
     @property
@@ -112,19 +121,32 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; a probe is decided by `wanted`."""
+    """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; it is decided by `wanted`.
+
+    `settle_s` is how long a block takes to fill the system, which is not counted, nor the last two thirds of that.
+    """
 
     spec: RunSpec
     own_rps: float
     slo: Slo
     key: Key
     wanted: tuple[Condition, ...] = ()
+    settle_s: float | None = None
 
     @property
     def run(self) -> RunSpec:
         """The spec of the one run that it takes."""
         spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=slos.text(self.slo) or None)
+        if self.key.rate_rps == 0:
+            return one_after_the_other(spec)
+        if self.settle_s is not None:
+            spec = replace(spec, warmup=f"{self.settle_s:.6g}s")
         return at_rate(spec, self.key.rate_rps, self.own_rps)
+
+
+def one_after_the_other(spec: RunSpec) -> RunSpec:
+    """The spec with one user, who waits for each answer."""
+    return replace(spec, arrivals="closed:users=1,think_s=0", rate=None, warmup="none")
 
 
 def simulated(task: Task) -> Trial:
@@ -138,9 +160,12 @@ def simulated(task: Task) -> Trial:
 def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
     """What a trial amounts to; `passed` is what its watch found before the end."""
     table = table.sort_by("request_id")
-    cut = warmup.find(table, task.spec.warmup)
+    probe = task.key.goal is not None or task.key.rate_rps == 0
+    cut = warmup.find(table, "none" if probe else task.run.warmup)
     measured = kept(table, cut)
-    probe = task.key.goal is not None
+    if task.settle_s is not None and len(measured):
+        due_s = number(measured, "scheduled_s")
+        measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - task.settle_s / SETTLE))
     found = shares(table if probe else measured, task.slo)
     early = passed is not None
     if not (probe or len(measured)):
@@ -177,23 +202,46 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         system_s=float(np.nanmax(end_s, initial=0.0)),
         wall_s=time.monotonic() - begun_s,
         shares=found,
+        answered_rps=answered_rps(end_s[succeeded(table)]),
         # requests that fail, more of them at a higher rate, do not change it
         output_tokens=float(made[ok].sum() / wanted * requested.mean()) if wanted else None,
     )
 
 
-class Watch:
-    """Ends a probe as soon as it is certain to fail: exactly, because no record that is still to come can change it.
+TICK_S = 0.25
+SETTLE = 1.5
+"""Times an answer takes, which are not counted at the start of a block; at its end it is once."""
 
-    Note: one that is certain to pass goes on to its end. Whether its queue grew can only be seen there, and ending it
-    would save no more than the share of the requests that may miss.
+
+class Watch:
+    """Ends a trial as soon as its side is certain: a probe when more have missed than may, a block when it is far below
+    the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of something else than
+    requests are decided by the end of the trial alone.
     """
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._new: list[RequestRecord] = []
-        self._seen: dict[str, Share] = {}
+        self._deadline_s: Floats = np.full(task.key.planned, np.inf)
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._late = 0
+        self._over = Event()
         self.passed: bool | None = None
+
+    def begin(self, planned: Plan, live: Live) -> None:
+        """See several times a second which requests are too late."""
+        self._deadline_s = deadlines(planned.schedule.table, self._task.slo)
+
+        def look() -> None:
+            while not self._over.wait(TICK_S):
+                if live.epoch_s is not None and self.tick(live.elapsed_s()):
+                    live.stop()
+                    return
+
+        Thread(target=look, daemon=True).start()
+
+    def end(self) -> None:
+        """The run is over."""
+        self._over.set()
 
     def __call__(self, record: RequestRecord) -> bool:
         """Take a record; True when the rest would change nothing."""
@@ -201,16 +249,58 @@ class Watch:
 
     def take(self, records: Sequence[RequestRecord]) -> bool:
         """Take records; True when the rest would change nothing."""
-        self._new.extend(records)
-        if len(self._new) < LOOK or self.passed is not None:
-            return self.passed is not None
-        for share in shares(to_table(self._new), self._task.slo):
-            before = self._seen.get(share.text, Share(share.text, 0, 0))
-            self._seen[share.text] = replace(share, met=before.met + share.met, of=before.of + share.of)
-        self._new = []
-        if certain(tuple(self._seen.values()), self._task.wanted, self._task.key.planned) is False:
-            self.passed = False
+        for record in records:
+            if record.request_id < len(self._deadline_s):
+                self._deadline_s[record.request_id] = np.inf
+        for share in shares(to_table(records), self._task.slo):
+            met, of = self._seen.get(share.text, (0, 0))
+            if share.mask is not None:
+                self._seen[share.text] = met + share.met, of + share.of
+        return self._decided()
+
+    def tick(self, now_s: float) -> bool:
+        """See which requests under way are too late by now; True when the rest would change nothing."""
+        self._late = int((self._deadline_s < now_s).sum())
+        return self._decided()
+
+    def _decided(self) -> bool:
+        planned = self._task.key.planned
+        for condition in self._task.wanted if self.passed is None else ():
+            met, of = self._seen.get(condition.text, (0, 0))
+            late = self._late if condition.text == JOINT else 0
+            allowed, ended = (1 - condition.goal) * planned + 1e-6, of + late
+            if self._task.key.goal is None:  # a block has to be far below the goal, and a good part of it over
+                if ended < PART * planned:
+                    continue
+                spread = math.sqrt(CLUMP * condition.goal * (1 - condition.goal) * ended)
+                allowed = (1 - condition.goal + FAR) * ended + 4 * spread
+            if of - met + late > allowed:
+                self.passed = False
         return self.passed is not None
+
+
+def answered_rps(end_s: Floats) -> float | None:
+    """Answers per second, from when a quarter of them were over until three quarters were: neither while the server
+    fills, nor while the last ones are awaited."""
+    if len(end_s) < 20:
+        return None
+    first_s, last_s = np.quantile(end_s, (0.25, 0.75))
+    return float(len(end_s) / 2 / (last_s - first_s)) if last_s > first_s else None
+
+
+def deadlines(schedule: pa.Table, slo: Slo) -> Floats:
+    """(requests,) when each request has missed a bound, however it ends, in seconds of the run; infinite where only its
+    end tells: under a bound on TTFT alone, and of follow-ups, which come when an answer brings them about."""
+    latest_s = np.full(len(schedule), np.inf)
+    limits = {bound.metric: bound.limit for bound in slo.bounds if bound.percentile is None and bound.tag is None}
+    due_s = number(schedule, "scheduled_s")
+    if "e2e" in limits:
+        latest_s = due_s + limits["e2e"]
+    if "ttft" in limits and "tpot" in limits:
+        tokens = np.maximum(1, number(schedule, "output_tokens"))
+        latest_s = np.minimum(latest_s, due_s + limits["ttft"] + limits["tpot"] * (tokens - 1))
+    latest_s[pc.list_value_length(schedule["after"]).to_numpy(zero_copy_only=False) > 0] = np.inf
+    return latest_s
 
 
 def _end_s(table: pa.Table) -> np.ndarray:
@@ -310,7 +400,8 @@ def _row(tried: Trial) -> dict[str, object]:
         {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
         for s in tried.shares
     ]
-    names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens")
+    names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens",
+             "answered_rps")  # fmt: skip
     own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
     row: dict[str, object] = {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
     if chain is not None:
@@ -339,7 +430,7 @@ def _read(path: Path) -> Iterable[Trial]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(str(share["text"]), int(share["met"]), of, mask))
-        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[1:])
+        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[2:])
         chain = None
         if block_s is not None:
             request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
@@ -348,7 +439,7 @@ def _read(path: Path) -> Iterable[Trial]:
         yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
 
-ADDED = ("output_tokens", "block_s", "patience_s", "open", "blocks")
+ADDED = ("output_tokens", "answered_rps", "block_s", "patience_s", "open", "blocks")
 """Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
@@ -376,9 +467,12 @@ class Runs:
     def _made(self, task: Task) -> Trial:
         for attempt in range(AGAIN):
             begun_s = time.monotonic()
-            watch = None if task.key.goal is None else Watch(task)
-            result = self._run(task, watch)
-            early = None if watch is None else watch.passed
+            watch = Watch(task)
+            try:
+                result = self._run(task, watch)
+            finally:
+                watch.end()
+            early = watch.passed
             result.outcome.check()
             if result.outcome.error is not None:
                 raise BackendError(result.outcome.error)
@@ -397,7 +491,7 @@ class Runs:
             f"See '{result.run.path}'."
         )
 
-    def _run(self, task: Task, watch: Watch | None) -> Result:
+    def _run(self, task: Task, watch: Watch) -> Result:
         from harness.runner.run import execute
 
         return execute(
@@ -405,7 +499,7 @@ class Runs:
             out=self._path / TRIALS_FOLDER / folder_name(task.key),
             force=True,
             say=self._say,
-            watch=None if watch is None else watch.take,
+            watch=watch,
         )
 
 
