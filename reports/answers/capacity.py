@@ -142,12 +142,10 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
                     f"{final.rate_rps:g} req/s."
                 )
             return
-        requests = one.requests or info.run.requests or 0
-        yield (
-            f"Of {one.seeds} seeds with {requests:,} requests a trial "
-            f"(warm-up cut: {clean(info.run.warmup)}); "
-            f"attainment {'corrected for what each seed drew' if info.adjusted else 'as found'}."
-        )
+        if one.requests:
+            yield f"Of {one.seeds} trials with {one.requests:,} requests each (warm-up cut: {clean(info.run.warmup)})."
+        else:
+            yield f"Of {one.seeds} blocks of traffic below and above it, with a seed each."
     elif found := one.bracket:
         sides = [
             f"{rate:g} req/s was {side}{' (the queue grew)' if grew else ''}, "

@@ -48,8 +48,8 @@ SURE = 1.5e-3
 RAMP_REQUESTS, RAMP_ANSWERS = 12, 3.0
 """A step of the ramp sends so many requests, and lasts so many times an answer."""
 DOUBLINGS = 40
-MOST_REQUESTS = 30_000
-"""Of a step of the ramp: a system that sustains more is not what a search on a wall clock is for."""
+MOST_RPS = 3000.0
+"""The ramp ends here: a client that sends more measures itself."""
 SPENT = "the budget was spent."
 MEET = 0.3
 """Requests under way, on average, below which they hardly meet."""
@@ -134,7 +134,7 @@ class _Blocks:
         low = high = None
         for _ in range(DOUBLINGS):
             requests = max(RAMP_REQUESTS, math.ceil(RAMP_ANSWERS * self._e2e_s * rate_rps))
-            if requests > MOST_REQUESTS:
+            if rate_rps > MOST_RPS:
                 break
             if requests / rate_rps + self._e2e_s > self._left_s():
                 return f"the budget does not hold {requests:,} requests at {rate_rps:g} req/s."
@@ -248,16 +248,18 @@ class _Blocks:
     def _bracket(self, found: Knee) -> Bracket:
         """The highest rate tried that surely meets the goals, and the lowest that surely misses one."""
         trials = [*self._ramp, *self._made]
+        few = len(self._made) < FEWEST_BLOCKS  # what the ramp has shown is all that there is
         met, missed = [], []
         for tried in trials:
             rate_rps = tried.key.rate_rps
             good = self._sustained(tried) if tried.key.goal is not None else kept_all(tried.shares, self._spec.wanted)
-            if good and rate_rps <= found.low_rps:
+            if good and (few or rate_rps <= found.low_rps):
                 met.append(tried)
-            elif not good and rate_rps >= found.high_rps:
+            elif not good and (few or rate_rps >= found.high_rps):
                 missed.append(tried)
-        low = max(met, key=lambda t: t.key.rate_rps, default=None)
         high = min(missed, key=lambda t: t.key.rate_rps, default=None)
+        below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
+        low = max(below, key=lambda t: t.key.rate_rps, default=None)
         rates = [t.key.rate_rps for t in trials]
         return Bracket(_side(low), _side(high), min(rates), max(rates))
 
