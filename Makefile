@@ -103,8 +103,8 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/compare_speed.py
 	$(BIN)/python tests/perf/rescoring.py
 	$(BIN)/python tests/perf/report_speed.py
-	$(BIN)/python tests/perf/capacity_coverage.py --searches 100
-	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
+	$(BIN)/python tests/perf/capacity_queues.py --queues 40 --searches 10
+	$(BIN)/python tests/perf/random_systems.py --file random-systems.jsonl --first 1000 --systems 12 --searches 2
 
 nightly: $(STAMP) ## run the slow tests, then install other servers and clients under .nightly/ (5 GB) and test them
 	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf

@@ -202,7 +202,6 @@ def capacity(
     budget: float | str | None = None,
     at: float | None = None,
     rate_from: float | None = None,
-    adjust: bool = True,
     out: str | Path | None = None,
     workers: int | None = None,
     **options: Option,
@@ -218,7 +217,7 @@ def capacity(
     rates = [
         None if rate is None else values.rate_rps(rate, name) for rate, name in ((at, "at"), (rate_from, "rate_from"))
     ]
-    search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), *rates, adjust=adjust)
+    search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), *rates)
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     info = run_search(setup, store, workers=workers)

@@ -146,8 +146,11 @@ class Flow:
             if idle:
                 free.append(index)
         self._free.clear()
-        for index in free:
-            self._form(replicas[index], now_s, last=index == free[-1])
+        quiet = len(free)  # from there on replicas that no other one waits for
+        while quiet and self._quiet(replicas[free[quiet - 1]]):
+            quiet -= 1
+        for place, index in enumerate(free, 1):
+            self._form(replicas[index], now_s, last=place >= quiet)
         if self._free:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
 
@@ -181,8 +184,7 @@ class Flow:
             self._push(end_s, COMMIT, index, [end_s])
             return
         if self._leap and last and not self._free:
-            horizon_s = self._events[0][0] if self._events else inf
-            ends = step_ends(model, batch, now_s, min(self._arrivals.next_s, horizon_s))
+            ends = step_ends(model, batch, now_s, self._horizon_s())
         else:
             ends = step_ends(model, batch, now_s, now_s)
         if self._log is not None:
@@ -193,6 +195,19 @@ class Flow:
         self._prepaid[index] = taken  # what a leap takes after its first step
         replica.blocks.free -= taken
         self._push(ends[-1], COMMIT, index, ends)
+
+    def _quiet(self, replica: Replica) -> bool:
+        """Whether the end of a batch of this replica changes nothing for others: it only decodes, nothing waits for its
+        memory (which would free that of a prefill replica), and no answer brings about another request."""
+        return self._follow_ups is None and replica.inbox is not None and not replica.inbox.offers
+
+    def _horizon_s(self) -> float:
+        """When the state of a replica may next be read or changed by something other than its own steps."""
+        horizon_s, replicas = self._arrivals.next_s, self._cluster.replicas
+        for at_s, what, index, _, _ in self._events:
+            if at_s < horizon_s and not (what == COMMIT and self._quiet(replicas[index])):
+                horizon_s = at_s
+        return horizon_s
 
     def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
         self._number += 1

@@ -44,17 +44,18 @@ Exit codes
   70 a bug, or exhausted memory
   130 interrupted before the first trial ended
 
-Capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal. Trials are
-runs with different seeds; the interval is the 95% confidence interval over seeds.
+Capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal: on a simulator
+in steady state. The interval is the 95% confidence interval over seeds.
 """
 
 
 @click.command("capacity", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
 @run_options(
     without=("duration", "fail-under", "rate", "scale"),
-    requests={"help": "Requests of a trial with its warm-up. Default: 2,200 in simulated time, else 660 (more if many "
-              "are in flight), or the whole trace."},
-    warmup={"help": "Warm-up to discard: mser5 (detected, default), 30s, 200 (requests), or none."},
+    requests={"help": "Simulated: limit for the whole search. Default: 1,000,000. Wall clock: requests of a trial. "
+              "Default: by --budget. Traces: the whole trace."},
+    warmup={"help": "Warm-up to discard. Default: simulated, 3 times the p99 latency of a single request; else mser5 "
+            "(detected). Or 30s, 200 (requests; not for simulated traffic), none."},
     goal={"metavar": "SHARES", "check": text,
           "help": "Shares of requests that must meet the SLO: 90% (default), 90%,99%."},
 )  # fmt: skip
@@ -65,12 +66,12 @@ runs with different seeds; the interval is the 95% confidence interval over seed
 )  # fmt: skip
 @option("--tolerance", metavar="SHARE", group=SEARCH, help="Target half-width of the interval. Default: 3%; wall "
         "clock: 5%.")  # fmt: skip
-@option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds. Default: 20.")
-@option("--budget", metavar="TIME", group=SEARCH, help="Time limit; the interval may stay wider than --tolerance.")
+@option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds. Default: 20 (simulated: 16).")
+@option("--budget", metavar="TIME", group=SEARCH, help="Time limit; the interval may stay wider than --tolerance. "
+        "Default: 10min on a wall clock.")  # fmt: skip
 @option("--at", metavar="RPS", type=RATE, group=SEARCH, help="Test whether this rate is sustained; stop once decided.")
 @option("--rate-from", metavar="RPS", type=RATE, group=SEARCH,
         help="First rate to try. Default: from the latency of a single request.")  # fmt: skip
-@option("--no-adjust", is_flag=True, group=SEARCH, help="Do not correct attainment for the traffic each seed drew.")
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
 @formats
@@ -79,13 +80,15 @@ runs with different seeds; the interval is the 95% confidence interval over seed
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
-    at: float | None, rate_from: float | None, no_adjust: bool, workers: int | None, config: str | None,
+    at: float | None, rate_from: float | None, workers: int | None, config: str | None,
     out: str | None, form: str, no_html: bool, quiet: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Search the highest rate that meets the SLO, with a confidence interval.
 
-    Short probes bracket the rate, each ending once its outcome is certain. Whole trials with more and more seeds then
-    narrow the interval to the tolerance. Simulated trials run in parallel.
+    A simulator is observed in steady state: chains of requests without end bracket the rate, tell how steeply
+    attainment falls there, and are made longer until the interval is narrow enough. They run in parallel. On a wall
+    clock the rate is doubled until requests miss the SLO, then blocks of traffic below and above the best guess narrow
+    the interval until --budget is spent.
     """
     from harness import compose, configs
     from harness.cli import _terminal
@@ -94,7 +97,7 @@ def command(
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
 
-    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, adjust=not no_adjust)
+    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from)
     file = configs.read(config) if config is not None else None
     setup = set_up(run_spec(given(options), file.given if file else None), search)
     store = Store(folder_of(out, setup))

@@ -65,7 +65,7 @@ class Releases:
                 self._waits[row] = 0
                 if self._too_late(request):
                     return None
-                ended.append(_dropped(request, record))
+                ended.append(dropped(request, record))
                 self._drop(ended[-1])
                 return None
         if self._waits[row]:
@@ -80,7 +80,8 @@ class Releases:
         return held
 
 
-def _dropped(request: Request, because: RequestRecord) -> RequestRecord:
+def dropped(request: Request, because: RequestRecord) -> RequestRecord:
+    """The record of a request that cannot be sent, because of one before it in its session."""
     return RequestRecord(
         request_id=request.id,
         scheduled_s=request.scheduled_s,

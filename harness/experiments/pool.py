@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -67,10 +68,7 @@ class Processes:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.slo", *registry.OF_TRIALS])
-        with _without_main():
-            _start_server()
+        context = forks()
         self._held, self._lifeline = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             self.workers, mp_context=context, initializer=_begin, initargs=(self._held,)
@@ -83,7 +81,7 @@ class Processes:
         try:
             while True:
                 while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
-                    with _signals_later(), _without_main():  # it may start a worker, which would not be known
+                    with _signals_later(), without_main():  # it may start a worker, which would not be known
                         future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
                     waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
@@ -127,6 +125,15 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+def forks() -> ForkServerContext:
+    """What makes processes that have imported what a trial needs; start them `without_main`."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.slo", *registry.OF_TRIALS])
+    with without_main():
+        _start_server()
+    return context
+
+
 def _start_server() -> None:
     """Start what forks the workers, deaf to Ctrl-C and SIGTERM from its first line on: this process decides."""
     resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
@@ -148,7 +155,7 @@ def _signals_later() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_main() -> Iterator[None]:
+def without_main() -> Iterator[None]:
     """Processes started in the body do not import the program that started them.
 
     Calls are functions of bench. A script or notebook that calls `harness.sweep` would run again in every worker.

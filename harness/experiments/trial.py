@@ -61,7 +61,7 @@ def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None)
 
     Without a table of steps, which is not read: the records are those of `bench run`, to the last bit.
     """
-    planned = plan(_without_steps(spec))
+    planned = plan(without_steps(spec))
     if not planned.virtual:
         raise UsageError(f"'{spec.backend}' runs in real time; only a simulator can be tried without a folder.")
     records: list[RequestRecord] = []
@@ -75,7 +75,8 @@ def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None)
     return SimulatedTrial(planned, to_table(records), complete)
 
 
-def _without_steps(spec: RunSpec) -> RunSpec:
+def without_steps(spec: RunSpec) -> RunSpec:
+    """The spec without a table of steps, which costs a sixth of the time."""
     backend = parse(spec.backend)
     if backend.name != "sim" or "log_steps" in backend.args:
         return spec

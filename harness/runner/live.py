@@ -70,7 +70,12 @@ class Live:
                 first_s, more = r.token_s[0], r.output_tokens - 1
                 tpot_s = (r.token_s[-1] - first_s) / more if more > 0 else float("nan")
                 self._recent.append((now_s, first_s - r.scheduled_s, tpot_s))
-        if self.watch is not None and self.end is not None and self.watch(records):
+        if self.watch is not None and self.watch(records):
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop the sending; from any thread, and once."""
+        if self.end is not None:
             end, self.end = self.end, None
             end()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import pyarrow.compute as pc
 
@@ -61,6 +61,18 @@ class Result:
     exit_code: int
 
 
+class Watcher(Protocol):
+    """Ends a run early, once the rest would change nothing."""
+
+    def begin(self, planned: Plan, live: Live) -> None:
+        """The run is about to begin; `live.stop` ends it."""
+        ...
+
+    def take(self, records: Sequence[RequestRecord]) -> bool:
+        """Requests have ended; True ends the run."""
+        ...
+
+
 def execute(
     spec: RunSpec,
     *,
@@ -72,7 +84,7 @@ def execute(
     force: bool = False,
     lower_priority: bool = False,
     say: Callable[[str], None] = lambda _: None,
-    watch: Callable[[Sequence[RequestRecord]], bool] | None = None,
+    watch: Watcher | None = None,
 ) -> Result:
     """Execute a run and conclude it. `say` gets notes for the user, one line each; with `lower_priority` this process
     lowers its priority for good. Under the wall clock `watch` gets the finished requests; once it returns True nothing
@@ -91,7 +103,15 @@ def execute(
     for warning in loose(planned.slo):
         say(f"warning: {warning.message}; {warning.remedy}")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
-    live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo, watch=watch)
+    live = Live(
+        len(planned.schedule),
+        at_most,
+        planned.schedule.span_s,
+        planned.slo,
+        watch=None if watch is None else watch.take,
+    )
+    if watch is not None:
+        watch.begin(planned, live)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
         return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say)

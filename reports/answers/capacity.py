@@ -34,6 +34,7 @@ SWEEP_RATES = 7
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
 _STATES = {"resolved": True, "unreachable": False}
 _MAX_SEEDS = re.compile(r"--max-seeds (\d+)")
+_REQUESTS = re.compile(r"--requests (\d+)")
 
 
 def document(info: CapacityAnswer, path: Path | None = None) -> Document:
@@ -131,12 +132,22 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         if info.one_traffic:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
             return
-        requests = one.requests or info.run.requests or 0
-        yield (
-            f"Of {one.seeds} seeds with {requests:,} requests a trial "
-            f"(warm-up cut: {clean(info.run.warmup)}); "
-            f"attainment {'corrected for what each seed drew' if info.adjusted else 'as found'}."
-        )
+        if info.chains:
+            final = max(
+                (point for point in info.curve if point.seeds == one.seeds), key=lambda p: p.requests, default=None
+            )
+            if one.sides:
+                yield "Attainment falls too steeply for a slope: these two rates are surely on both sides of the goal."
+            elif final is not None:
+                yield (
+                    f"Of {one.seeds} steady-state chains with {final.requests // one.seeds:,} requests each at "
+                    f"{final.rate_rps:g} req/s."
+                )
+            return
+        if one.requests:
+            yield f"Of {one.seeds} trials with {one.requests:,} requests each (warm-up cut: {clean(info.run.warmup)})."
+        else:
+            yield f"Of {one.seeds} blocks of traffic below and above it, with a seed each."
     elif found := one.bracket:
         sides = [
             f"{rate:g} req/s was {side}{' (the queue grew)' if grew else ''}, "
@@ -169,6 +180,10 @@ def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
+    if info.unchained:
+        yield Notice(
+            f"Trials begin empty and end, because {clean(info.unchained)}: read the rate as that of such runs."
+        )
     for one in results:
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
@@ -342,8 +357,12 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
     if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
+    if limits := [int(found[1]) for one in results if info.chains and (found := _REQUESTS.search(one.needs or ""))]:
+        return "decide what is open, with the same --out", rerun(info, requests=str(max(limits)))
     if command := around(info):
         return "see latencies and stages around it", command
+    if info.clock == "wall":
+        return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
     return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
 
 

@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.api import RequestRecord
 from harness.data.records import to_table
@@ -11,10 +9,7 @@ from harness.errors import UsageError
 from harness.experiments.capacity.conditions import (
     JOINT,
     Condition,
-    Share,
-    certain,
     conditions,
-    kept_all,
     shares,
     under,
 )
@@ -74,19 +69,3 @@ def test_the_definition_of_sarathi_adds_its_median_delay():
     )
     with pytest.raises(UsageError, match="needs a bound on a percentile of itl"):
         under("sarathi", parse("ttft=1"))
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
-def test_a_probe_that_is_decided_early_is_decided_as_the_whole_run_is(met, goal):
-    """A curtailed probe would send the search to the wrong side."""
-    wanted = (Condition(JOINT, goal),)
-    whole = kept_all([Share(JOINT, sum(met), len(met), np.array(met))], wanted)
-    early = None
-    for count in range(1, len(met) + 1):
-        so_far = np.array(met[:count])
-        side = certain([Share(JOINT, int(so_far.sum()), count, so_far)], wanted, len(met))
-        if early is None:
-            early = side
-
-        assert side is None or side == whole
-    assert early == whole or abs(goal * len(met) - sum(met)) < 1e-6

@@ -22,9 +22,7 @@ def test_capacity_of_the_example_of_distserve() -> None:
         slo="p90:ttft=0.4,p90:tpot=0.04",
     )  # fmt: skip
 
-    found = run_search(
-        set_up(spec, settings(None, None, None, None, None, None, None, adjust=True)), Store(None), workers=1
-    )
+    found = run_search(set_up(spec, settings(None, None, None, None, None, None, None)), Store(None), workers=1)
 
     answer = found.answers[0]
     assert answer.low_rps < LONG_RUN < answer.high_rps

@@ -6,36 +6,35 @@ import os
 import pytest
 
 from harness.errors import Interrupted, UsageError
-from harness.experiments.capacity import execute as module
+from harness.experiments.capacity import chains
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.store import ANSWER, Store
-from harness.experiments.capacity.trials import simulated
 from harness.options import RunSpec
 
 
 @pytest.fixture(scope="module")
 def setup():
-    """A search of small trials."""
-    spec = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", requests=300)
-    return set_up(spec, Settings(goals=(0.8,), tolerance=0.2, adjust=False))
+    """A search of short chains."""
+    spec = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0")
+    return set_up(spec, Settings(goals=(0.8,), tolerance=0.25))
 
 
 @pytest.fixture
-def interrupted_after():
-    """`interrupted_after(n)`: makes n trials, then Ctrl-C is pressed."""
+def interrupted_after(monkeypatch):
+    """`interrupted_after(n)`: n chains are observed, then Ctrl-C is pressed."""
 
     def factory(number):
-        made = []
+        whole, made = chains.Here.__call__, []
 
-        def make(tasks):
-            for task in tasks:
+        def observe(self, requests, tell):
+            for request in requests:
                 if len(made) >= number:
                     raise KeyboardInterrupt
-                made.append(task)
-                yield simulated(task)
+                made.append(request)
+                yield from whole(self, [request], tell)
 
-        return make
+        monkeypatch.setattr(chains.Here, "__call__", observe)
 
     return factory
 
@@ -72,37 +71,18 @@ def test_kill_in_the_first_write_leaves_a_folder_that_can_be_used(setup, tmp_pat
 
 
 def test_ctrl_c_is_not_called_a_spent_budget(setup, interrupted_after):
-    """Who pressed Ctrl-C would look for a limit that was never set."""
-    info = run_search(setup, Store(None), make=interrupted_after(9), workers=1)
+    """Who pressed Ctrl-C would look for a limit that was never set, and minutes of chains would be lost."""
+    interrupted_after(9)
+    info = run_search(setup, Store(None), workers=1)
 
     assert ("interrupted", 5) == (info.state, info.exit_code)
+    assert info.cost.trials >= 4
     assert "the search was interrupted" in info.answers[0].why
     assert info.answers[0].needs is None
 
 
-def test_ctrl_c_between_trials_keeps_them(setup, monkeypatch):
-    """Minutes of trials would be lost to a key that was pressed while the next ones were chosen."""
-    whole, begun = module.search, []
-
-    def search(*arguments):
-        begun.append(arguments)
-        going, made = whole(*arguments), None
-        for turn in range(1000):
-            if (len(begun), turn) == (1, 4):
-                raise KeyboardInterrupt
-            try:
-                made = yield going.send(made)
-            except StopIteration as end:
-                return end.value
-
-    monkeypatch.setattr(module, "search", search)
-    info = run_search(setup, Store(None), workers=1)
-
-    assert ("interrupted", 4) == (info.state, info.cost.trials + info.cost.probes)
-    assert "the search was interrupted" in info.answers[0].why
-
-
 def test_ctrl_c_before_the_first_trial_has_no_answer(setup, interrupted_after):
     """An answer without a trial would stand in the folder."""
+    interrupted_after(0)
     with pytest.raises(Interrupted, match="before the first trial"):
-        run_search(setup, Store(None), make=interrupted_after(0), workers=1)
+        run_search(setup, Store(None), workers=1)

@@ -2,14 +2,13 @@
 
 import dataclasses
 
+import pyarrow as pa
 import pytest
 
-from harness.data.lists import number
 from harness.errors import UsageError
 from harness.experiments.capacity.conditions import conditions
-from harness.experiments.capacity.traffic import Traffic, adjustable
-from harness.experiments.capacity.trials import Key, Ledger, Task, simulated
-from harness.experiments.trial import at_rate, own_rate, simulate
+from harness.experiments.capacity.trials import Key, Ledger, Task, Watch, deadlines, simulated
+from harness.experiments.trial import own_rate, simulate
 from harness.metrics.slo import parse
 from harness.options import RunSpec
 
@@ -79,20 +78,21 @@ def test_a_file_that_is_no_table_of_trials_is_refused(tmp_path):
         Ledger(tmp_path / "trials.parquet")
 
 
-@pytest.mark.parametrize("arrivals", ["poisson", "gamma:cv=2", "onoff"])
-def test_the_traffic_of_a_trial_is_known_without_serving_it(arrivals):
-    """Attainment would be adjusted for traffic that was never sent."""
-    spec = dataclasses.replace(SPEC, arrivals=arrivals)
-    own_rps = own_rate(spec)
-    drawn = Traffic(spec, own_rps).trial(3, 4.0, 200)
-    table = simulate(at_rate(dataclasses.replace(spec, seed=3, requests=200), 4.0, own_rps)).table.sort_by("request_id")
+def test_a_block_leaves_out_where_it_fills_and_where_it_ends():
+    """A trial begins with an empty system and ends with one that is drained: both are too good."""
+    whole = simulated(_task(2.0))
+    block = simulated(dataclasses.replace(_task(2.0), settle_s=30.0))
 
-    assert pytest.approx(number(table, "scheduled_s"), rel=1e-9) == drawn.due_s
-    assert number(table, "prompt_tokens").tolist() == drawn.prompt_tokens.tolist()
-    assert number(table, "output_tokens_asked").tolist() == drawn.output_tokens.tolist()
+    assert pytest.approx(whole.requests - 2.0 * (30 + 20), abs=25) == block.kept
 
 
-def test_turns_that_wait_for_answers_are_not_known_beforehand():
-    """When they come depends on the system, so no draw can tell."""
-    assert adjustable(SPEC)
-    assert not adjustable(dataclasses.replace(SPEC, sessions="fixed:turns=3,think=1s"))
+def test_a_request_misses_when_its_deadline_passes():
+    """A server with too much to do answers nothing for minutes, and the trial would wait for it."""
+    watch = Watch(_task(2.0, planned=40, goal=0.9))
+    schedule = pa.table({"scheduled_s": [0.5 * i for i in range(40)], "output_tokens": [11] * 40, "after": [[]] * 40})
+    watch._deadline_s = deadlines(schedule, SLO)
+
+    assert pytest.approx(0.25 + 10 * 0.1) == watch._deadline_s[0]
+    assert not watch.tick(3.2)
+    assert watch.tick(3.3)
+    assert watch.passed is False

@@ -394,7 +394,7 @@ def test_a_bug_in_a_driver_is_70_and_keeps_the_run(
     assert "crash" not in json.loads((out / "run.json").read_text())["outcome"]
 
 
-@pytest.mark.parametrize("command", [["sweep", "--rate", "1,2", "--requests", "5"], ["capacity", "--slo", "ttft=1"]])
+@pytest.mark.parametrize("command", [["sweep", "--rate", "1,2", "--requests", "5"]])
 def test_a_worker_that_is_killed_is_70(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

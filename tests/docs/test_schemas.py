@@ -28,7 +28,7 @@ def test_the_stored_schema_is_that_of_the_type(name: str) -> None:
 TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
-    "capacity": f"capacity {TRAFFIC} --max-seeds 5",
+    "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--requests 4000"),
     "theory": "theory chunking",
     "theory_slo": "theory slo",
     "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",

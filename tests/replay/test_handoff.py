@@ -44,7 +44,7 @@ def test_leaping_equals_stepping(prefill, decode, handoff, link, draw):
     rows=st.lists(st.tuples(st.integers(0, 64), st.integers(1, 90), st.integers(1, 70)), min_size=1, max_size=16),
     link=st.sampled_from(LINKS),
     handoff=st.sampled_from(["pull", "push"]),
-    sides=st.sampled_from([("1", "1"), ("2", "1"), ("1", "2")]),
+    sides=st.sampled_from([("1", "1"), ("2", "1"), ("1", "2"), ("2", "3")]),
     blocks=st.integers(11, 30),
 )
 @settings(max_examples=60, deadline=None)

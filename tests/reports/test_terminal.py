@@ -24,7 +24,7 @@ ONE = {
     "seeds": 18, "per_gpu_rps": 2.25, "binding": "ttft=0.25", "bounds": [], "why": None, "needs": None, "at": None,
 }  # fmt: skip
 SEARCH: dict[str, Any] = {
-    "kind": "capacity", "state": "finished", "definition": "joint", "gpus": 1, "confidence": 0.95, "adjusted": True,
+    "kind": "capacity", "state": "finished", "definition": "joint", "gpus": 1, "confidence": 0.95,
     "one_traffic": False, "clock": "virtual", "run": {"requests": 2200, "warmup": "mser5"}, "answers": [ONE],
     "spec": {"workload": "chatbot", "backend": "sim", "policy": "vllm-v0"},
     "curve": [

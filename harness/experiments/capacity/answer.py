@@ -14,8 +14,7 @@ from harness.data.codec import Facts, inner
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import JOINT, exit_code
-from harness.experiments.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, Estimate
-from harness.experiments.capacity.search_spec import Bracket, SearchResult, sustained
+from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, sustained
 from harness.metrics import slo
 from harness.stats.curves import falling
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "the search was interrupted; rerun the command with the same --out to resume."
 UNTRIED = "the curve through the trials crosses the goal outside of the rates that were tried."
-MOST_NEEDED = 1000
-"""Seeds beyond which more of them are no advice."""
+MOST_NEEDED = 50
+"""Times what was spent, beyond which more of it is no advice."""
 
 
 def answer(
@@ -59,12 +58,12 @@ def answer(
         "gpus": gpus,
         "confidence": CONFIDENCE,
         "tolerance": setup.settings.tolerance_of(setup.clock),
-        "adjusted": setup.adjusted,
         "one_traffic": setup.recorded,
         "answers": answers,
         "invalid": list(invalid),
         "curve_of": shown,
-        "curve": curve(ledger.whole, _planned(setup, found), shown),
+        "unchained": setup.unchained,
+        "curve": curve(ledger.whole, shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
     })  # fmt: skip
@@ -85,7 +84,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
     per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
     half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
-    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found)
+    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found, chained=setup.chained)
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
     decided = at is not None and at["verdict"] != "unresolved"
     binding = None if estimate is None else estimate.binding
@@ -99,13 +98,14 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
         "high_rps": None if estimate is None else estimate.high_rps,
         "half_width": half,
         "bracket": None if found.unreachable else _bracket(found.bracket),
-        "requests": found.planned or setup.requests,
+        "requests": setup.requests if _whole(setup) else None,
         "seeds": 0 if estimate is None else len(estimate.capacity_by_seed),
         "per_gpu_rps": per_gpu,
         "binding": binding,
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
         "why": (None if decided else UNTRIED) if untried else found.why,
         "needs": _needs(setup, found, half),
+        "sides": setup.chained and estimate is not None and not estimate.curves,
         "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         "at": at,
     }
@@ -136,11 +136,11 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) 
         }
 
 
-def _at(rate_rps: float, found: SearchResult) -> Facts:
+def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> Facts:
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
-    if found.stopped == "check":
+    if chained and estimate is None and not found.unreachable:
         good = found.bracket.side_of(rate_rps)
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps
@@ -149,29 +149,36 @@ def _at(rate_rps: float, found: SearchResult) -> Facts:
 
 def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
+    if setup.chained:
+        if found.needs is None or found.needs <= setup.requests:
+            return None
+        return f"about {_rounded(found.needs):,} requests (--requests {_rounded(found.needs)})."
     if found.resolved or found.estimate is None or found.stopped == "outside" or setup.recorded:
         return None
     if found.answered is None and not math.isinf(found.estimate.half_width):
         return None
     tolerance = setup.settings.tolerance_of(setup.clock)
-    requests = found.planned or setup.requests
-    seeds = len(found.estimate.capacity_by_seed)
-    if half is None or seeds < FEWEST_SEEDS:
-        allowed = setup.settings.max_seeds + max(1, FEWEST_SEEDS - seeds)
-        more_of = "time with --budget" if found.stopped == "budget" else f"seeds with --max-seeds {allowed}"
-        return f"{FEWEST_SEEDS} seeds near the capacity for a first interval: allow more {more_of}."
-    if half <= tolerance:
-        return None
-    more = math.ceil(seeds * (half / tolerance) ** 2)
-    if more > MOST_NEEDED:
+    if half is None or half <= tolerance:
+        return None if half is not None else "more trials: allow more time with --budget."
+    factor = (half / tolerance) ** 2
+    if factor > MOST_NEEDED:
         return "another SLO or goal: near this one attainment hardly depends on the rate."
-    allowed = max(more, setup.settings.max_seeds + more - seeds)  # seeds whose curve does not count were tried too
-    minutes = (more - seeds) * requests / found.estimate.rate_rps / 60
-    longer = "" if setup.planned.virtual else f", some {minutes:.0f} minutes more"
-    return (
-        f"about {more} seeds of {requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
-        f"(--max-seeds {allowed}); a wider --tolerance takes fewer."
-    )
+    aim = f"for +-{100 * tolerance:.3g}%"
+    if (budget_s := setup.budget_s) is not None:
+        return f"about {budget_s * factor / 60:.0f} minutes {aim} (--budget); a wider --tolerance takes less."
+    seeds = math.ceil(setup.settings.max_seeds * factor)
+    return f"about {seeds} seeds of {setup.requests:,} requests {aim} (--max-seeds {seeds})."
+
+
+def _whole(setup: Setup) -> bool:
+    """Whether all trials have the same number of requests."""
+    return not setup.chained and (setup.fixed or setup.recorded or setup.planned.virtual)
+
+
+def _rounded(requests: int) -> int:
+    """Up to two digits."""
+    unit = int(10 ** max(0, len(str(requests)) - 2))
+    return -(-requests // unit) * unit
 
 
 def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
@@ -181,15 +188,11 @@ def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
     return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 
-def _planned(setup: Setup, found: Sequence[tuple[float, SearchResult]]) -> int:
-    """Requests of the trials whose curve is shown: those of the first goal that has whole trials."""
-    return next((one.planned for _, one in found if one.planned is not None), setup.requests)
-
-
-def curve(trials: Sequence[Trial], planned: int, text: str = JOINT) -> list[Facts]:
+def curve(trials: Sequence[Trial], text: str = JOINT) -> list[Facts]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     points = []
-    for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):
+    loaded = (t for t in trials if t.key.rate_rps)
+    for rate_rps, group in groupby(loaded, key=lambda t: t.key.rate_rps):
         made = list(group)
         shares = [t.share(text) for t in made]
         each = [s.met / s.of if s.of else 1.0 for s in shares]

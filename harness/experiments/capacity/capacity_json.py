@@ -40,8 +40,9 @@ class RateVerdict(Part, frozen=True, kw_only=True):
 class GoalCapacity(Part, frozen=True, kw_only=True):
     """The capacity at a goal, in requests per second, with its 95% interval.
 
-    `knees` are ln(capacity) by seed: jackknife pseudo-values, whose mean is ln(capacity). `why` says what ended the
-    search, `needs` what would decide what is open.
+    `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each chain tells.
+    `sides`: the interval is that between two rates surely on both sides of the goal. `why` says what ended the search,
+    `needs` what would decide what is open.
     """
 
     goal: Share
@@ -59,6 +60,7 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     why: Text = None
     needs: Text = None
     knees: dict[str, Number] = field(default_factory=dict)
+    sides: bool = False
     at: RateVerdict | None = None
 
     @property
@@ -100,7 +102,11 @@ class TrialOptions(Part, frozen=True, kw_only=True):
 
 
 class CapacityAnswer(Document, frozen=True, kw_only=True):
-    """capacity.json. A search that is not over has no `answers`."""
+    """capacity.json. A search that is not over has no `answers`.
+
+    `chains`: trials are steady-state chains, and `run.requests` is the most that all of them together may send;
+    `unchained` says why they are not, under a virtual clock.
+    """
 
     schema: int = 1
     kind: Literal["capacity"] = "capacity"
@@ -123,6 +129,8 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     one_traffic: bool = False
     answers: list[GoalCapacity] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
+    chains: bool = False
+    unchained: Text = None
     curve_of: Text = None
     curve: list[RatePoint] = field(default_factory=list)
     cost: SearchCost | None = None

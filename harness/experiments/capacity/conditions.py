@@ -116,28 +116,6 @@ def _pooled(table: pa.Table, found: BoundScore) -> tuple[int, int]:
     return met, of
 
 
-def certain(shares: Sequence[Share], wanted: Sequence[Condition], planned: int) -> bool | None:
-    """Whether a run of `planned` requests keeps its conditions, as soon as what has ended decides it; else None.
-
-    Failed: more have missed than may. Passed: as many have met as must. A share of something else than all requests
-    is decided by the end of the run alone.
-    """
-    found = {share.text: share for share in shares}
-    sides = [_side(found[condition.text], condition, planned) for condition in wanted]
-    if False in sides:
-        return False
-    return True if all(sides) else None
-
-
-def _side(share: Share, condition: Condition, planned: int) -> bool | None:
-    if share.mask is None:
-        return None
-    needed = condition.goal * planned
-    if share.of - share.met > planned - needed:
-        return False
-    return True if share.met >= needed else None
-
-
 def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     """Whether a trial that is over keeps its conditions."""
     found = {share.text: share for share in shares}
@@ -157,6 +135,8 @@ definition of a capacity (statistics of the harness, section 6)."""
 FOR_WARMUP = 1.1
 TOLERANCE = {"virtual": 0.03, "wall": 0.05}
 MOST_SEEDS = 20
+BUDGET_S = 600.0
+"""Of a search on a wall clock, where nothing says how long it may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +150,6 @@ class Settings:
     budget_s: float | None = None
     at_rps: float | None = None
     from_rps: float | None = None
-    adjust: bool = True
 
     def tolerance_of(self, clock: str) -> float:
         """Half of the interval, as a share of the capacity, that ends the search."""
@@ -185,11 +164,9 @@ def settings(
     budget: str | None,
     at: float | None,
     rate_from: float | None,
-    *,
-    adjust: bool = True,
 ) -> Settings:
     """The settings of the options of a command line. Raises UsageError."""
-    found = Settings(at_rps=at, from_rps=rate_from, adjust=adjust)
+    found = Settings(at_rps=at, from_rps=rate_from)
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
         found = replace(found, goals=goals)

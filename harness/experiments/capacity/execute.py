@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,18 +14,21 @@ from harness.data.folder import new_folder
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
+from harness.experiments.capacity.blocks import Steps, search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.capacity.conditions import Condition, Settings, requests_of, under
-from harness.experiments.capacity.estimate import Shares, measured_shares
-from harness.experiments.capacity.search import search
-from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
+from harness.experiments.capacity.chain import chainable
+from harness.experiments.capacity.chains import LIMIT, Here, observers, search_chains
+from harness.experiments.capacity.conditions import BUDGET_S, Settings, requests_of, under
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.store import Store
-from harness.experiments.capacity.traffic import Adjusted, Traffic, adjustable
-from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, simulated
+from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, one_after_the_other, simulated
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.run import RUNS, default_folder
 from harness.validity.warmup import check_leaves
+
+ALONE = 4
+"""Traffic that cannot be sent one after the other begins this much below its own rate."""
 
 
 class TrialFactory(Protocol):
@@ -33,17 +37,6 @@ class TrialFactory(Protocol):
     def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
         """Each as soon as it ends."""
         ...
-
-
-class MeasuredAttainment:
-    """Attainment as it was measured, where the traffic cannot be known beforehand."""
-
-    def fit(self, trials: Sequence[Trial], condition: Condition) -> None:
-        """Nothing to learn."""
-
-    def __call__(self, trials: Sequence[Trial], condition: Condition) -> Shares:
-        """The attainment of each trial."""
-        return measured_shares(trials, condition)
 
 
 @dataclass(slots=True)
@@ -60,6 +53,10 @@ class Budget:
     def spent_s(self) -> float:
         """Seconds so far."""
         return time.monotonic() - self.begun_s
+
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.limit_s is None else self.limit_s - self.spent_s
 
     def allows(self, next_s: float = 0.0) -> bool:
         """Whether something that takes `next_s` can still be over in time."""
@@ -81,9 +78,23 @@ class Setup:
     requests: int
     recorded: bool
     slo: Slo
-    adjusted: bool
     fixed: bool
     """Whether the user named the requests of a trial."""
+    alone_rps: float = 0.0
+    unchained: str | None = None
+    """Why trials are not chains, under a virtual clock."""
+
+    @property
+    def chained(self) -> bool:
+        """Whether trials are chains, and `requests` the most of all of them together."""
+        return self.planned.virtual and self.unchained is None
+
+    @property
+    def budget_s(self) -> float | None:
+        """How long the search may take, in seconds of the wall; None: as long as it takes."""
+        if self.settings.budget_s is not None or self.planned.virtual or self.recorded:
+            return self.settings.budget_s
+        return BUDGET_S
 
     @property
     def clock(self) -> str:
@@ -106,6 +117,8 @@ class Setup:
             virtual=self.planned.virtual,
             one_traffic=self.recorded,
             fixed=self.fixed,
+            budget_s=self.budget_s,
+            alone_rps=self.alone_rps,
         )
 
 
@@ -119,12 +132,25 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     objective = under(settings.definition, first.slo)
     if not objective.bounds:
         raise UsageError("A capacity needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
+    fixed = spec.requests is not None
+    unchained = chainable(spec, first.loaded) if first.virtual else None
+    if first.virtual and unchained is None:
+        requests = spec.requests or LIMIT
+        return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed)
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
-    fixed = spec.requests is not None
     spec = replace(spec, requests=None if recorded else requests)
-    adjusted = settings.adjust and adjustable(spec)
-    return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted, fixed)
+    alone_rps = 0.0 if _follows_answers(spec) else own_rps / ALONE
+    return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed, alone_rps, unchained)
+
+
+def _follows_answers(spec: RunSpec) -> bool:
+    """Whether its requests can be sent one after the other: not those of sessions, or of several kinds of traffic."""
+    try:
+        plan(one_after_the_other(replace(spec, requests=2)))
+    except UsageError:
+        return False
+    return True
 
 
 def run_search(
@@ -140,7 +166,9 @@ def run_search(
     An invalid trial decides nothing: it ends the search with the results so far, or raises BackendError
     or NotValid where there are none. Raises Interrupted where no trial had ended.
     """
-    budget = Budget(setup.settings.budget_s)
+    budget = Budget(setup.budget_s)
+    if setup.chained:
+        return _run_chains(setup, store, budget, workers, tell)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
         if make is None and setup.planned.virtual:
             make = SimulatedTrials(processes)
@@ -162,6 +190,20 @@ def run_search(
     return info
 
 
+def _run_chains(
+    setup: Setup, store: Store, budget: Budget, workers: int | None, tell: Callable[[str], None]
+) -> CapacityAnswer:
+    here = Here(setup.spec, setup.own_rps, setup.slo)
+    with store.opened(setup), observers(here, workers) as observe:
+        runner = TrialRunner(setup, store.ledger, lambda _: iter(()), budget, tell)
+        found = [(goal, search_chains(setup, goal, runner, observe)) for goal in setup.settings.goals]
+        if budget.interrupted and not len(store.ledger):
+            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
+        info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
+        store.finish(info)
+    return info
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedTrials:
     """Makes trials of a simulator, several at a time."""
@@ -174,20 +216,14 @@ class SimulatedTrials:
 
 
 def _search_goal(setup: Setup, goal: float, runner: TrialRunner) -> SearchResult:
-    traffic = Traffic(setup.spec, setup.own_rps)
-    known = [tried for tried in runner.trials.values() if tried.key.goal is None]
-
-    def new_search() -> SearchSteps:
-        return search(setup.search_spec(goal), Adjusted(traffic) if setup.adjusted else MeasuredAttainment(), known)
-
     try:
-        return _run_steps(new_search(), runner)
+        return _run_steps(search(setup.search_spec(goal), runner.budget.left_s), runner)
     except KeyboardInterrupt:  # between two trials: search again with those that are done
         runner.budget.interrupted = True
-        return _run_steps(new_search(), runner)
+        return _run_steps(search(setup.search_spec(goal), runner.budget.left_s), runner)
 
 
-def _run_steps(steps: SearchSteps, runner: TrialRunner) -> SearchResult:
+def _run_steps(steps: Steps, runner: TrialRunner) -> SearchResult:
     made: list[Trial] | None = None
     while True:
         try:
@@ -214,16 +250,14 @@ class TrialRunner:
 
     def run(self, wanted: Sequence[TrialRequest]) -> list[Trial]:
         """The trials, in the order requested; fewer where the budget ends, none when it is spent."""
-        setup, virtual = self.setup, self.setup.planned.virtual
+        setup = self.setup
         missing = [
-            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions)
+            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions, want.settle_s)
             for want in wanted
             if self.ledger.get(want.key) is None
         ]
-        try:  # in real time the length of a trial is known beforehand
-            for tried in self.make(
-                t for t in missing if self.budget.allows(0.0 if virtual else t.key.planned / t.key.rate_rps)
-            ):
+        try:
+            for tried in self.make(t for t in missing if self.budget.allows()):
                 self.ledger.add(tried)
                 self.tell(format_trial(tried))
         except KeyboardInterrupt:

@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
-from harness.experiments.capacity.estimate import Estimate, Shares
 from harness.stats.curves import Curve
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.trials import Key, Trial
 
-FIRST_SEEDS, FIRST_SEEDS_ON_THE_CLOCK = 12, 8
-"""Seeds before the first decision to stop, of a simulator and in real time, where each costs minutes. Looking early
-costs coverage: of nominal 95%, 92% of 60 searches after 8 seeds, 94% of 200 after 12 (chatbot)."""
-
-LONGEST = 16
-"""Times the usual number of requests that a trial may have."""
+CONFIDENCE = 0.95
 
 SearchSteps = Generator["list[TrialRequest]", "list[Trial]", "SearchResult"]
-Stopped = Literal["budget", "outside", "check"]
-"""What ended a search before its own rule did: its budget, Ctrl-C and invalid trials, or longer trials that
-contradict its answer: then the bracket is theirs."""
+Stopped = Literal["budget", "outside"]
+"""What ended a search before its own rule did: its budget, or Ctrl-C and invalid trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """A trial that the search needs next; a probe is decided by its conditions."""
+    """A trial that the search needs next, decided by its conditions; `settle_s` are not counted at its start."""
 
     key: Key
     conditions: tuple[Condition, ...] = ()
+    settle_s: float | None = None
 
 
-class AttainmentMeasure(Protocol):
-    """How attainment is taken from trials: as found, or adjusted for the traffic that was drawn."""
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A capacity in requests per second; `low` and `high` where trials enough stand behind it.
 
-    def fit(self, trials: Sequence[Trial], condition: Condition) -> None:
-        """Learn from all trials so far."""
-        ...
+    `capacity_by_seed` are the values of ln(capacity) by seed, or pseudo-values: their mean is ln(capacity).
+    """
 
-    def __call__(self, trials: Sequence[Trial], condition: Condition) -> Shares:
-        """The attainment of each trial."""
-        ...
+    rate_rps: float
+    low_rps: float | None
+    high_rps: float | None
+    capacity_by_seed: dict[int, float]
+    binding: str
+    curves: dict[str, Curve]
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval as a share of the capacity; infinite without one."""
+        if self.low_rps is None or self.high_rps is None:
+            return math.inf
+        return (self.high_rps - self.low_rps) / (2 * self.rate_rps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class SearchSpec:
     """One goal of a search, to a tolerance (half of the interval as a share of the capacity).
 
     `one_traffic`: every seed sends the same, as with a recording; then one trial a rate is all there is.
-    `planned` requests a trial are a first guess, and more where they are too few for the requests in flight, unless
-    they are `fixed`.
+    `planned` requests has a trial that is `fixed`, simulated or a recording; others have as many as `budget_s` and the
+    time of an answer ask for. At `alone_rps` requests do not meet; 0: one is sent after the other.
     """
 
     slo: Slo
@@ -70,16 +74,8 @@ class SearchSpec:
     virtual: bool = True
     one_traffic: bool = False
     fixed: bool = False
-
-    @property
-    def most_planned(self) -> int:
-        """Requests that a trial may have at most."""
-        return self.planned if self.fixed or self.one_traffic else LONGEST * self.planned
-
-    @property
-    def first_seeds(self) -> int:
-        """Seeds before the first decision to stop."""
-        return min(FIRST_SEEDS if self.virtual else FIRST_SEEDS_ON_THE_CLOCK, self.max_seeds)
+    budget_s: float | None = None
+    alone_rps: float = 0.0
 
     @property
     def wanted(self) -> tuple[Condition, ...]:
@@ -150,7 +146,7 @@ class SearchResult:
     """The result of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
 
     `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
-    estimate is an answer only where it lies between them. `planned` is the number of requests of a whole trial.
+    estimate is an answer only where it lies between them.
     """
 
     estimate: Estimate | None
@@ -160,8 +156,9 @@ class SearchResult:
     bounds: dict[str, Curve] = field(default_factory=dict)
     bracket: Bracket = Bracket()
     each: dict[str, Bracket] = field(default_factory=dict)
-    planned: int | None = None
     stopped: Stopped | None = None
+    needs: int | None = None
+    """Requests that the tolerance takes in all, of chains."""
 
     @property
     def answered(self) -> Estimate | None:

@@ -75,15 +75,18 @@ def search_options(setup: Setup) -> Facts:
         "clock": setup.clock,
         "definition": setup.settings.definition,
         "run": {"requests": setup.requests, "fixed": setup.fixed, "warmup": setup.spec.warmup},
+        "chains": setup.chained,
     }
     return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Trials are only those of one system under one traffic; goals, tolerance and budget may change."""
+    """Trials are only those of one system under one traffic; goals, tolerance and budget may change, and of chains the
+    number of requests, which is their limit."""
+    free = {"goal", "requests"} if now["chains"] else {"goal"}
     for group, prefix in (("spec", "--"), ("versions", "the version of ")):
         old, new = dict(before.get(group) or {}), dict(now[group])
-        for name in sorted({*old, *new} - {"goal"}):
+        for name in sorted({*old, *new} - free):
             if old.get(name) != new.get(name):
                 stored, given = _quoted(old.get(name)), _quoted(new.get(name))
                 raise UsageError(

@@ -13,7 +13,6 @@ from harness.api import ReusableSimulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
 from harness.experiments.capacity.conditions import Condition, Definition, conditions
-from harness.experiments.capacity.search_spec import LONGEST
 from harness.experiments.place.search import MOST_SEEDS
 from harness.experiments.place.systems import (
     ALGORITHMS,
@@ -36,6 +35,9 @@ from harness.spec import parse
 
 REQUESTS = 300
 """Requests of a trial, as in DistServe's search."""
+
+LONGEST = 16
+"""Times that number that a trial may have."""
 
 SMALL = 4 * 2 * REQUESTS
 """GPUs times algorithms times requests of a search that is over in a second or two."""

@@ -17,7 +17,7 @@ from harness.api import RequestRecord, ReusableSimulator, Slo
 from harness.data.dependencies import Releases
 from harness.data.records import to_table
 from harness.data.schedule import Schedule
-from harness.experiments.capacity.bracket import SHORTEST
+from harness.experiments.capacity.blocks import SHORTEST
 from harness.experiments.capacity.conditions import JOINT, Condition, Share, kept_all, shares
 from harness.experiments.place.search import Ends, bisected, nearby
 from harness.experiments.place.systems import System

@@ -1,0 +1,368 @@
+"""The search where trials are runs: which to make next, given those before. It makes none and reads no clock.
+
+On a wall clock a trial is a block of traffic at one rate, and the budget is a promise:
+
+1. alone: a few requests one after the other tell whether the SLO is met without load, and how long an answer takes;
+2. ramp: from a low rate on, twice the rate until a block misses. Such a rate is hardly more than the server's capacity,
+   so what queues up is soon done;
+3. blocks by turns below and above the best guess, as long as answers and the budget ask for, until the time is over or
+   the interval narrow.
+
+The interval is that of `harness.stats.knee`. The same search serves simulated runs that cannot be chains; a recording
+is one traffic, so its two sides are the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from harness.experiments.capacity.conditions import kept_all
+from harness.experiments.capacity.search_spec import (
+    Bracket,
+    Estimate,
+    SearchResult,
+    SearchSpec,
+    Side,
+    Stopped,
+    TrialRequest,
+    plain,
+    sustained,
+)
+from harness.experiments.capacity.trials import SETTLE, Key, Trial
+from harness.metrics import slo as slos
+from harness.stats.curves import Curve, logit
+from harness.stats.knee import WORK, Block, Knee, knee
+
+if TYPE_CHECKING:
+    from harness.experiments.capacity.conditions import Condition, Share
+
+Steps: TypeAlias = Generator[list[TrialRequest], list[Trial], SearchResult]
+
+ALONE = 8
+"""Requests one after the other, of which three misses show that the SLO cannot be met (for a goal of 90 %)."""
+SURE = 1.5e-3
+"""A share without load is missed where so many misses are that unlikely."""
+RAMP_REQUESTS, RAMP_ANSWERS = 12, 3.0
+"""A step of the ramp sends so many requests, and lasts so many times an answer."""
+DOUBLINGS = 40
+MOST_RPS = 3000.0
+"""The ramp ends here: a client that sends more measures itself."""
+SPENT = "the budget was spent."
+MEET = 0.3
+"""Requests under way, on average, below which they hardly meet."""
+BLOCK_REQUESTS, BLOCK_ANSWERS, BLOCK_SHARE = 50, 8.0, 0.06
+"""A first block lasts so many answers, as long as so many requests take, and this share of the budget."""
+BEHIND = 2.0, 4.0
+"""A server is behind whose last answer comes after so many times as long as requests came, and so many answers."""
+FILLED = 5.0
+"""Times the time in which a queue fills that a block must last to count in full."""
+FULL, BUSY = 40, (1.05, 3.0)
+"""A server has too much to do whose last of so many answers comes that much after the last request."""
+ROUGH, FIRST, LONG = 0.15, 2, 2
+"""So many first blocks at least, until the guess is better than this; what is left is shared by so many long blocks,
+because a queue near its limit takes long to fill."""
+FILLS = 0.25
+"""Of a long block, what is not counted at its start."""
+APART, NEAREST, FARTHEST = 0.7, 0.03, 0.3
+"""Rates lie so many standard deviations below and above the guess, within these distances in ln(rate)."""
+FEWEST_BLOCKS, FIRST_LOOK = 4, 6
+"""Fewer give no interval; the first decision to stop comes after so many."""
+SHORTEST = 5
+"""Times the requests in flight that a recording must have to show whether a queue grows."""
+FEW = 8
+"""Requests that a step of the ramp counts for: it began empty, so that it tells little."""
+
+
+def search(spec: SearchSpec, left_s: Callable[[], float] = lambda: math.inf) -> Steps:
+    """Yields the trials to run and receives their results; an empty list means that no more can be run.
+
+    `left_s` tells how much of the budget is left, in seconds.
+    """
+    if spec.one_traffic:
+        return (yield from _on_one_traffic(spec))
+    return (yield from _Blocks(spec, left_s).steps())
+
+
+class _Blocks:
+    def __init__(self, spec: SearchSpec, left_s: Callable[[], float]) -> None:
+        self._spec = spec
+        self._left_s = left_s
+        self._made: list[Trial] = []
+        self._ramp: list[Trial] = []
+        self._e2e_s = self._alone_s = 0.0
+        self._more_s = 0.0  # that a trial takes beyond its traffic
+        self._seed = spec.first_seed
+        self._long = 0
+
+    def steps(self) -> Steps:
+        spec = self._spec
+        alone = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
+        if not alone:
+            return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
+        self._learn(alone[0])
+        self._alone_s = self._e2e_s
+        few = alone[0].key.rate_rps * self._e2e_s < MEET
+        if few and (binding := missed_alone(alone[0], spec)) is not None:
+            return SearchResult(None, resolved=True, unreachable=True, why=binding)
+        if (why := (yield from self._climb())) is not None:
+            return self._found(why)
+        while True:
+            found = self._knee()
+            here, bracket = self._estimate(found), self._bracket(found)
+            if here is not None and spec.at_rps is not None and sustained(spec.at_rps, here, bracket) is not None:
+                return self._found(None)
+            if len(self._made) >= FIRST_LOOK and here is not None and here.half_width <= spec.tolerance:
+                return self._found(None)
+            if len(self._made) >= spec.max_seeds and math.isinf(self._left_s()):
+                return self._found(f"{spec.max_seeds} seeds were not enough.")
+            step = min(FARTHEST, max(NEAREST, APART * found.sd))
+            rate_rps = plain(found.rate_rps * math.exp(step if len(self._made) % 2 else -step))
+            wanted = self._block(rate_rps, found.sd)
+            made = [] if wanted is None else (yield [wanted])
+            if not made:
+                return self._found(SPENT, stopped=True)
+            self._learn(made[0])
+            self._made += made
+
+    def _climb(self) -> Generator[list[TrialRequest], list[Trial], str | None]:
+        """Twice the rate until a step misses, or half of it until one meets; why there are no two sides, or None."""
+        spec = self._spec
+        rate_rps = plain(spec.from_rps or 2 / max(self._e2e_s, 1e-3))
+        low = high = None
+        for _ in range(DOUBLINGS):
+            requests = max(RAMP_REQUESTS, math.ceil(RAMP_ANSWERS * self._e2e_s * rate_rps))
+            if rate_rps > MOST_RPS:
+                break
+            if requests / rate_rps + self._e2e_s > self._left_s():
+                return f"the budget does not hold {requests:,} requests at {rate_rps:g} req/s."
+            made = yield [TrialRequest(self._key(rate_rps, requests, spec.goal), spec.wanted)]
+            if not made:
+                return SPENT
+            self._ramp += made
+            self._more_s = max(self._more_s, min(5.0, made[0].wall_s - requests / rate_rps))
+            if self._sustained(made[0]):
+                low = rate_rps
+            else:
+                high = rate_rps
+            if low is not None and high is not None:
+                return None
+            if low is None and rate_rps * self._e2e_s < 0.02:
+                return f"even {rate_rps:g} req/s, where requests hardly meet, is too much."
+            rate_rps = plain(2 * low if low is not None else rate_rps / 4)
+        return f"no rate up to {low or rate_rps:g} requests per second was too high."
+
+    def _sustained(self, tried: Trial) -> bool:
+        """Whether a step of the ramp met the goal and was answered as fast as it came: a short one may meet the SLO at
+        many times the capacity, while what is to be done piles up."""
+        sending_s = tried.key.planned / tried.key.rate_rps
+        return bool(tried.passed) and tried.system_s < BEHIND[0] * sending_s + BEHIND[1] * self._alone_s
+
+    def _block(self, rate_rps: float, sd: float) -> TrialRequest | None:
+        """A block at a rate, shorter than it should be where the budget is about to end; None where it is over."""
+        spec, e2e_s = self._spec, self._e2e_s
+        if spec.virtual or spec.fixed:
+            return TrialRequest(self._key(rate_rps, spec.planned))
+        room_s = self._left_s() - e2e_s - self._more_s
+        settle_s = SETTLE * e2e_s
+        span_s = max(BLOCK_ANSWERS * e2e_s, BLOCK_REQUESTS / rate_rps, BLOCK_SHARE * (spec.budget_s or 0.0))
+        if len(self._made) >= FIRST and (sd < ROUGH or self._long) and spec.budget_s is not None:
+            self._long += 1
+            span_s = max(span_s, room_s / max(1, LONG + 1 - self._long))
+            settle_s = max(settle_s, FILLS * span_s)
+        span_s = min(span_s + settle_s * (1 + 1 / SETTLE), room_s)
+        if span_s < settle_s * (1 + 1 / SETTLE) + max(3 * e2e_s, 10 / rate_rps):
+            return None
+        return TrialRequest(self._key(rate_rps, math.ceil(rate_rps * span_s)), spec.wanted, settle_s=settle_s)
+
+    def _key(self, rate_rps: float, requests: int, goal: float | None = None) -> Key:
+        self._seed += 1
+        return Key(self._seed - 1, rate_rps, requests, goal)
+
+    def _learn(self, tried: Trial) -> None:
+        """How long an answer takes near the goal: not that of a server with too much to do."""
+        condition = self._spec.wanted[0]
+        share = tried.share(condition.text)
+        if tried.e2e_s and share.met >= 0.5 * share.of:
+            self._e2e_s = tried.e2e_s
+
+    def _most_rps(self) -> float:
+        """Most requests that a server with too much to do answered in a second; infinite where it never had.
+        Where a queue takes longer to fill than a trial lasts, this alone tells that a rate is too high."""
+        found = [
+            tried.answered_rps
+            for tried in (*self._ramp, *self._made)
+            if tried.answered_rps
+            and tried.requests >= FULL
+            and tried.system_s > BUSY[0] * tried.requests / tried.key.rate_rps + BUSY[1] * self._alone_s
+        ]
+        return max(found, default=math.inf)
+
+    def _knee(self) -> Knee:
+        """The crossing of the condition that crosses first."""
+        blocks = {c: self._blocks_of(c) for c in self._spec.wanted}
+        found = {c: knee(some, c.goal, most_rps=self._most_rps()) for c, some in blocks.items()}
+        self._binding = min(found, key=lambda c: found[c].rate_rps)
+        return found[self._binding]
+
+    def _blocks_of(self, condition: Condition) -> list[Block]:
+        """The blocks, and the ramp where these are few: its steps begin empty, so that they tell little."""
+        made = [self._weighed(tried, condition) for tried in self._made]
+        if len(made) < FEWEST_BLOCKS:
+            made += [_side_only(tried, met=self._sustained(tried)) for tried in self._ramp]
+        return made
+
+    def _weighed(self, tried: Trial, condition: Condition) -> Block:
+        """A block; one that met the goal at nearly all that the server can answer counts for less: a queue fills
+        there as slowly as a random walk leaves 0: in WORK / (most (1 - load)^2) seconds."""
+        block, most_rps = _counted(tried, condition), self._most_rps()
+        if math.isinf(most_rps) or block.met < condition.goal * block.of:
+            return block
+        room = max(1e-3, 1 - block.rate_rps / most_rps)
+        counted_s = block.requests / block.rate_rps
+        weight = min(1.0, max(1 / block.of, counted_s * most_rps * room**2 / (FILLED * WORK)))
+        return Block(block.rate_rps, weight * block.met, weight * block.of, weight * block.requests)
+
+    def _estimate(self, found: Knee) -> Estimate | None:
+        if len(self._made) < FEWEST_BLOCKS:
+            return None
+        rates = [t.key.rate_rps for t in (*self._made, *self._ramp)]
+        low, high = max(found.low_rps, min(rates)), min(found.high_rps, max(rates))
+        if not low <= found.rate_rps <= high:
+            return None
+        curve = Curve(found.rate_rps, logit(self._binding.goal), found.slope)
+        return Estimate(found.rate_rps, low, high, {}, self._binding.text, {self._binding.text: curve})
+
+    def _by_seed(self, found: Knee) -> dict[int, float]:
+        """Pseudo-values of ln(rate), one for each block: what a comparison with another search goes by."""
+        count, x = len(self._made), math.log(found.rate_rps)
+        values = {}
+        for left_out in self._made:
+            rest = [self._weighed(t, self._binding) for t in self._made if t is not left_out]
+            without = knee(rest, self._binding.goal, most_rps=self._most_rps(), scatter=found.scatter)
+            values[left_out.key.seed] = count * x - (count - 1) * math.log(without.rate_rps)
+        return values
+
+    def _bracket(self, found: Knee) -> Bracket:
+        """The highest rate tried that surely meets the goals, and the lowest that surely misses one."""
+        trials = [*self._ramp, *self._made]
+        few = len(self._made) < FEWEST_BLOCKS  # what the ramp has shown is all that there is
+        met, missed = [], []
+        for tried in trials:
+            rate_rps = tried.key.rate_rps
+            good = self._sustained(tried) if tried.key.goal is not None else kept_all(tried.shares, self._spec.wanted)
+            if good and (few or rate_rps <= found.low_rps):
+                met.append(tried)
+            elif not good and (few or rate_rps >= found.high_rps):
+                missed.append(tried)
+        high = min(missed, key=lambda t: t.key.rate_rps, default=None)
+        below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
+        low = max(below, key=lambda t: t.key.rate_rps, default=None)
+        rates = [t.key.rate_rps for t in trials]
+        return Bracket(_side(low), _side(high), min(rates), max(rates))
+
+    def _found(self, why: str | None, *, stopped: bool = False) -> SearchResult:
+        if not self._ramp:
+            return SearchResult(None, resolved=False, why=why)
+        found = self._knee()
+        estimate = self._estimate(found)
+        if estimate is not None:
+            estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
+        bounds, each, bracket = {}, {}, self._bracket(found)
+        for condition in self._spec.bounds if estimate is not None else ():
+            one = knee([self._weighed(tried, condition) for tried in self._made], condition.goal)
+            bounds[condition.text] = Curve(one.rate_rps, logit(condition.goal), one.slope)
+            each[condition.text] = replace(bracket, low=None, high=None)
+        return SearchResult(
+            estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds, bracket=bracket, each=each,
+            stopped="budget" if stopped else None,
+        )  # fmt: skip
+
+
+def _counted(tried: Trial, condition: Condition) -> Block:
+    share = tried.share(condition.text)
+    return Block(tried.key.rate_rps, share.met, max(1, share.of), max(1, tried.kept))
+
+
+def _side_only(tried: Trial, *, met: bool) -> Block:
+    """A step of the ramp, as some requests that all met or all missed."""
+    return Block(tried.key.rate_rps, FEW if met else 0, FEW, FEW)
+
+
+def _side(tried: Trial | None) -> Side | None:
+    return None if tried is None else Side(tried.key.rate_rps, 1, tried.kept, tried.overloaded)
+
+
+def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
+    """Why no rate is low enough, where requests one after the other surely miss the goal; None where they may meet."""
+    shares = {share.text: share for share in tried.shares}
+    unlikely = [c for c in spec.wanted if _chance(shares[c.text], c.goal) < SURE]
+    if not unlikely:
+        return None
+    worst = min(spec.bounds or unlikely, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
+    share = shares[worst.text]
+    return (
+        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {worst.text} "
+        f"({100 * worst.goal:.4g}% have to), so no rate is low enough."
+    )
+
+
+def _chance(share: Share, goal: float) -> float:
+    """Of so many misses or more among independent requests that miss as often as the goal allows."""
+    from scipy.stats import binom  # heavy
+
+    return float(binom.sf(share.of - share.met - 1, share.of, 1 - goal)) if share.of else 1.0
+
+
+def _on_one_traffic(spec: SearchSpec) -> Steps:
+    """The crossing of the one curve that a recording has; nothing is random, so there is no interval: two rates within
+    the tolerance, of which one meets the goal."""
+    low: Trial | None = None
+    high: Trial | None = None
+    rate_rps = plain(spec.from_rps or spec.own_rps)
+    for _ in range(DOUBLINGS):
+        made = yield [TrialRequest(Key(spec.first_seed, rate_rps, spec.planned), spec.wanted)]
+        if not made:
+            return _between(low, high, spec, SPENT)
+        tried = made[0]
+        if kept_all(tried.shares, spec.wanted) and not tried.overloaded:
+            if (needed := rate_rps * (tried.e2e_s or 0.0) * SHORTEST) > spec.planned:
+                return _between(low, high, spec, _too_short(spec, rate_rps, needed))
+            low = tried
+        else:
+            high = tried
+        if low is None and tried.e2e_s and rate_rps * tried.e2e_s < 0.05:
+            why = (
+                f"even at {rate_rps:.4g} req/s, where requests hardly meet, the goal of {100 * spec.goal:.4g}% under "
+                f"{slos.text(spec.slo)} is missed, so no rate is low enough."
+            )
+            return SearchResult(None, resolved=True, unreachable=True, why=why)
+        ends = [None if side is None else side.key.rate_rps for side in (low, high)]
+        if ends[0] and ends[1]:
+            if math.log(ends[1] / ends[0]) <= spec.tolerance / 2:
+                return _between(low, high, spec, None)
+            rate_rps = plain(math.sqrt(ends[0] * ends[1]))
+        else:
+            rate_rps = plain(2 * rate_rps if high is None else rate_rps / 2)
+    return _between(low, high, spec, "no two rates on both sides of the goal were found.")
+
+
+def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str | None) -> SearchResult:
+    ends = [t.key.rate_rps for t in (low, high) if t is not None]
+    bracket = Bracket(_side(low), _side(high), min(ends, default=None), max(ends, default=None))
+    stopped: Stopped | None = "budget" if why == SPENT else None
+    if low is None or high is None:
+        return SearchResult(None, resolved=False, why=why, bracket=bracket, stopped=stopped)
+    binding = min(spec.wanted, key=lambda c: high.share(c.text).met / max(1, high.share(c.text).of) - c.goal)
+    estimate = Estimate(math.sqrt(math.prod(ends)), None, None, {}, binding.text, {})
+    return SearchResult(estimate, resolved=why is None, why=why, bracket=bracket, stopped=stopped)
+
+
+def _too_short(spec: SearchSpec, rate_rps: float, needed: float) -> str:
+    return (
+        f"{spec.planned:,} requests at {rate_rps:.4g} req/s are sent within {spec.planned / rate_rps:.2g} s, too short "
+        f"against the {needed / SHORTEST / rate_rps:.2g} s that one takes to show whether a queue grows; replay a "
+        "longer part."
+    )

@@ -1,0 +1,190 @@
+"""Does the interval of a search on a wall clock hold, and is its budget kept? Hundreds of searches a minute.
+
+The same search as `bench capacity` against a server, under a virtual clock that every trial advances by what it would
+take. The servers are queues with several slots, drawn by number: service times, slots, arrivals, bound and goal; the
+truth is read off long runs of other seeds.
+
+    python tests/perf/capacity_blocks.py [--first 0] [--queues 20] [--searches 10] [--budget 600] [--slots 48]
+"""
+
+import argparse
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from harness.experiments.capacity.blocks import search
+from harness.experiments.capacity.conditions import JOINT, Share
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
+from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps
+from harness.metrics.slo import parse
+
+OVERHEAD_S = 2.0
+"""What a run takes beyond its traffic and its last answer."""
+TRUTH = 400_000
+
+
+@dataclass(frozen=True)
+class Server:
+    """`slots` requests at a time; a request meets the SLO that ends within `bound` mean service times."""
+
+    slots: int
+    mean_s: float
+    cv_service: float
+    cv: float
+    bound: float
+    goal: float
+
+    def served(self, seed: int, rate_rps: float, requests: int) -> tuple[np.ndarray, np.ndarray]:
+        """When requests are due and when they end; both (requests,)."""
+        gaps_rng, service_rng = np.random.default_rng(seed).spawn(2)
+        due_s = np.cumsum(gaps_rng.gamma(self.cv**-2, self.cv**2 / rate_rps, requests))
+        sigma = math.sqrt(math.log(1 + self.cv_service**2))
+        service = self.mean_s * service_rng.lognormal(-(sigma**2) / 2, sigma, requests)
+        free_s = [0.0] * self.slots
+        end_s = np.empty(requests)
+        for i, (at_s, takes_s) in enumerate(zip(due_s.tolist(), service.tolist(), strict=True)):
+            start_s = max(at_s, free_s[0])
+            end_s[i] = start_s + takes_s
+            heapq.heapreplace(free_s, end_s[i])
+        return due_s, end_s
+
+    @property
+    def bound_s(self) -> float:
+        """The longest time of a request that meets the SLO."""
+        sigma = math.sqrt(math.log(1 + self.cv_service**2))
+        return self.mean_s * math.exp(2.33 * sigma - sigma**2 / 2) * self.bound
+
+    def truth(self) -> float:
+        """Where attainment over long runs crosses the goal."""
+        low, high = 0.02 * self.slots / self.mean_s, 1.05 * self.slots / self.mean_s
+        while high / low > 1.004:
+            rate = math.sqrt(low * high)
+            due_s, end_s = self.served(9_000_001, rate, TRUTH)
+            good = float((end_s - due_s <= self.bound_s)[TRUTH // 20 :].mean()) >= self.goal
+            low, high = (rate, high) if good else (low, rate)
+        return math.sqrt(low * high)
+
+
+@dataclass
+class Clock:
+    """One search of a server; `spent_s` is what its trials took."""
+
+    server: Server
+    budget_s: float
+    spent_s: float = 0.0
+    trials: list[Trial] = field(default_factory=list)
+
+    def trial(self, want: TrialRequest) -> Trial:
+        """A trial, as `bench capacity` makes it on a wall clock."""
+        key, server = want.key, self.server
+        if key.rate_rps == 0:
+            rng = np.random.default_rng(key.seed)
+            sigma = math.sqrt(math.log(1 + server.cv_service**2))
+            e2e_s = server.mean_s * rng.lognormal(-(sigma**2) / 2, sigma, key.planned)
+            return self._made(want, np.zeros(key.planned), e2e_s, float(e2e_s.sum()), None)
+        due_s, end_s = server.served(key.seed, key.rate_rps, key.planned)
+        late_s = due_s + server.bound_s
+        missed = end_s > late_s
+        known_s = np.where(missed, late_s, end_s)
+        order = np.argsort(known_s)
+        misses, ended = np.cumsum(missed[order]), np.arange(1, key.planned + 1)
+        if key.goal is not None:
+            over = misses > (1 - server.goal) * key.planned
+        else:
+            spread = np.sqrt(CLUMP * server.goal * (1 - server.goal) * ended)
+            over = (misses > (1 - server.goal + FAR) * ended + 4 * spread) & (ended >= PART * key.planned)
+        if over.any():  # those under way are awaited
+            at_s = float(known_s[order][int(np.argmax(over))])
+            sent = due_s <= at_s
+            return self._made(want, due_s[sent], end_s[sent], float(end_s[sent].max()), False)
+        return self._made(want, due_s, end_s, float(end_s.max()), True)
+
+    def _made(
+        self, want: TrialRequest, due_s: np.ndarray, end_s: np.ndarray, span_s: float, good: bool | None
+    ) -> Trial:
+        key = want.key
+        self.spent_s += span_s + OVERHEAD_S
+        e2e_s = end_s - due_s
+        mask = e2e_s <= self.server.bound_s
+        if want.settle_s is not None:
+            inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - want.settle_s / SETTLE)
+            mask = mask[inside]
+        shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "e2e=1"))
+        passed = None if key.goal is None else bool(good)
+        return Trial(
+            key, len(due_s), len(mask), 0.0, passed, False, float(e2e_s.mean()), span_s, span_s + OVERHEAD_S, shares,
+            answered_rps=answered_rps(end_s) if key.rate_rps else None,
+        )  # fmt: skip
+
+    def searched(self, seed: int) -> SearchResult:
+        """The search."""
+        spec = SearchSpec(
+            replace(parse("e2e=1"), goal=self.server.goal), self.server.goal, "joint", 660, first_seed=seed,
+            tolerance=0.05, virtual=False, budget_s=self.budget_s,
+        )  # fmt: skip
+        steps, made = search(spec, lambda: self.budget_s - self.spent_s), None
+        while True:
+            try:
+                wanted = steps.send(made)
+            except StopIteration as end:
+                return end.value
+            made = [self.trial(one) for one in wanted] if self.spent_s < self.budget_s else []
+            self.trials += made
+
+
+def drawn(number: int, slots: int | None, mean_s: float | None) -> Server:
+    """The server of that number."""
+    rng = np.random.default_rng([31, number])
+    server = Server(
+        int(rng.choice([4, 8, 16, 48, 96])), float(10 ** rng.uniform(-0.5, 1.0)), float(rng.choice([0.01, 0.5, 1.0])),
+        float(rng.choice([1.0, 1.0, 1.0, 2.0])), float(rng.uniform(1.05, 3.0)),
+        float(rng.choice([0.9, 0.9, 0.95, 0.99])),
+    )  # fmt: skip
+    return replace(server, slots=slots or server.slots, mean_s=mean_s or server.mean_s)
+
+
+def main() -> None:
+    """Print a line for each server and the totals."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--queues", type=int, default=20)
+    parser.add_argument("--searches", type=int, default=10)
+    parser.add_argument("--budget", type=float, default=600)
+    parser.add_argument("--slots", type=int)
+    parser.add_argument("--mean", type=float)
+    given = parser.parse_args()
+    total: list[tuple[bool, bool, float, float, float]] = []
+    for number in range(given.first, given.first + given.queues):
+        server = drawn(number, given.slots, given.mean)
+        truth = server.truth()
+        mine = []
+        for one in range(given.searches):
+            clock = Clock(server, given.budget)
+            found = clock.searched(100_000 * (one + 1))
+            estimate, bracket = found.answered, found.bracket
+            low = estimate.low_rps if estimate else bracket.low and bracket.low.rate_rps
+            high = estimate.high_rps if estimate else bracket.high and bracket.high.rate_rps
+            held = (low or 0) <= truth * 1.005 and truth / 1.005 <= (high or math.inf) and not found.unreachable
+            half = (high / low - 1) / 2 if low and high else math.inf
+            off = math.log(estimate.rate_rps / truth) if estimate else math.nan
+            mine.append((held, estimate is not None, half, off, clock.spent_s / given.budget))
+        total += mine
+        print(f"{summary(mine)}  truth {truth:.3f} {server}", flush=True)
+    print(f"{summary(total)}  all")
+
+
+def summary(found: Sequence[tuple[bool, bool, float, float, float]]) -> str:
+    """Coverage, share with an interval, bias, half widths and the most that was spent."""
+    held, interval, half, off, spent = (np.array(column) for column in zip(*found, strict=True))
+    bias = np.nanmean(off) if interval.any() else math.nan
+    return (
+        f"held {held.mean():4.0%} interval {interval.mean():4.0%} bias {100 * bias:+5.1f}% "
+        f"+-{100 * np.median(half):.1f}% (9 of 10 within {100 * np.quantile(half, 0.9):.1f}%) time {spent.max():.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
