@@ -17,7 +17,7 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 SHORTEST = 4
-"""Values in a piece: as many as move the median of a week (`harness.stats.watch`); a few bad nights are no level."""
+"""Values in a piece: as many as move the median of a week (`harness.stats.watch`); a few bad runs are no level."""
 
 MOST_PIECES = 20
 
