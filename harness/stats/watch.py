@@ -6,8 +6,8 @@ fallen by more than that or that of three weeks is as near: noise does not end a
 week, so single bad runs are none; the accepted level never follows the series, so no change is forgotten, however slow.
 
 What is allowed counts standard errors of both medians. The scatter is that of differences from run to run, which steps
-and drift hardly move; where runs far apart differ by more than neighbours, the values are correlated and medians count
-less: a first-order autoregression, its coefficient taken from both differences.
+and drift hardly move; where runs far apart differ by more than neighbours, the values are correlated and medians less
+certain: a first-order autoregression, its coefficient taken from both differences.
 """
 
 import math

@@ -105,7 +105,7 @@ def test_the_last_run_may_be_the_first_of_a_step(nightly):
 
 
 def test_a_step_stays_flagged_until_it_is_accepted_or_the_level_returns(nightly):
-    """A regression of last month is green, because no one looked in the week after it."""
+    """A regression of last month is green, because it is older than a week."""
     lasting = nightly([*FLAT, *[110.0] * 20])
     back = trend(nightly([*FLAT, *[110.0] * 5, *[100.0] * 5], series="code/vllm"))
 
@@ -472,7 +472,7 @@ def test_runs_of_exact_lengths_have_no_row_of_them(nightly):
 
 
 def seeded(shape, sd=0.01, seed=4):
-    """Sixty days of mean TPOT in ms with that level."""
+    """Sixty runs of mean TPOT in ms with that level."""
     return (100 * shape * (1 + sd * np.random.default_rng(seed).standard_normal(60))).tolist()
 
 

@@ -9,14 +9,14 @@ from harness.stats.shapes import Pattern, Shape, shape, weekly
 from harness.stats.steps import PENALTY, SHORTEST, pieces
 from harness.stats.watch import EXACT, Rule, scatter, watch
 
-DAYS = 60
+RUNS = 60
 
 
 def series(count, sd, seed, level=1.0, correlation=0.0):
-    """Drawn series of sixty days."""
+    """Drawn series of sixty runs."""
     rng = np.random.default_rng(seed)
-    noise = sd * rng.standard_normal((count, DAYS))
-    for night in range(1, DAYS):
+    noise = sd * rng.standard_normal((count, RUNS))
+    for night in range(1, RUNS):
         noise[:, night] = correlation * noise[:, night - 1] + math.sqrt(1 - correlation**2) * noise[:, night]
     return level * (1 + noise)
 
@@ -33,16 +33,16 @@ def test_flat_series_are_steady_every_night(sd):
     assert 0.02 >= worse(series(100, sd, seed=11))
 
 
-def test_single_bad_days_are_no_change():
+def test_single_bad_runs_are_no_change():
     """A shared machine is slow on every twentieth night, by a fifth."""
-    values = series(100, 0.01, seed=12) + 0.2 * (np.random.default_rng(12).random((100, DAYS)) < 0.05)
+    values = series(100, 0.01, seed=12) + 0.2 * (np.random.default_rng(12).random((100, RUNS)) < 0.05)
 
     assert 0.03 >= worse(values)
 
 
 def test_steps_are_found_within_a_week():
     """A step is overlooked for weeks."""
-    step = 1 + 0.1 * (np.arange(DAYS) >= 40)
+    step = 1 + 0.1 * (np.arange(RUNS) >= 40)
     found = [watch(one.tolist(), Rule(), higher=False).changes for one in series(50, 0.02, seed=13, level=step)]
 
     assert 44 <= sum(any(abs(change.first - 40) <= 1 and change.called < 47 for change in one) for one in found)
@@ -50,13 +50,13 @@ def test_steps_are_found_within_a_week():
 
 def test_a_slow_loss_is_found_and_never_forgotten():
     """A creep of a fifth in two months is steady every night, because the reference follows it."""
-    creep = 1 + 0.19 * np.arange(DAYS) / (DAYS - 1)
+    creep = 1 + 0.19 * np.arange(RUNS) / (RUNS - 1)
     found = [watch(one.tolist(), Rule(), higher=False) for one in series(50, 0.02, seed=14, level=creep)]
 
     assert 50 == sum(one.open is not None and one.open.side == "worse" for one in found)
 
 
-def test_correlated_days_allow_more():
+def test_correlated_runs_allow_more():
     """Slow waves of a machine are regressions, week after week."""
     waves, noise = (
         [watch(one.tolist(), Rule(), higher=False).judged[-1].threshold for one in series(50, 0.02, 15, 1.0, rho)]
@@ -70,7 +70,7 @@ def test_correlated_days_allow_more():
 
 def test_steps_and_drift_are_no_scatter():
     """The step that is looked for hides in the noise that it makes."""
-    night = np.arange(DAYS)
+    night = np.arange(RUNS)
     for level in (1 + 0.1 * (night >= 30), 1 + 0.19 * night / 59):
         found = [scatter(one.tolist()).sd for one in series(50, 0.01, seed=18, level=level)]
 
@@ -79,7 +79,7 @@ def test_steps_and_drift_are_no_scatter():
 
 def test_the_interval_of_a_change_holds_its_size():
     """A change is printed with an interval that misses it."""
-    step, held = 1 + 0.1 * (np.arange(DAYS) >= 40), 0
+    step, held = 1 + 0.1 * (np.arange(RUNS) >= 40), 0
     for one in series(200, 0.01, seed=19, level=step):
         found = watch(one.tolist(), Rule(), higher=False)
         held += abs(found.loss(np.median(one[40:]), found.level) - 0.1) <= found.margin(20)
@@ -128,10 +128,10 @@ def test_an_exact_series_changes_with_every_difference():
 @pytest.mark.parametrize(
     ("kind", "level"),
     [
-        ("step", 1 + 0.1 * (np.arange(DAYS) >= 30)),
-        ("stairs", 1.04 ** np.searchsorted([12, 24, 36, 48], np.arange(DAYS), side="right")),
-        ("ramp", 1 + 0.1 * np.clip((np.arange(DAYS) - 20) / 20, 0, 1)),
-        ("creep", 1 + 0.19 * np.arange(DAYS) / 59),
+        ("step", 1 + 0.1 * (np.arange(RUNS) >= 30)),
+        ("stairs", 1.04 ** np.searchsorted([12, 24, 36, 48], np.arange(RUNS), side="right")),
+        ("ramp", 1 + 0.1 * np.clip((np.arange(RUNS) - 20) / 20, 0, 1)),
+        ("creep", 1 + 0.19 * np.arange(RUNS) / 59),
     ],
 )
 def test_kinds_are_named(kind, level):
@@ -151,7 +151,7 @@ def test_what_cannot_be_fitted_is_a_step_where_it_was_found():
 
 def test_patterns_of_the_week_are_named():
     """Slow weekends are noise, or noise is a weekend."""
-    days = [(3 + night) % 7 for night in range(DAYS)]
+    days = [(3 + night) % 7 for night in range(RUNS)]
     for named, name in (((5, 6), "weekend"), ((0,), "Monday")):
         level = 1 + 0.05 * np.isin(days, named)
         found = [weekly(one.tolist(), days) for one in series(20, 0.01, seed=21, level=level)]
@@ -159,7 +159,7 @@ def test_patterns_of_the_week_are_named():
         assert 19 <= sum(one is not None and one.name == name for one in found)
         assert pytest.approx(0.05, abs=0.01) == np.median([one.by for one in found if one is not None])
     assert [None] * 100 == [weekly(one.tolist(), days) for one in series(100, 0.04, seed=22)]
-    assert weekly([0.0] * DAYS, days) is None
+    assert weekly([0.0] * RUNS, days) is None
     assert [1.0, 1.5] == Pattern((5, 6), 0.5).removed([1.0, 2.0], [4, 5])
 
 

@@ -1,11 +1,12 @@
 """The rule of `bench compare --trend` on drawn series: what it flags, how it names it, and false alarms.
 
-    python tests/perf/trend_rule.py [--series 100] [--flat 1000] [--days 60,180] [--seed 1]
+    python tests/perf/trend_rule.py [--series 100] [--flat 1000] [--length 60,180] [--seed 1]
 
 Each series is judged every night, as a nightly job does. `ever` is the share that was flagged as worse on some night,
 `end` on the last one, `named` the share whose last answer has the right kind: the one that was drawn, and steady (no
-pattern either) or the weekend where nothing else was. `days` is the median from the begin of the change to its first
-flag. Noise `t2` has scale sd, `outliers` +20 % on 5 % of the days, `weekend` +3 % on Saturdays and Sundays.
+pattern either) or the weekend where nothing else was. Last comes the median number of runs from the begin of the
+change to its first flag. Noise `t2` has scale sd, `outliers` +20 % on 5 % of the runs, `weekend` +3 % on Saturdays and
+Sundays.
 """
 
 import argparse
@@ -38,31 +39,31 @@ class Case:
     begin: int
 
 
-def draw(rng: np.random.Generator, noise: str, sd: float, shape: str, days: int) -> Case:
+def draw(rng: np.random.Generator, noise: str, sd: float, shape: str, length: int) -> Case:
     """One series of mean TPOT in seconds."""
-    night = np.arange(days)
-    at = int(rng.integers(days // 4, 3 * days // 4))
-    level = np.ones(days)
+    night = np.arange(length)
+    at = int(rng.integers(length // 4, 3 * length // 4))
+    level = np.ones(length)
     if shape.startswith("step"):
         level[at:] += float(shape.split()[1].rstrip("%")) / 100
     elif shape == "stairs":  # four of 4 %
-        stairs = [days // 5 * (i + 1) + int(rng.integers(-2, 3)) for i in range(4)]
+        stairs = [length // 5 * (i + 1) + int(rng.integers(-2, 3)) for i in range(4)]
         at, level = stairs[0], np.prod([1 + 0.04 * (night >= each) for each in stairs], axis=0)
-    elif shape == "ramp":  # 10 % over 20 days
-        at = int(rng.integers(days // 4, days // 2))
+    elif shape == "ramp":  # 10 % over 20 length
+        at = int(rng.integers(length // 4, length // 2))
         level += 0.1 * np.clip((night - at) / 20, 0, 1)
-    elif shape == "creep":  # 19 % over 60 days
-        at = 0 if days == 60 else int(rng.integers(days // 8, days // 2))
+    elif shape == "creep":  # 19 % over 60 length
+        at = 0 if length == 60 else int(rng.integers(length // 8, length // 2))
         level += 0.19 * np.clip((night - at) / 59, 0, 1)
-    elif shape == "episode":  # 5 days of 15 %
+    elif shape == "episode":  # 5 length of 15 %
         level[at : at + 5] += 0.15
-    e = sd * (rng.standard_t(2, days) if noise == "t2" else rng.standard_normal(days))
+    e = sd * (rng.standard_t(2, length) if noise == "t2" else rng.standard_normal(length))
     if noise.startswith("ar"):
         rho = float(noise.split()[1])
-        for i in range(1, days):
+        for i in range(1, length):
             e[i] = rho * e[i - 1] + np.sqrt(1 - rho**2) * e[i]
     if noise == "outliers":
-        e += 0.2 * (rng.random(days) < 0.05)
+        e += 0.2 * (rng.random(length) < 0.05)
     if noise == "weekend":
         e += 0.03 * np.isin((night + FIRST.weekday()) % 7, (5, 6))
     return Case(0.1 * level * np.maximum(1 + e, 0.05), at)
@@ -80,11 +81,11 @@ def answer(values: npt.NDArray[np.float64]) -> TrendMetric:
     return MetricHistory(TPOT, runs, [Span(runs)]).summary()
 
 
-def row(rng: np.random.Generator, noise: str, sd: float, shape: str, days: int, count: int) -> str:
+def row(rng: np.random.Generator, noise: str, sd: float, shape: str, length: int, count: int) -> str:
     """One line of the table."""
     ever, end, named, until, alarms = 0, 0, 0, [], 0
     for _ in range(count):
-        case = draw(rng, noise, sd, shape, days)
+        case = draw(rng, noise, sd, shape, length)
         found = answer(case.values)
         flags = [night for night, run in enumerate(found.runs) if run.state == "worse"]
         alarms += sum(found.runs[night - 1].state != "worse" for night in flags)
@@ -98,30 +99,32 @@ def row(rng: np.random.Generator, noise: str, sd: float, shape: str, days: int, 
         else:
             right = found.state == "regressed" and found.kind == SHAPES[shape]
         named += right
-    last = f"{alarms * YEAR / count / days:6.2f} a year" if shape == "flat" else f"{np.median(until or [np.nan]):6.0f}"
+    last = (
+        f"{alarms * YEAR / count / length:6.2f} a year" if shape == "flat" else f"{np.median(until or [np.nan]):6.0f}"
+    )
     shares = " ".join(f"{100 * each / count:6.1f}" for each in (ever, end, named))
-    return f"{days:>4} {noise:9} {sd:4.0%}  {shape:9} {shares}  {last}"
+    return f"{length:>4} {noise:9} {sd:4.0%}  {shape:9} {shares}  {last}"
 
 
 def lines(options: argparse.Namespace) -> Iterator[str]:
     """The table; each line has random numbers of its own."""
-    for days in map(int, options.days.split(",")):
+    for length in map(int, options.length.split(",")):
         for noise in NOISES:
             for sd in SDS:
                 for place, shape in enumerate(SHAPES if noise != "weekend" else ["flat"]):
-                    rng = np.random.default_rng([options.seed, days, place, NOISES.index(noise), round(100 * sd)])
+                    rng = np.random.default_rng([options.seed, length, place, NOISES.index(noise), round(100 * sd)])
                     count = options.flat if shape == "flat" else options.series
-                    yield row(rng, noise, sd, shape, days, count)
+                    yield row(rng, noise, sd, shape, length, count)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--series", type=int, default=100, help="series of each line with a change")
     parser.add_argument("--flat", type=int, default=1000, help="series of each line without one")
-    parser.add_argument("--days", default="60", help="lengths of the series")
+    parser.add_argument("--length", default="60", help="runs of a series")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    print("days noise     sd  shape       ever    end  named  days until found, or false alarms")
+    print("  runs noise   sd  shape       ever    end  named  runs until found, or false alarms")
     for line in lines(options):
         print(line, flush=True)
 

@@ -137,7 +137,7 @@ class TrendSeries(Part, frozen=True, kw_only=True):
 
 class TrendRule(Part, frozen=True, kw_only=True):
     """The rule, as `harness.stats.watch.Rule`: `reference` to `spread` runs give the accepted level, `settled` and
-    `long` the medians that are compared with it; `in_a_row` is how many move the first.
+    `long` the medians that are compared with it; `in_a_row` runs move the first.
     """
 
     least: Number
