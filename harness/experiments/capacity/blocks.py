@@ -72,8 +72,8 @@ FEWEST_BLOCKS, FIRST_LOOK = 4, 6
 """Fewer give no interval; the first decision to stop comes after so many."""
 SHORTEST = 5
 """Times the requests in flight that a recording must have to show whether a queue grows."""
-FEW = 8
-"""Requests that a step of the ramp counts for: it began empty, so that it tells little."""
+FEW = 0.8
+"""Misses that a step of the ramp counts for at the goal: it began empty, so that it tells little."""
 
 
 def search(spec: SearchSpec, left_s: Callable[[], float] = lambda: math.inf) -> Steps:
@@ -119,7 +119,9 @@ class _Blocks:
             if len(self._made) >= spec.max_seeds and math.isinf(self._left_s()):
                 return self._found(f"{spec.max_seeds} seeds were not enough.")
             step = min(FARTHEST, max(NEAREST, APART * found.sd))
-            rate_rps = plain(found.rate_rps * math.exp(step if len(self._made) % 2 else -step))
+            tried_rps = max(t.key.rate_rps for t in (*self._ramp, *self._made))
+            rate_rps = found.rate_rps * math.exp(step if len(self._made) % 2 else -step)
+            rate_rps = plain(min(rate_rps, tried_rps * math.exp(FARTHEST)))
             wanted = self._block(rate_rps, found.sd)
             made = [] if wanted is None else (yield [wanted])
             if not made:
@@ -195,6 +197,7 @@ class _Blocks:
             tried.answered_rps
             for tried in (*self._ramp, *self._made)
             if tried.answered_rps
+            and not kept_all(tried.shares, self._spec.wanted)
             and tried.requests >= FULL
             and tried.system_s > BUSY[0] * tried.requests / tried.key.rate_rps + BUSY[1] * self._alone_s
         ]
@@ -211,7 +214,7 @@ class _Blocks:
         """The blocks, and the ramp where these are few: its steps begin empty, so that they tell little."""
         made = [self._weighed(tried, condition) for tried in self._made]
         if len(made) < FEWEST_BLOCKS:
-            made += [_side_only(tried, met=self._sustained(tried)) for tried in self._ramp]
+            made += [_side_only(tried, condition.goal, met=self._sustained(tried)) for tried in self._ramp]
         return made
 
     def _weighed(self, tried: Trial, condition: Condition) -> Block:
@@ -286,9 +289,10 @@ def _counted(tried: Trial, condition: Condition) -> Block:
     return Block(tried.key.rate_rps, share.met, max(1, share.of), max(1, tried.kept))
 
 
-def _side_only(tried: Trial, *, met: bool) -> Block:
+def _side_only(tried: Trial, goal: float, *, met: bool) -> Block:
     """A step of the ramp, as some requests that all met or all missed."""
-    return Block(tried.key.rate_rps, FEW if met else 0, FEW, FEW)
+    few = FEW / (1 - goal)
+    return Block(tried.key.rate_rps, few if met else 0, few, few)
 
 
 def _side(tried: Trial | None) -> Side | None:
