@@ -517,9 +517,11 @@ def _is_valid(result: Result, *, ended_early: bool, side: bool) -> bool:
     if info.verdict.valid:
         return True
     failed = {check.check for check in info.checks or () if check.state == "failed"}
-    if side and _late_share(result.run.requests) <= LATE_SHARE:
+    if side and LATENESS in failed and _late_share(result.run.requests) <= LATE_SHARE:
         failed.discard(LATENESS)
-    return not failed or (ended_early and failed == {ANSWERS})
+        if not failed:
+            return True
+    return ended_early and failed == {ANSWERS}
 
 
 def _late_share(requests: pa.Table) -> float:
