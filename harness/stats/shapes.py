@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.stats.steps import FLOOR, LONGEST, pieces
-from harness.stats.watch import Side
+from harness.stats.watch import ROBUST, Side
 
 Kind = Literal["step", "stairs", "ramp", "creep"]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -80,7 +80,7 @@ def _ramp(series: Floats) -> tuple[int, int, Floats]:
     )
     middle = np.median(around, axis=1)  # (n,)
     away = series - middle
-    most = 3 * 1.4826 * float(np.median(np.abs(away)))
+    most = 3 * ROBUST * float(np.median(np.abs(away)))
     calm = middle + np.clip(away, -most, most)
     grid = np.unique(np.linspace(0, n - 1, min(n, _GRID)).round().astype(int))
     starts, stops = (each.ravel() for each in np.meshgrid(grid, grid, indexing="ij"))

@@ -1,5 +1,8 @@
 """The answer of a search that ended without an estimate: its bracket, what was left out, and the exit code."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from harness.errors import BackendError, NotValid
@@ -86,6 +89,46 @@ def test_one_side_is_reported_as_such(low, high, reported):
     assert f"Capacity at 90%: {reported}" == capacity.headline(CapacityAnswer(), one)
 
 
+def test_several_goals_share_a_budget(monkeypatch, system):
+    """The first goal would take all of it, and the others would have no answer."""
+    clock, known = SimpleNamespace(s=0.0), system()
+    monkeypatch.setattr("harness.experiments.capacity.execute.time.monotonic", lambda: clock.s)
+
+    def make(tasks):
+        for task in tasks:
+            yield known.trial(task.key, task.wanted)
+            clock.s = known.spent_s
+
+    settings = Settings(goals=(0.8, 0.9), budget_s=1200.0, tolerance=0.001)
+    info = run_search(set_up(SPEC, settings), Store(None), make, workers=1)
+
+    assert all(one.low_rps < one.capacity_rps < one.high_rps for one in info.answers)
+    assert info.answers[1].capacity_rps < info.answers[0].capacity_rps
+    assert clock.s < 1.05 * 1200
+
+
+def test_a_search_that_is_resumed_uses_the_blocks_that_it_has(monkeypatch, system, tmp_path):
+    """Their length depends on the time that was left, so a second search would ask for others and lose them."""
+    clock, known = SimpleNamespace(s=0.0), system()
+    monkeypatch.setattr("harness.experiments.capacity.execute.time.monotonic", lambda: clock.s)
+
+    def make(tasks):
+        for task in tasks:
+            yield known.trial(task.key, task.wanted)
+            clock.s = known.spent_s
+
+    def searched(tolerance):
+        setup = set_up(SPEC, Settings(budget_s=400.0, tolerance=tolerance))
+        return run_search(setup, Store(tmp_path / "cap"), make, workers=1).answers[0]
+
+    first = searched(0.001)
+    made = known.made
+    again = searched(0.5)
+
+    assert known.made == made
+    assert (first.capacity_rps, first.seeds) == (again.capacity_rps, again.seeds)
+
+
 def test_trials_that_were_left_out_are_counted(searched):
     """A client that is late every other time would look as good as any."""
     info = searched(9).change(invalid=["4 req/s, seed 0: The client was late."])
@@ -94,22 +137,25 @@ def test_trials_that_were_left_out_are_counted(searched):
     assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in reported
 
 
-def answered(found, at_rps=None):
+def answered(found, at_rps=None, spec=SPEC):
     """The answer of a search that found this, with its notes and warnings."""
-    info = answer(set_up(SPEC, Settings(max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
+    info = answer(set_up(spec, Settings(max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
     (one,) = info.answers
     warnings = (f"{warning.message} {warning.remedy}" for warning in pages.document(info).warnings)
     return info, one, " ".join([*capacity.notes(info, one), *warnings])
 
 
 @pytest.mark.parametrize(
-    ("why", "stopped", "advised"),
-    [("no two rates were found.", None, "--budget."), ("the budget was spent.", "budget", "--budget.")],
+    ("spec", "why", "advised"),
+    [
+        (replace(SPEC, backend="sim", arrivals="diurnal"), "6 seeds were not enough.", "--max-seeds 12."),
+        (SPEC, "the budget was spent.", "--budget."),
+    ],
 )
-def test_what_ended_a_search_is_what_more_is_advised_of(why, stopped, advised):
+def test_what_ended_a_search_is_what_more_is_advised_of(spec, why, advised):
     """'6 seeds were not enough. It would take 5 seeds: allow more time with --budget', with no budget given."""
     guess = Estimate(10.0, None, None, dict.fromkeys(range(3), 2.3), "joint", {})
-    reported = answered(SearchResult(guess, resolved=False, why=why, stopped=stopped))[2]
+    reported = answered(SearchResult(guess, resolved=False, why=why), spec=spec)[2]
 
     assert advised in reported
     assert ("--budget" in reported) == ("--budget" in advised)

@@ -45,7 +45,7 @@ def answer(
 
     if interrupted or failed is not None:
         why = INTERRUPTED if failed is None else str(failed)
-        found = [(goal, one if one.resolved else replace(one, why=why, stopped="outside")) for goal, one in found]
+        found = [(goal, one if one.resolved else replace(one, why=why, ended_early=True)) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(setup.slo, found)
     answers = [_goal(setup, goal, one, gpus) for goal, one in found]
@@ -153,13 +153,17 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
         if found.needs is None or found.needs <= setup.requests:
             return None
         return f"about {_rounded(found.needs):,} requests (--requests {_rounded(found.needs)})."
-    if found.resolved or found.estimate is None or found.stopped == "outside" or setup.recorded:
+    if found.resolved or found.estimate is None or found.ended_early or setup.recorded:
         return None
     if found.answered is None and not math.isinf(found.estimate.half_width):
         return None
     tolerance = setup.settings.tolerance_of(setup.clock)
-    if half is None or half <= tolerance:
-        return None if half is not None else "more trials: allow more time with --budget."
+    if half is None:
+        more = setup.settings.max_seeds * 2
+        what = "time with --budget" if setup.budget_s is not None else f"seeds with --max-seeds {more}"
+        return f"more trials: allow more {what}."
+    if half <= tolerance:
+        return None
     factor = (half / tolerance) ** 2
     if factor > MOST_NEEDED:
         return "another SLO or goal: near this one attainment hardly depends on the rate."

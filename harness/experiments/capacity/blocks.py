@@ -15,9 +15,9 @@ is one traffic, so its two sides are the answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from harness.experiments.capacity.conditions import kept_all
 from harness.experiments.capacity.search_spec import (
@@ -25,8 +25,8 @@ from harness.experiments.capacity.search_spec import (
     Estimate,
     SearchResult,
     SearchSpec,
+    SearchSteps,
     Side,
-    Stopped,
     TrialRequest,
     plain,
     sustained,
@@ -38,8 +38,6 @@ from harness.stats.knee import WORK, Block, Knee, knee
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition, Share
-
-Steps: TypeAlias = Generator[list[TrialRequest], list[Trial], SearchResult]
 
 ALONE = 8
 """Requests one after the other, of which three misses show that the SLO cannot be met (for a goal of 90 %)."""
@@ -76,20 +74,24 @@ FEW = 0.8
 """Misses that a step of the ramp counts for at the goal: it began empty, so that it tells little."""
 
 
-def search(spec: SearchSpec, left_s: Callable[[], float] = lambda: math.inf) -> Steps:
+def search(
+    spec: SearchSpec, left_s: Callable[[], float] = lambda: math.inf, known: Sequence[Trial] = ()
+) -> SearchSteps:
     """Yields the trials to run and receives their results; an empty list means that no more can be run.
 
-    `left_s` tells how much of the budget is left, in seconds.
+    `left_s` tells how much of the budget is left, in seconds. `known` are blocks that were made before,
+    for another goal or in a search that is resumed: they count, and their seeds are not used again.
     """
     if spec.one_traffic:
         return (yield from _on_one_traffic(spec))
-    return (yield from _Blocks(spec, left_s).steps())
+    return (yield from _Blocks(spec, left_s, known).steps())
 
 
 class _Blocks:
-    def __init__(self, spec: SearchSpec, left_s: Callable[[], float]) -> None:
+    def __init__(self, spec: SearchSpec, left_s: Callable[[], float], known: Sequence[Trial]) -> None:
         self._spec = spec
         self._left_s = left_s
+        self._known = known
         self._made: list[Trial] = []
         self._ramp: list[Trial] = []
         self._e2e_s = self._alone_s = 0.0
@@ -97,7 +99,7 @@ class _Blocks:
         self._seed = spec.first_seed
         self._long = 0
 
-    def steps(self) -> Steps:
+    def steps(self) -> SearchSteps:
         spec = self._spec
         alone = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
         if not alone:
@@ -109,6 +111,10 @@ class _Blocks:
             return SearchResult(None, resolved=True, unreachable=True, why=binding)
         if (why := (yield from self._climb())) is not None:
             return self._found(why)
+        for tried in self._known:
+            self._learn(tried)
+            self._seed = max(self._seed, tried.key.seed + 1)
+        self._made += self._known
         while True:
             found = self._knee()
             here, bracket = self._estimate(found), self._bracket(found)
@@ -125,7 +131,7 @@ class _Blocks:
             wanted = self._block(rate_rps, found.sd)
             made = [] if wanted is None else (yield [wanted])
             if not made:
-                return self._found(SPENT, stopped=True)
+                return self._found(SPENT)
             self._learn(made[0])
             self._made += made
 
@@ -174,8 +180,9 @@ class _Blocks:
             self._long += 1
             span_s = max(span_s, room_s / max(1, LONG + 1 - self._long))
             settle_s = max(settle_s, FILLS * span_s)
-        span_s = min(span_s + settle_s * (1 + 1 / SETTLE), room_s)
-        if span_s < settle_s * (1 + 1 / SETTLE) + max(3 * e2e_s, 10 / rate_rps):
+        edges_s = settle_s * (1 + 1 / SETTLE)
+        span_s = min(span_s + edges_s, room_s)
+        if span_s < edges_s + max(3 * e2e_s, 10 / rate_rps):
             return None
         return TrialRequest(self._key(rate_rps, math.ceil(rate_rps * span_s)), spec.wanted, settle_s=settle_s)
 
@@ -205,28 +212,20 @@ class _Blocks:
 
     def _knee(self) -> Knee:
         """The crossing of the condition that crosses first."""
-        blocks = {c: self._blocks_of(c) for c in self._spec.wanted}
-        found = {c: knee(some, c.goal, most_rps=self._most_rps()) for c, some in blocks.items()}
+        most_rps = self._most_rps()
+        found = {c: knee(self._blocks_of(c, most_rps), c.goal, most_rps=most_rps) for c in self._spec.wanted}
         self._binding = min(found, key=lambda c: found[c].rate_rps)
         return found[self._binding]
 
-    def _blocks_of(self, condition: Condition) -> list[Block]:
-        """The blocks, and the ramp where these are few: its steps begin empty, so that they tell little."""
-        made = [self._weighed(tried, condition) for tried in self._made]
+    def _blocks_of(self, condition: Condition, most_rps: float) -> list[Block]:
+        """The blocks, and the ramp where these are few: its steps begin empty, so each counts for some requests that
+        all met or all missed."""
+        made = [_weighed(tried, condition, most_rps) for tried in self._made]
         if len(made) < FEWEST_BLOCKS:
-            made += [_side_only(tried, condition.goal, met=self._sustained(tried)) for tried in self._ramp]
+            few = FEW / (1 - condition.goal)
+            steps = [(tried.key.rate_rps, few if self._sustained(tried) else 0) for tried in self._ramp]
+            made += [Block(rate_rps, met, few, few) for rate_rps, met in steps]
         return made
-
-    def _weighed(self, tried: Trial, condition: Condition) -> Block:
-        """A block; one that met the goal at nearly all that the server can answer counts for less: a queue fills
-        there as slowly as a random walk leaves 0: in WORK / (most (1 - load)^2) seconds."""
-        block, most_rps = _counted(tried, condition), self._most_rps()
-        if math.isinf(most_rps) or block.met < condition.goal * block.of:
-            return block
-        room = max(1e-3, 1 - block.rate_rps / most_rps)
-        counted_s = block.requests / block.rate_rps
-        weight = min(1.0, max(1 / block.of, counted_s * most_rps * room**2 / (FILLED * WORK)))
-        return Block(block.rate_rps, weight * block.met, weight * block.of, weight * block.requests)
 
     def _estimate(self, found: Knee) -> Estimate | None:
         if len(self._made) < FEWEST_BLOCKS:
@@ -240,11 +239,11 @@ class _Blocks:
 
     def _by_seed(self, found: Knee) -> dict[int, float]:
         """Pseudo-values of ln(rate), one for each block: what a comparison with another search goes by."""
-        count, x = len(self._made), math.log(found.rate_rps)
+        count, x, most_rps = len(self._made), math.log(found.rate_rps), self._most_rps()
         values = {}
         for left_out in self._made:
-            rest = [self._weighed(t, self._binding) for t in self._made if t is not left_out]
-            without = knee(rest, self._binding.goal, most_rps=self._most_rps(), scatter=found.scatter)
+            rest = [_weighed(t, self._binding, most_rps) for t in self._made if t is not left_out]
+            without = knee(rest, self._binding.goal, most_rps=most_rps, scatter=found.scatter)
             values[left_out.key.seed] = count * x - (count - 1) * math.log(without.rate_rps)
         return values
 
@@ -266,7 +265,7 @@ class _Blocks:
         rates = [t.key.rate_rps for t in trials]
         return Bracket(_side(low), _side(high), min(rates), max(rates))
 
-    def _found(self, why: str | None, *, stopped: bool = False) -> SearchResult:
+    def _found(self, why: str | None) -> SearchResult:
         if not self._ramp:
             return SearchResult(None, resolved=False, why=why)
         found = self._knee()
@@ -275,24 +274,24 @@ class _Blocks:
             estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
         bounds, each, bracket = {}, {}, self._bracket(found)
         for condition in self._spec.bounds if estimate is not None else ():
-            one = knee([self._weighed(tried, condition) for tried in self._made], condition.goal)
+            one = knee([_weighed(tried, condition, self._most_rps()) for tried in self._made], condition.goal)
             bounds[condition.text] = Curve(one.rate_rps, logit(condition.goal), one.slope)
             each[condition.text] = replace(bracket, low=None, high=None)
         return SearchResult(
-            estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds, bracket=bracket, each=each,
-            stopped="budget" if stopped else None,
+            estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds, bracket=bracket, each=each
         )  # fmt: skip
 
 
-def _counted(tried: Trial, condition: Condition) -> Block:
-    share = tried.share(condition.text)
-    return Block(tried.key.rate_rps, share.met, max(1, share.of), max(1, tried.kept))
-
-
-def _side_only(tried: Trial, goal: float, *, met: bool) -> Block:
-    """A step of the ramp, as some requests that all met or all missed."""
-    few = FEW / (1 - goal)
-    return Block(tried.key.rate_rps, few if met else 0, few, few)
+def _weighed(tried: Trial, condition: Condition, most_rps: float) -> Block:
+    """A block; one that met the goal at nearly all that the server can answer counts for less: a queue fills there as
+    slowly as a random walk leaves 0, in WORK / (most (1 - load)^2) seconds."""
+    share, rate_rps = tried.share(condition.text), tried.key.rate_rps
+    met, of, requests = share.met, max(1, share.of), max(1, tried.kept)
+    if math.isinf(most_rps) or met < condition.goal * of:
+        return Block(rate_rps, met, of, requests)
+    room = max(1e-3, 1 - rate_rps / most_rps)
+    weight = min(1.0, max(1 / of, requests / rate_rps * most_rps * room**2 / (FILLED * WORK)))
+    return Block(rate_rps, weight * met, weight * of, weight * requests)
 
 
 def _side(tried: Trial | None) -> Side | None:
@@ -320,7 +319,7 @@ def _chance(share: Share, goal: float) -> float:
     return float(binom.sf(share.of - share.met - 1, share.of, 1 - goal)) if share.of else 1.0
 
 
-def _on_one_traffic(spec: SearchSpec) -> Steps:
+def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
     """The crossing of the one curve that a recording has; nothing is random, so there is no interval: two rates within
     the tolerance, of which one meets the goal."""
     low: Trial | None = None
@@ -356,12 +355,11 @@ def _on_one_traffic(spec: SearchSpec) -> Steps:
 def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str | None) -> SearchResult:
     ends = [t.key.rate_rps for t in (low, high) if t is not None]
     bracket = Bracket(_side(low), _side(high), min(ends, default=None), max(ends, default=None))
-    stopped: Stopped | None = "budget" if why == SPENT else None
     if low is None or high is None:
-        return SearchResult(None, resolved=False, why=why, bracket=bracket, stopped=stopped)
+        return SearchResult(None, resolved=False, why=why, bracket=bracket)
     binding = min(spec.wanted, key=lambda c: high.share(c.text).met / max(1, high.share(c.text).of) - c.goal)
     estimate = Estimate(math.sqrt(math.prod(ends)), None, None, {}, binding.text, {})
-    return SearchResult(estimate, resolved=why is None, why=why, bracket=bracket, stopped=stopped)
+    return SearchResult(estimate, resolved=why is None, why=why, bracket=bracket)
 
 
 def _too_short(spec: SearchSpec, rate_rps: float, needed: float) -> str:

@@ -196,11 +196,11 @@ def _observed(requests: list[ChainRequest], runner: TrialRunner, observe: Observ
     missing = [request for request in requests if request.chain not in found]
     begun_s, new = time.monotonic(), []
     try:
-        if missing and budget.allows():
+        if missing and budget.allows:
             for one in observe(missing, runner.tell):
                 new.append(of_chain(one, (time.monotonic() - begun_s) / len(missing)))
                 found[one.request.chain] = one
-                if not budget.allows():
+                if not budget.allows:
                     break
     except KeyboardInterrupt:
         budget.interrupted = True

@@ -14,12 +14,12 @@ from harness.data.folder import new_folder
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
-from harness.experiments.capacity.blocks import Steps, search
+from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.chain import chainable
 from harness.experiments.capacity.chains import LIMIT, Here, observers, search_chains
 from harness.experiments.capacity.conditions import BUDGET_S, Settings, requests_of, under
-from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, one_after_the_other, simulated
 from harness.options import RunSpec
@@ -27,7 +27,7 @@ from harness.runner.plan import Plan, plan
 from harness.runner.run import RUNS, default_folder
 from harness.validity.warmup import check_leaves
 
-ALONE = 4
+BELOW_OWN = 4
 """Traffic that cannot be sent one after the other begins this much below its own rate."""
 
 
@@ -44,7 +44,7 @@ class Budget:
     """How long a search may take, in seconds of the wall; None: as long as it takes."""
 
     limit_s: float | None
-    begun_s: float = field(default_factory=time.monotonic)
+    begun_s: float
     interrupted: bool = False
     failed: BackendError | NotValid | None = None
     """What ended the search: an invalid trial."""
@@ -54,17 +54,14 @@ class Budget:
         """Seconds so far."""
         return time.monotonic() - self.begun_s
 
-    def left_s(self) -> float:
-        """Seconds that are left."""
-        return math.inf if self.limit_s is None else self.limit_s - self.spent_s
+    def left_s(self, share: float = 1.0) -> float:
+        """Seconds that are left, of the first `share` of the limit."""
+        return math.inf if self.limit_s is None else share * self.limit_s - self.spent_s
 
-    def allows(self, next_s: float = 0.0) -> bool:
-        """Whether something that takes `next_s` can still be over in time."""
-        return (
-            not self.interrupted
-            and self.failed is None
-            and (self.limit_s is None or self.spent_s + next_s < self.limit_s)
-        )
+    @property
+    def allows(self) -> bool:
+        """Whether another trial may begin."""
+        return not self.interrupted and self.failed is None and self.left_s() > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +137,11 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
     spec = replace(spec, requests=None if recorded else requests)
-    alone_rps = 0.0 if _follows_answers(spec) else own_rps / ALONE
+    alone_rps = 0.0 if recorded or _one_after_the_other(spec) else own_rps / BELOW_OWN
     return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed, alone_rps, unchained)
 
 
-def _follows_answers(spec: RunSpec) -> bool:
+def _one_after_the_other(spec: RunSpec) -> bool:
     """Whether its requests can be sent one after the other: not those of sessions, or of several kinds of traffic."""
     try:
         plan(one_after_the_other(replace(spec, requests=2)))
@@ -166,7 +163,7 @@ def run_search(
     An invalid trial decides nothing: it ends the search with the results so far, or raises BackendError
     or NotValid where there are none. Raises Interrupted where no trial had ended.
     """
-    budget = Budget(setup.budget_s)
+    budget = Budget(setup.budget_s, time.monotonic())
     if setup.chained:
         return _run_chains(setup, store, budget, workers, tell)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
@@ -176,7 +173,7 @@ def run_search(
             assert store.path is not None  # folder_of gives one to every search under the wall clock
             make = Runs(store.path, tell)
         runner = TrialRunner(setup, store.ledger, make, budget, tell)
-        found = [(goal, _search_goal(setup, goal, runner)) for goal in setup.settings.goals]
+        found = [(goal, _search_goal(setup, place, runner)) for place, goal in enumerate(setup.settings.goals, 1)]
         if budget.failed is not None and not len(store.ledger):
             raise budget.failed
         if budget.interrupted and not len(store.ledger):
@@ -215,15 +212,27 @@ class SimulatedTrials:
         return (tried for _, tried in self.processes.map(simulated, tasks))
 
 
-def _search_goal(setup: Setup, goal: float, runner: TrialRunner) -> SearchResult:
+def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
+    """The search for the goal at that place, counted from 1; each may use its part of the budget."""
+    goals, before = setup.settings.goals, list(runner.trials.values())
+
+    def left_s() -> float:
+        return runner.budget.left_s(place / len(goals))
+
+    def new_search() -> SearchSteps:
+        # On a wall clock the length of a block depends on the time that was left, so stored ones count as they are.
+        known = before if setup.planned.virtual else runner.ledger
+        blocks = [tried for tried in known if tried.key.goal is None and tried.key.rate_rps != setup.alone_rps]
+        return search(setup.search_spec(goals[place - 1]), left_s, blocks)
+
     try:
-        return _run_steps(search(setup.search_spec(goal), runner.budget.left_s), runner)
+        return _run_steps(new_search(), runner)
     except KeyboardInterrupt:  # between two trials: search again with those that are done
         runner.budget.interrupted = True
-        return _run_steps(search(setup.search_spec(goal), runner.budget.left_s), runner)
+        return _run_steps(new_search(), runner)
 
 
-def _run_steps(steps: Steps, runner: TrialRunner) -> SearchResult:
+def _run_steps(steps: SearchSteps, runner: TrialRunner) -> SearchResult:
     made: list[Trial] | None = None
     while True:
         try:
@@ -257,7 +266,7 @@ class TrialRunner:
             if self.ledger.get(want.key) is None
         ]
         try:
-            for tried in self.make(t for t in missing if self.budget.allows()):
+            for tried in self.make(t for t in missing if self.budget.allows):
                 self.ledger.add(tried)
                 self.tell(format_trial(tried))
         except KeyboardInterrupt:

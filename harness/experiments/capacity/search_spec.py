@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 
 SearchSteps = Generator["list[TrialRequest]", "list[Trial]", "SearchResult"]
-Stopped = Literal["budget", "outside"]
-"""What ended a search before its own rule did: its budget, or Ctrl-C and invalid trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,8 @@ class SearchResult:
     bounds: dict[str, Curve] = field(default_factory=dict)
     bracket: Bracket = Bracket()
     each: dict[str, Bracket] = field(default_factory=dict)
-    stopped: Stopped | None = None
+    ended_early: bool = False
+    """By Ctrl-C or an invalid trial."""
     needs: int | None = None
     """Requests that the tolerance takes in all, of chains."""
 
