@@ -15,6 +15,7 @@ from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CachedShares, ComparedPair, GateRow
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
 from harness.metrics import slo
+from harness.options import NO_SETTINGS
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
 
@@ -333,6 +334,17 @@ def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
     verdicts = {each.point["rate"]: each.verdict for each in info.gates if each.metric == "tpot"}
 
     assert verdicts == {"1.0": "equivalent", "2.0": "regressed"}
+
+
+@pytest.mark.parametrize("option", NO_SETTINGS)
+def test_seeds_are_one_point_whatever_decides_the_exit_code_of_their_runs(stored, option):
+    """Three seeds of one system would be three points of one pair each, none of which can decide."""
+    base, head = (
+        [stored(seed, spec={"rate": 2.0, option: 0.1 * seed}, name=f"{side}-{seed}") for seed in range(3)]
+        for side in ("base", "head")
+    )
+
+    assert [{}, {}, {}] == [pair.point for pair in pairing.match(base, head).pairs]
 
 
 def test_points_are_named_by_the_fewest_options(stored):

@@ -8,6 +8,7 @@ import pytest
 
 from harness.api import RequestRecord
 from harness.cli import main
+from harness.options import NO_SETTINGS
 
 
 def answer(capsys, *arguments):
@@ -133,6 +134,22 @@ def test_runs_at_several_rates_make_a_curve(stored, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "ttft=0.2 over the rate" in shown
     assert "70% is crossed near" in shown
+
+
+@pytest.mark.parametrize("option", NO_SETTINGS)
+def test_runs_that_differ_in_no_setting_are_one_system(stored, tmp_path, option, capsys):
+    """A run would lose its curve, and the capacity that was found, to what decides the exit code."""
+    for rate in (5.0, 10.0):
+        spec = {"backend": "sim", "rate": rate, "seed": 0, option: rate / 100}
+        stored(f"rate={rate}", 30, spec=spec, workload={"name": "chatbot", "rate_rps": rate})
+    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5}
+    search = {"schema": 1, "kind": "capacity", "spec": {"backend": "sim"}, "answers": [found],
+              "slo": {"text": "ttft=0.2", "goal": 0.9}}  # fmt: skip
+    (tmp_path / "capacity.json").write_text(json.dumps(search))
+    _, info = answer(capsys, tmp_path, "--slo", "ttft=0.2")
+
+    assert [2] == [len(curve["points"]) for curve in info["curves"]]
+    assert [2.5, 2.5] == [run["slos"][0]["capacities"][0]["capacity_rps"] for run in info["runs"]]
 
 
 def test_runs_of_two_systems_make_two_curves(stored, tmp_path, capsys):

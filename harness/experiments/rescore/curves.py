@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from harness.data.codec import Facts
 from harness.experiments.rescore.slo_json import CurveCrossing, CurvePoint, ScoredRun, SloCurve, SloScore
 from harness.experiments.sweep.sweep_json import Spread
+from harness.options import NO_SETTINGS
 from harness.stats.curves import crossing
 from harness.stats.seeds import spread
 
-FREE = ("rate", "seed", "scale", "fail-under")
+FREE = ("rate", "seed", "scale", *NO_SETTINGS)
 """Options in which the runs of one curve may differ."""
 
 
