@@ -64,6 +64,11 @@ def _point(runs: Sequence[ScoredRun], index: int) -> CurvePoint:
         },
         factors=scales[0].factors if whole else [],
         scale=[sum(each) / len(each) for each in shares] if whole else [],
+        missed={
+            bound.text: sum(slo.bounds[i].passed is False for slo in slos)
+            for i, bound in enumerate(slos[0].bounds)
+            if bound.percentile is not None
+        },
     )
 
 
@@ -73,8 +78,8 @@ def overloaded(grew: bool, slo: SloScore) -> bool:
 
 
 def _crossing(points: Sequence[CurvePoint], goal: float) -> CurveCrossing | None:
-    """Where the mean attainment crosses a goal; None where a point has no attainment."""
-    means = [p.attainment.mean for p in points if p.attainment is not None]
+    """Where the mean attainment crosses a goal; None where that is not all of the SLO: a bound is on a percentile."""
+    means = [p.attainment.mean for p in points if p.attainment is not None and not p.missed]
     if len(means) < len(points):
         return None
     found = crossing([p.rate_rps for p in points], means, [p.requests for p in points], goal)
