@@ -24,7 +24,7 @@ from harness.metrics.quantiles import quantile
 from harness.validity import warmup, work_done
 from harness.validity.fidelity import GAP_LAW, LATE_S
 from harness.validity.overload import overload
-from harness.validity.physics import CAUSALITY, LITTLE_S, TOKENS, broken, little
+from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, broken, little
 from harness.validity.remote import floors_s, ms
 from harness.validity.work_done import BY_SERVER, LENGTHS
 
@@ -47,7 +47,7 @@ TOO_LATE_S = 0.050
 TOO_LATE_SHARE = 0.05
 """Share of spoilt requests that makes a run not valid: half of the 10% that may miss at the usual goal of 0.9."""
 
-RECORDS, LATENESS, ANSWERS = "records", "lateness", "answers"
+LATENESS, ANSWERS = "lateness", "answers"
 """Names of the checks made here, as run.json lists them."""
 
 OVERLOAD, QUEUE_GREW = "overload", "queue-grew"
@@ -126,12 +126,10 @@ def judge(
         late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
         late_s = late_s[~np.isnan(late_s)]
     measured = int(succeeded(kept(requests, cut)).sum())
-    which = "No request after the warm-up" if cut.requests else "No request"
-    unanswered = RunWarning(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
+    none = "No request after the warm-up" if cut.requests else "No request"
+    unanswered = RunWarning(ANSWERS, f"{none} ended well, so nothing was measured.", "see the errors of the requests")
     reasons = [
-        *_twice(requests),
-        *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
-        *broken(requests, as_requested=as_requested),
+        *impossible(requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested),
         *_too_late(late_s, less),
         *([] if measured else [unanswered]),
     ]
@@ -146,13 +144,32 @@ def judge(
     return Verdict(not reasons, reasons, warnings)
 
 
+def impossible(
+    requests: pa.Table,
+    schedule: pa.Table | None,
+    *,
+    interrupted: bool,
+    window_s: float | None,
+    as_requested: bool,
+    whole: Iterable[pa.Table] | None = None,
+) -> Iterator[RunWarning]:
+    """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`.
+
+    `whole` has all tokens of the requests where their table has only the first and the last (`broken`).
+    """
+    yield from _twice(requests)
+    if schedule is not None and not interrupted:
+        yield from _unsent(requests, schedule, window_s)
+    yield from broken(requests, as_requested=as_requested, whole=whole)
+
+
 _AGAIN = "run it again, and check the output of the backend"
 _LOST = "the backend lost or duplicated records: fix it, or report the bug with the run folder"
 
 
 def _twice(requests: pa.Table) -> Iterator[RunWarning]:
     ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
-    if counts.max() > 1:
+    if counts.max(initial=0) > 1:
         message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
         yield RunWarning(RECORDS, message, _LOST)
 
@@ -175,16 +192,21 @@ def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> I
         yield RunWarning(RECORDS, message, _LOST)
 
 
+def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """(requests,) the row of each request in the schedule, and whether it is there at all."""
+    ids, wanted = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    row = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return row, ids[row] == wanted
+
+
 def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
     """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
     last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
     end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)
-    ids = schedule["id"].to_numpy()
-    order = np.argsort(ids, kind="stable")
-    place = np.minimum(np.searchsorted(ids, requests["request_id"].to_numpy(), sorter=order), len(ids) - 1)
-    known = ids[order[place]] == requests["request_id"].to_numpy()
-    end_of = np.full(len(ids) + 1, np.inf)  # of a row that is not there too
-    end_of[order[place[known]]] = end_s[known]
+    row, known = rows_of(requests, schedule)
+    end_of = np.full(len(schedule) + 1, np.inf)  # of a row that is not there too
+    end_of[row[known]] = end_s[known]
     due_s = number(schedule, "scheduled_s").copy()
     child, parent = links(schedule)
     np.maximum.at(due_s, child, end_of[parent] + number(schedule, "delay_s")[child])

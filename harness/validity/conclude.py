@@ -20,6 +20,7 @@ from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, warmup, work_done
 from harness.validity.checks import Verdict, checks, judge, sentences
 from harness.validity.remote import is_remote, resolution
+from harness.validity.stored import rechecked
 from harness.validity.warnings import is_closed, run_warnings
 from harness.validity.work_done import failures
 
@@ -137,9 +138,9 @@ def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
 
 
 def completed(run: Run) -> Run:
-    """A run with its conclusion: as stored, or made now for one that was killed or still goes on."""
+    """A run with its conclusion: as stored, and judged again by its tables, or made now for one that was killed."""
     if run.info.concluded:
-        return run
+        return run if run.info.source else rechecked(run)
     return dataclasses.replace(run, info=conclude(run, slo.restored(run.info), None, None))
 
 

@@ -2,16 +2,17 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from harness.api import RunWarning
-from harness.data.lists import Lists, first, gap_lists, lists, number, pieces
+from harness.api import RunWarning, Status
+from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces
 from harness.metrics.measure import first_last, succeeded
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -22,23 +23,27 @@ CLOCK_S = 1e-6
 LITTLE = 1e-9
 """Relative difference that rounding may make between the two sides of Little's law."""
 
-TOKENS, CAUSALITY, LITTLE_S = "tokens", "causality", "littles-law"
+RECORDS, TOKENS, CAUSALITY, LITTLE_S = "records", "tokens", "causality", "littles-law"
 """Names of the checks, as run.json lists them."""
 
 
-def broken(table: pa.Table, *, as_requested: bool = True) -> Iterator[RunWarning]:
+def broken(
+    table: pa.Table, *, as_requested: bool = True, whole: Iterable[pa.Table] | None = None
+) -> Iterator[RunWarning]:
     """Each law that the table breaks, under the name of its check, with the first request that breaks it.
 
-    `as_requested` is off for systems that may end an answer early or late, such as remote endpoints.
+    `as_requested` is off for systems that may end an answer early or late, such as remote endpoints. `whole` has the
+    same requests with all their tokens, in pieces, where `table` has only the first and the last of each.
     """
-    for law in _LAWS:
-        if law.breaks is _not_as_requested and not as_requested:
-            continue
-        bad = np.concatenate([law.breaks(piece) for piece in pieces(table)]) if len(table) else np.zeros(0, bool)
+    laws = [law for law in _LAWS if as_requested or law.breaks is not _not_as_requested]
+    found: list[list[Mask]] = [[] for _ in laws]
+    for piece in pieces(table) if whole is None else whole:
+        for law, masks in zip(laws, found, strict=True):
+            masks.append(law.breaks(piece))
+    for law, masks in zip(laws, found, strict=True):
+        bad = np.concatenate([np.zeros(0, bool), *masks])
         if bad.any():
-            count, one = int(bad.sum()), table["request_id"][int(np.argmax(bad))].as_py()
-            which = f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
-            yield RunWarning(law.check, f"{law.text}: not so for {which}.", _REMEDIES[law.check])
+            yield RunWarning(law.check, f"{law.text}: not so for {which(table, bad)}.", _REMEDIES[law.check])
     pair = little(table)
     if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
         yield RunWarning(
@@ -47,6 +52,12 @@ def broken(table: pa.Table, *, as_requested: bool = True) -> Iterator[RunWarning
             f"in the system gives {pair[1]:.12g}.",
             _REMEDIES[LITTLE_S],
         )
+
+
+def which(table: pa.Table, bad: Mask) -> str:
+    """'request 7', or '3 of 1,000 requests, first request 7': those of the table that are `bad` (requests,)."""
+    count, one = int(bad.sum()), table["request_id"][int(np.argmax(bad))].as_py()
+    return f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
 
 
 def little(table: pa.Table) -> tuple[float, float] | None:
@@ -94,6 +105,17 @@ def _token_before_sending(table: pa.Table) -> Mask:
     return (first_s < sent_s - CLOCK_S) | (~np.isnan(first_s) & np.isnan(sent_s))
 
 
+def _not_as_ended(table: pa.Table) -> Mask:
+    sent, status = ~np.isnan(number(table, "sent_s")), table["status"]
+    unknown = ~pc.is_in(status, pa.array(get_args(Status))).to_numpy()
+    found: Mask = unknown | (succeeded(table) & ~sent) | (pc.equal(status, "dropped").to_numpy() & sent)
+    return found
+
+
+def _token_after_end(table: pa.Table) -> Mask:
+    return last(lists(table, "token_s")) > number(table, "ended_s") + CLOCK_S
+
+
 def _stamps_fall(table: pa.Table) -> Mask:
     gaps = gap_lists(lists(table, "token_s"))
     if not len(gaps.values) or gaps.values.min() >= 0:
@@ -137,11 +159,14 @@ _LAWS = (
     ),
     _Law(CAUSALITY, "Causality (no token comes before its request was sent)", _token_before_sending),
     _Law(CAUSALITY, "Token times never fall", _stamps_fall),
+    _Law(CAUSALITY, "Causality (no token comes after its request ended)", _token_after_end),
+    _Law(RECORDS, "Each status is known, a request that ended well was sent, and a dropped one was not", _not_as_ended),
 )
 
 _BACKEND = "the records are wrong: fix the backend that produced them, or report the bug with the run folder"
 
 _REMEDIES = {
+    RECORDS: _BACKEND,
     TOKENS: _BACKEND,
     CAUSALITY: f"{_BACKEND}; on two clocks, keep them from being set while measuring",
     LITTLE_S: _BACKEND,

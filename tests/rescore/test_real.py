@@ -52,8 +52,8 @@ def test_requests_are_grouped_by_the_prefix_they_share(simulated):
     """It would not show that the prompts of one tenant are never cached."""
     (source,) = sources(simulated("shared-prefix", "--requests", "200"))
     code, names = grouped(source, "prefix")
-    first = [ids[0] if ids else None for ids in source.schedule()["prefix_ids"].to_pylist()]
-    order = {r: i for i, r in enumerate(source.schedule()["id"].to_pylist())}
+    first = [ids[0] if ids else None for ids in source.schedule["prefix_ids"].to_pylist()]
+    order = {r: i for i, r in enumerate(source.schedule["id"].to_pylist())}
     of = [first[order[r]] for r in source.table["request_id"].to_pylist()]
 
     assert len(names) > 2

@@ -82,7 +82,7 @@ def _times(source: Source) -> Grouping:
 
 def _prefixes(source: Source) -> Grouping:
     """By the first block of a prompt that others have too, as the schedule names it."""
-    schedule = source.schedule()
+    schedule = source.schedule
     if schedule is None:
         return np.zeros(len(source.table), np.int64), ["not known"] * min(1, len(source.table))
     first = _first_blocks(schedule)

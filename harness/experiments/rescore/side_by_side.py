@@ -95,7 +95,7 @@ def _events(source: Source, lost: Collection[str] = ()) -> Events:
 
 def _opened(source: Source, first_s: Floats) -> Floats:
     """(requests,) the first event of any kind, as the wire saw it; the first token where it was not recorded."""
-    wire = source.wire()
+    wire = source.wire
     if wire is None:
         return first_s
     seen = dict(zip(wire["request_id"].to_pylist(), wire["first_event_s"].to_numpy().tolist(), strict=True))

@@ -117,7 +117,7 @@ def _simulated(source: Source, backend: str) -> pa.Table:
 def _requests(source: Source) -> list[Request]:
     """Every request that was sent, warm-up included, in order of time; as long as its answer was."""
     table = _every(source)
-    planned = source.schedule()
+    planned = source.schedule
     prefixes = {} if planned is None else {request.id: request for request in requests_of(planned)}
     return sorted(_made(table, prefixes), key=lambda request: (request.scheduled_s, request.id))
 
