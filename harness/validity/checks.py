@@ -139,7 +139,7 @@ def judge(
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
         *_late(late_s, less),
         *warmup.warnings(cut),
-        *_overloaded(requests, less, cut.at_s, met=met is True),
+        *_overloaded(requests, less, met=met is True),
         *_failed(requests),
         *_few(measured, recorded=recorded),
     ]
@@ -245,8 +245,8 @@ def _late(late_s: Floats, less: str) -> Iterator[RunWarning]:
         )
 
 
-def _overloaded(requests: pa.Table, less: str, after_s: float, *, met: bool) -> Iterator[RunWarning]:
-    grown = overload(requests, after_s=after_s)
+def _overloaded(requests: pa.Table, less: str, *, met: bool) -> Iterator[RunWarning]:
+    grown = overload(requests)
     if grown is None:
         return
     what = f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s"
