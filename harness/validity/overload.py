@@ -28,9 +28,10 @@ MIN_REQUESTS = 30
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """The queue grew by `requests` in `seconds`, up to `waiting_s` of waiting for a first token."""
+    """The queue grew by `requests` of the `arrivals` in `seconds`; the last third waited `waiting_s` (median)."""
 
     requests: int
+    arrivals: int
     seconds: float
     waiting_s: float
 
@@ -77,7 +78,7 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     waiting_s = float(np.median(waited_s[-(len(due_s) // 3) :]))
     if due_s[0] == due_s[-1]:  # all at once: a queue where those behind wait longer
         late = waiting_s > np.median(waited_s[: len(due_s) // 3])
-        return Overload(int((started_s > started_s.min()).sum()), 0.0, waiting_s) if late else None
+        return Overload(int((started_s > started_s.min()).sum()), len(due_s), 0.0, waiting_s) if late else None
     from_s = float(due_s[0]) + FILLS * (until_s - float(due_s[0]))
     arrivals = int(((due_s > from_s) & (due_s <= until_s)).sum())
     if arrivals < MIN_REQUESTS:
@@ -86,4 +87,4 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     queue = np.searchsorted(due_s, at_s, side="right") - np.searchsorted(np.sort(started_s), at_s, side="right")
     growth = int(queue[-1] - queue[0])
     chance = max(math.sqrt(arrivals), math.sqrt(WINDOWS) * float(np.diff(queue).std(ddof=1)))
-    return Overload(growth, until_s - from_s, waiting_s) if growth > GROWTH * chance else None
+    return Overload(growth, arrivals, until_s - from_s, waiting_s) if growth > GROWTH * chance else None
