@@ -201,7 +201,10 @@ def tables(found: Sequence[tuple[System, list[Judged]]]) -> None:
     for name in ("arrivals", "layout", "traffic"):
         for entry in found:
             strata.setdefault(f"{name} {getattr(entry[0], name)}", []).append(entry)
-    print("\nstratum                 rate requests  runs  grew overload long enough  grew")
+    below = [run for _, runs in found for run in runs if run.factor == BELOW]
+    print(f"\n{len(found)} systems on which TPOT binds")
+    print(f"{sum(run.grew for run in below)} of {len(below)} runs at {BELOW} grew")
+    print("stratum                 rate requests  runs  grew overload long enough  grew")
     for name, entries in strata.items():
         for factor, lengths in LENGTHS.items():
             for requests in (*lengths, 0):
