@@ -204,7 +204,10 @@ def why(code: int, info: RunInfo, outcome: Outcome, fail_under: float | None) ->
             "a quieter client, or choose another bound."
         )
     if info.verdict.overloaded:
-        return f"exit code {UNRESOLVED}: {option} holds so far, but the queue grew all through the run."
+        return (
+            f"exit code {UNRESOLVED}: {option} holds so far, but the queue grew all through the run; lower the load, "
+            "or make the run longer to see whether it still holds."
+        )
     return f"exit code {UNRESOLVED}: {option} holds for what was sent, but the run was ended early ({outcome.ended})."
 
 
