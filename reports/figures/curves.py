@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.sweep.axes import RATE, SCALE
+from harness.experiments.sweep.crossings import ratio
 from harness.stats import curves as stats_curves
 from reports import _data, _format
 from reports._format import clean, in_figure
@@ -134,22 +135,34 @@ def finding(study: Study) -> str:
     """Capacity at the first goal; of several systems the ratio of the best to the others."""
     goal = study.goals[0] if study.goals else 0.9
     capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
-    known = [(system.name, one.rps / study.share(system), one) for system, one in capacities if one.rps]
+    known = [(system, one.rps / study.share(system), one) for system, one in capacities if one.rps]
     if not known:
         return _not_crossed(goal, capacities)
     known.sort(key=lambda found: -found[1])
-    (name, best, how), *others = known
+    (first, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
     if len(study.systems) == 1 and (rule := _rule(study)):
         return (
             f"With definition {rule}, {_format.number(best)} {study.rate_unit} is sustained at {goal * 100:g}%, {sure}."
         )
     if len(study.systems) == 1:
-        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}, {sure}."
-    text = f"At {goal * 100:g}% {name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
-    beside = [f"{_format.number(best / rps)} times that of {other} ({_format.number(rps)})"
+        ends = _between([how.low_rps, how.high_rps], study.share(first))
+        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}{ends}, {sure}."
+    text = f"At {goal * 100:g}% {first.name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
+    beside = [f"{_format.number(best / rps)} times that of {other.name}{_paired(study, other, first, goal)}"
               for other, rps, _ in others[:_NAMED]]  # fmt: skip
     return "; ".join([", ".join([text, *beside]), *_beyond(capacities)]) + "."
+
+
+def _paired(study: Study, base: System, head: System, goal: float) -> str:
+    """The interval of what `head` sustains over `base`, over the seeds that they have in common."""
+    found = ratio(base.line, head.line, goal) if base.line and head.line else None
+    return "" if found is None else _between(found[1:], study.share(head) / study.share(base))
+
+
+def _between(ends: Sequence[float | None], share: float) -> str:
+    low, high = ends
+    return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
 
 
 def _not_crossed(goal: float, capacities: Sequence[tuple[System, Capacity]]) -> str:

@@ -46,6 +46,8 @@ def answer(
         "runs": {"planned": len(layout.runs), "done": done},
         "points": points,
         "crossings": [],
+        "ratios": [],
+        "differences": [],
         "error": error,
         "warnings": [],
     }))  # fmt: skip

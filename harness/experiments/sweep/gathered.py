@@ -61,6 +61,8 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
         "runs": {"planned": len(scored) + len(unscored), "done": len(scored)},
         "points": points,
         "crossings": [],
+        "ratios": [],
+        "differences": [],
         "error": None,
         "warnings": [*unscored, *_warnings([msgspec.convert(run, SweptRun) for _, run in scored])],
     }))  # fmt: skip
