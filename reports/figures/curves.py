@@ -35,6 +35,8 @@ _OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cr
 """Styles of bounds on other metrics than TTFT and TPOT and of those of a class."""
 _WITH_BOUNDS = 2
 """Systems up to which the bounds are drawn one by one."""
+_APART = 1.0
+"""Percent by which a bound has to differ from all bounds somewhere, to be drawn beside them."""
 _NAMED = 3
 """Systems that a sentence can name."""
 
@@ -46,11 +48,16 @@ def attainment_rate(study: Study) -> go.Figure | str:
     if not lines:
         return BY_PERCENTILE if _percentile([p for line in every for p in line.points]) else systems.NO_CURVE
     drawn = style.new(460)
+    first = lines[0].name.partition(" ")[0]
+    alike = all(line.name.startswith(f"{first} ") for line in lines)  # 'policy' before the name of each
+    named = []
     for line in lines:
-        _attainment(drawn, line, bounds=len(lines) <= _WITH_BOUNDS, alone=len(lines) == 1)
-    shares = [*(share for trace in drawn.data for share in trace.y), *(goal * 100 for goal in study.goals)]
-    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, shares))
-    style.goals(drawn, study.goals)
+        name = line.name.removeprefix(f"{first} ") if alike else line.name
+        named += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
+    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN))
+    for goal in study.goals:
+        style.level(drawn, goal * 100)
+    style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
     known = [(line, found) for goal in study.goals for line in lines
              if (found := line.system.capacity(goal)) is not None and found.rps is not None]  # fmt: skip
     for place, (line, found) in enumerate(known):
@@ -69,13 +76,17 @@ def attainment_rate(study: Study) -> go.Figure | str:
         "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
         systems.hollow(points),
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
-        "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points.",
+        "The other bounds are in the table of the points." if any(len(p.bounds) > 1 for p in points) else "",
         f"No part of these shares: {apart}, kept or broken by a run as a whole." if apart else "",
         systems.left_out(study, lines),
     ])  # fmt: skip
 
 
-def _attainment(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
+def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> list[tuple[float, float, str, str]]:
+    """Draws a system: all bounds, with a band, and beneath it the bound that is met furthest from it.
+
+    Returns where the lines end, with their names and colours.
+    """
     points = [point for point in line.points if point.attainment is not None]
     x = line.x[[point.attainment is not None for point in line.points]]
     spreads = [point.attainment for point in points if point.attainment is not None]
@@ -83,29 +94,42 @@ def _attainment(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> N
         low, high = np.array([spread.ends for spread in spreads]).T * 100
         names = f"{line.prefix}lower end of the band", f"{line.prefix}upper end of the band"
         style.band(drawn, x, (low, high), names, line.look.color)
-    joint = line.name
-    if bounds:
-        joint = f"{line.prefix}{'bounds on single requests' if _percentile(points) else 'all bounds'}"
     look, hollow = line.look._replace(width=3.0), [point.overloaded for point in points]
-    means = [spread.mean for spread in spreads]
+    means = 100 * np.array([spread.mean for spread in spreads])
+    name = "bounds on single requests" if _percentile(points) else "all bounds"
+    joint = f"{line.prefix}{name}" if bounds else line.name
+    ends = []
+    if bounds and (single := _furthest(points, means)) is not None:
+        text, own, y = single
+        own = own._replace(color=own.color if not line.prefix else line.look.color, width=1.5)
+        style.curve(drawn, x, y, f"{line.prefix}{text}", own, style.PERCENT, symbols=own.symbols(hollow))
+        ends.append((float(x[-1]), float(y[-1]), text, own.color))
     if _searched(line):
         more: dict[str, Any] = {"mode": "markers", "symbols": look.symbols(hollow)}
-        style.curve(drawn, x, np.array(means) * 100, f"{joint}, as found", look, style.PERCENT, **more)
-        falling = np.array(stats_curves.falling(means, [max(p.requests, 1) for p in points]))
-        style.curve(drawn, x, falling * 100, joint, look, None, mode="lines")
+        style.curve(drawn, x, means, f"{joint}, as found", look, style.PERCENT, **more)
+        means = np.array(stats_curves.falling(means.tolist(), [max(p.requests, 1) for p in points]))
+        style.curve(drawn, x, means, joint, look, None, mode="lines")
     else:
-        style.curve(drawn, x, np.array(means) * 100, joint, look, style.PERCENT, symbols=look.symbols(hollow))
+        style.curve(drawn, x, means, joint, look, style.PERCENT, symbols=look.symbols(hollow))
+    return [*ends, (float(x[-1]), float(means[-1]), label or name, look.color)]
+
+
+def _furthest(points: Sequence[Point], joint: np.ndarray) -> tuple[str, Look, np.ndarray] | None:
+    """The bound on single requests whose share is furthest from that of all bounds: name, look, percent at each point.
+
+    None where there is one bound only, and where none can be told apart from all bounds.
+    """
     single = {kept.text: kept for point in points for kept in point.bounds
               if kept.attainment is not None and kept.percentile is None}  # fmt: skip
     own, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
-    for text, kept in single.items() if bounds and len(single) > 1 else ():
-        # bounds on every request always have the same look
+    met = [{b.text: 100 * b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
+    found = []
+    for text, kept in single.items() if len(single) > 1 else ():
         look = own[kept.metric] if kept.metric in own and kept.tag is None else next(others)
-        look = look._replace(color=look.color if alone else line.look.color, width=1.5)
-        found = [{b.text: b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
-        y = np.array([shares.get(text, np.nan) for shares in found]) * 100
-        name = in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only")
-        style.curve(drawn, x, y, f"{line.prefix}{name}", look, style.PERCENT, symbols=look.symbols(hollow))
+        y = np.array([shares.get(text, np.nan) for shares in met])
+        found.append((in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only"), look, y))
+    best = max(found, key=lambda one: float(np.nanmax(one[2] - joint)), default=None)
+    return best if best is not None and np.isfinite(best[2][-1]) and np.nanmax(best[2] - joint) > _APART else None
 
 
 def _searched(line: Line) -> bool:
@@ -149,7 +173,8 @@ def finding(study: Study) -> str:
         ends = _between([how.low_rps, how.high_rps], study.share(first))
         return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}{ends}, {sure}."
     text = f"At {goal * 100:g}% {first.name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
-    beside = [f"{_format.number(best / rps)} times that of {other.name}{_paired(study, other, first, goal)}"
+    beside = [f"{_format.number(best / rps)} times{_paired(study, other, first, goal)} that of {other.name} "
+              f"({_format.number(rps)})"
               for other, rps, _ in others[:_NAMED]]  # fmt: skip
     return "; ".join([", ".join([text, *beside]), *_beyond(capacities)]) + "."
 
