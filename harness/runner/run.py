@@ -112,6 +112,7 @@ def execute(
     )
     if watch is not None:
         watch.begin(planned, live)
+    say(planned.redact(opening(planned)))  # before the backend starts, which may take time
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
         return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say)
@@ -239,7 +240,8 @@ def opening(planned: Plan) -> str:
     many = f"{n:,} request{'' if n == 1 else 's'}"
     parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
     if not planned.virtual:
-        parts.append(f"sending for {planned.schedule.span_s:.0f} s")
+        most_s = f", then up to {planned.drain_s:g} s for the last answers" if planned.drain_s else ""
+        parts.append(f"sending for {planned.schedule.span_s:.0f} s{most_s}")
         if planned.spec.trace is not None and planned.spec.duration is not None:
             parts.append(f"the first {planned.spec.duration:g} s of the trace (--duration changes that)")
     return ", ".join(parts)
@@ -265,7 +267,7 @@ class _Start:
             redact = self.planned.redact
             self._folder = RunFolder.create(path, self._info(), redact=redact)
             self._folder.save_schedule(self.planned.schedule)
-            self._say(redact(f"{opening(self.planned)}; into {path}"))
+            self._say(redact(f"{'simulating' if self.planned.virtual else 'backend ready'}; into {path}"))
         return self._folder
 
     def interrupted(self) -> Interrupted:

@@ -64,13 +64,13 @@ def test_added_rates_stay_when_a_sweep_goes_on(sweep: Sweep, tmp_path: Path) -> 
 
 
 def test_real_time_adds_no_rates_by_itself() -> None:
-    """A sweep of a rented server would take twice as long as was asked for."""
+    """A sweep of a rented server would take twice as long as planned."""
     over = [axis("rate", "50,60")]
     planned = [plan_sweep(Given({"backend": backend}), None, over).refine for backend in ("null", "sim")]
-    asked = plan_sweep(Given({"backend": "null"}), None, over, refine="10%")
+    given = plan_sweep(Given({"backend": "null"}), None, over, refine="10%")
 
     assert [None, 0.05] == planned
-    assert asked.refine == 0.1
+    assert given.refine == 0.1
 
 
 @pytest.mark.parametrize("text", ["0", "much", "-5%"])
