@@ -112,7 +112,6 @@ def execute(
     )
     if watch is not None:
         watch.begin(planned, live)
-    say(planned.redact(opening(planned)))  # before the backend starts, which may take time
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
         return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say)
@@ -267,7 +266,7 @@ class _Start:
             redact = self.planned.redact
             self._folder = RunFolder.create(path, self._info(), redact=redact)
             self._folder.save_schedule(self.planned.schedule)
-            self._say(redact(f"{'simulating' if self.planned.virtual else 'backend ready'}; into {path}"))
+            self._say(redact(f"{opening(self.planned)}; into {path}"))
         return self._folder
 
     def interrupted(self) -> Interrupted:

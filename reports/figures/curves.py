@@ -117,7 +117,7 @@ def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> li
 def _furthest(points: Sequence[Point], joint: np.ndarray) -> tuple[str, Look, np.ndarray] | None:
     """The bound on single requests whose share is furthest from that of all bounds: name, look, percent at each point.
 
-    None where there is one bound only, and where none can be distinguished apart from all bounds.
+    None where there is one bound only, and where none can be distinguished from all bounds.
     """
     single = {kept.text: kept for point in points for kept in point.bounds
               if kept.attainment is not None and kept.percentile is None}  # fmt: skip
