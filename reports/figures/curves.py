@@ -60,18 +60,21 @@ def attainment_rate(study: Study) -> go.Figure | str:
     style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
     known = [(line, found) for goal in study.goals for line in lines
              if (found := line.system.capacity(goal)) is not None and found.rps is not None]  # fmt: skip
-    for place, (line, found) in enumerate(known):
+    sustained = []
+    for line, found in known:
         share = study.share(line.system)
         rate, *ends = [None if end is None else end / share for end in (found.rps, found.low_rps, found.high_rps)]
         assert rate is not None
         span = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
-        text = f"{found.goal * 100:g}% up to {_format.number(rate)}"
-        text += "" if span is None else f" ({_format.number(span[0])} to {_format.number(span[1])})"
-        look = line.look._replace(dash="dot", width=1.5)
-        style.upright(drawn, rate, text, place, look=look, top=found.goal * 100, span=span)
+        style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=found.goal * 100, span=span)
+        text = f"{found.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}"
+        sustained.append(f"{line.prefix}{text}")
+        if len(lines) == len(known) == 1:  # more would lie on one another, or on the curves
+            style.above(drawn, rate, text)
     points = [point for line in lines for point in line.points if point.attainment is not None]
     apart = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
+        f"Vertical: {'; '.join(sustained)}." if len(sustained) > 1 else "",
         _seeds_note(points),
         "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
         systems.hollow(points),

@@ -317,6 +317,12 @@ def upright(
         label(figure, at, 0.02 + 0.08 * place, text, row, left=left, xref=data["xref"], yref=parts["yref"])
 
 
+def above(figure: go.Figure, x: float, text: str) -> None:
+    """A name above the one panel, over `x`, where it lies on no curve."""
+    at = float(np.log10(x)) if figure.layout.xaxis.type == "log" else x
+    label(figure, at, 1, text, xanchor="center", yref="y domain", xshift=0)
+
+
 def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
     """A name above and beside a point of a panel."""
     shift = 0 if "domain" in where.get("xref", "") else -4 if left else 4
@@ -340,9 +346,9 @@ def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]
     ends += [(scale.range[1], y, name, GREY) for y, name in levels.items()]
     texts = [_wrapped(name) for *_, name, _ in ends]
     widest = max(len(line) for text in texts for line in text)
-    figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 24, "b": 56})
+    figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 44, "b": 56})
     low, high = figure.layout.yaxis.range
-    tall = figure.layout.height - 80
+    tall = figure.layout.height - 100
     at = [(high - y) / (high - low) * tall for _, y, _, _ in ends]  # pixels from the top
     half = [(len(text) * _LINE + 4) / 2 for text in texts]
     order = sorted(range(len(ends)), key=lambda i: at[i])
