@@ -346,9 +346,9 @@ def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]
     ends += [(scale.range[1], y, name, GREY) for y, name in levels.items()]
     texts = [_wrapped(name) for *_, name, _ in ends]
     widest = max(len(line) for text in texts for line in text)
-    figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 44, "b": 56})
+    figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 62, "b": 56})
     low, high = figure.layout.yaxis.range
-    tall = figure.layout.height - 100
+    tall = figure.layout.height - 118
     at = [(high - y) / (high - low) * tall for _, y, _, _ in ends]  # pixels from the top
     half = [(len(text) * _LINE + 4) / 2 for text in texts]
     order = sorted(range(len(ends)), key=lambda i: at[i])
