@@ -104,6 +104,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/compare_speed.py
 	$(BIN)/python tests/perf/rescoring.py
 	$(BIN)/python tests/perf/report_speed.py
+	$(BIN)/python tests/perf/sweep_ratios.py --cases 3
 	$(BIN)/python tests/perf/capacity_queues.py --queues 40 --searches 10
 	$(BIN)/python tests/perf/random_systems.py --file random-systems.jsonl --first 1000 --systems 12 --searches 2
 
