@@ -424,7 +424,10 @@ class SteadySearch:
                 pending = [plain(low * math.exp(step * min(0.7, max(0.3, first / (first - second)))))]
                 continue
             ends = near if len(near) > 1 else [min(low, high), max(low, high)]
-            left, right = ends[0], ends[-1]
+            above = [rate for rate in near if away[rate] > 0]
+            pairs = [(a, b) for a in above for b in near if a < b and away[b] < 0 and away[a] - away[b] >= FLAT]
+            # The nearest: attainment may be flat far below the goal and steep at it.
+            left, right = min(pairs, key=lambda pair: pair[1] / pair[0], default=(ends[0], ends[-1]))
             nearest = min(near, key=lambda rate: abs(away[rate]), default=left)
             binding = self._away(levels[nearest])[1]
             step = math.log(right / left)
@@ -435,9 +438,7 @@ class SteadySearch:
                 return at_rps, self._planned(binding, levels[left], levels[right], levels[nearest])
             if away[left] - away[right] < FLAT and step < WIDEST:
                 outward = max(step, 2 * NEAREST)
-                pending = [
-                    plain(left * math.exp(-outward) if away[left] < -2 * away[right] else right * math.exp(outward))
-                ]
+                pending = [plain(right * math.exp(outward) if away[right] > -CLOSE else left * math.exp(-outward))]
                 continue
             if not self._affordable(levels[right]):
                 break
