@@ -64,7 +64,7 @@ def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] 
     mark, good = _mark(info)
     warnings = [f"The sweep ended early: {info.error}"] if info.error else []
     warnings += [text[:1].upper() + text[1:] for text in info.warnings]
-    texts = [*([_answer(info, study)] if study is not None else []), *crossings(info)]
+    texts = [*([_answer(info, study)] if study is not None else []), *crossings(info), *_missed(info)]
     capacity = _capacity(info)
     return Document(
         title=_title(info),
@@ -279,7 +279,7 @@ def _attainment(info: SweepAnswer) -> Table:
         for point in info.points
         for bound in point.bounds
     }
-    columns: dict[str, Callable[[SweepPoint], str]] = {
+    columns: dict[str, Callable[[SweepPoint], str | Cell]] = {
         "attainment": lambda point: _mean(point.attainment, partial(_format.share, goal=goal)),
         "95% interval": lambda point: _interval(point.attainment),
         "range of seeds": lambda point: _range(point.attainment),
@@ -366,6 +366,17 @@ def crossings(info: SweepAnswer) -> Iterator[str]:
         yield f"{goal} is crossed near {place}: interpolated between {low} and {high}, {ends}."
 
 
+def _missed(info: SweepAnswer) -> Iterator[str]:
+    """Each bound on a percentile that is missed, and at which points."""
+    every = [(bound, point) for point in info.points for bound in point.bounds if bound.percentile is not None]
+    for text in dict.fromkeys(bound.text for bound, _ in every):
+        found = [(bound.passed, at(point.values.items())) for bound, point in every if bound.text == text]
+        if missed := [where for passed, where in found if passed is False]:
+            named = "; ".join([*missed[:SYSTEMS_NAMED], *(["..."] if len(missed) > SYSTEMS_NAMED else [])])
+            where = f" ({named})" if any(missed) else ""
+            yield f"{clean(text)} is missed at {len(missed):,} of {_format.count(len(found), 'point')}{where}."
+
+
 def _curves(info: SweepAnswer) -> Iterator[Curve]:
     """Attainment over the rate, for each of the first values of other axes."""
     lines: dict[tuple[tuple[str, Any], ...], list[tuple[float, float]]] = {}
@@ -444,15 +455,15 @@ def _bound(bound: SweptBound) -> str:
     return f"{bound.metric}{percentile}{'' if bound.tag is None else '@' + clean(bound.tag)}"
 
 
-def _within(point: SweepPoint, name: str) -> str:
-    """The share that met a bound; of a bound on a percentile its value, beside the limit where it is broken."""
+def _within(point: SweepPoint, name: str) -> str | Cell:
+    """The share that met a bound; of a bound on a percentile its value, beside the limit where it is missed."""
     bound = next((bound for bound in point.bounds if _bound(bound) == name), None)
     if bound is None:
         return "-"
     if bound.percentile is None:
         return _mean(bound.attainment, _format.share)
     value = "too many failed" if bound.value_s is None else _format.seconds(bound.value_s.mean)
-    return value if bound.passed else f"{value} > {_format.seconds(bound.limit_s)}"
+    return value if bound.passed else Cell(f"{value} > {_format.seconds(bound.limit_s)}, missed", good=False)
 
 
 def _values(names: Sequence[str], point: SweepPoint) -> list[str]:

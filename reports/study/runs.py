@@ -18,6 +18,7 @@ from harness.data import large
 from harness.data.folder import read_info
 from harness.data.run_json import RunInfo
 from harness.errors import BenchError, UsageError
+from harness.experiments.sweep.gathered import ASIDE
 from harness.experiments.sweep.sweep_json import Spread, SweepPoint
 from reports import _data, _format, _stages
 from reports._format import clean
@@ -139,7 +140,7 @@ class Study:
         return "req/s per GPU" if self.per_gpu else "req/s"
 
 
-_ASIDE = ("seed", "requests", "duration", "goal", "drain", "rate", "scale", "warmup", "slo", "senders", "timeout")
+_ASIDE = (*ASIDE, "rate", "slo", "timeout")
 """Options that do not tell systems apart."""
 
 

@@ -22,6 +22,7 @@ from harness.data.storage import write_json
 from harness.errors import UsageError
 from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity
+from harness.options import NO_SETTINGS
 from harness.validity.conclude import completed
 
 
@@ -218,7 +219,8 @@ def schedule_of(run: Source) -> str | None:
 
 
 def _options(run: Source) -> dict[str, str]:
-    return {name: str(value) for name, value in run.info.spec.items() if name != "seed"}
+    """The options that tell points apart: a seed draws other traffic of the same point."""
+    return {name: str(value) for name, value in run.info.spec.items() if name not in ("seed", *NO_SETTINGS)}
 
 
 def _grouped(

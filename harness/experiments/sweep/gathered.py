@@ -14,8 +14,9 @@ from harness.experiments.sweep.axes import RATE, Rescoring
 from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import facts
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweptRun
+from harness.options import NO_SETTINGS
 
-ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "fail-under", "senders", "scale")
+ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "senders", "scale", *NO_SETTINGS)
 """Options that may differ without making another system or another rate of it."""
 
 SLO = "slo"
