@@ -282,13 +282,17 @@ class _Seen:
     """The times of the records that pass by, in seconds."""
 
     def __init__(self) -> None:
-        self._times: list[tuple[float, float, float]] = []
+        self._times: list[tuple[float, float, float]] = []  # due, decode begun, ended
+        self._until_s = 0.0
 
     def of(self, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
         """The records as they come."""
         for record in records:
             if record.status == "ok":
-                self._times.append((record.scheduled_s, record.token_s[0], record.token_s[-1]))
+                token_s = record.token_s
+                self._times.append((record.scheduled_s, token_s[1 if len(token_s) > 2 else 0], token_s[-1]))
+                if record.turn == 0:
+                    self._until_s = max(self._until_s, record.scheduled_s)
             yield record
 
     @property
@@ -299,7 +303,8 @@ class _Seen:
     @property
     def grew(self) -> bool:
         """Whether the queue grew all through."""
-        return grown(*np.array(sorted(self._times)).reshape(-1, 3).T, bursty=True) is not None
+        due_s, started_s, _ = np.array(self._times).reshape(-1, 3).T
+        return grown(due_s, started_s, self._until_s) is not None
 
 
 def spec_of(spec: RunSpec, system: System, latency: str | None) -> RunSpec:
