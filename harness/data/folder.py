@@ -341,7 +341,7 @@ def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
             return table if schema is None else table.select(schema.names).cast(schema)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
-    except (pa.ArrowException, KeyError, OSError) as error:
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be
         raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
 
 

@@ -114,7 +114,7 @@ def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> 
                 yield pa.Table.from_batches([batch]).select(columns).cast(wanted)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
-    except (pa.ArrowException, KeyError, OSError) as error:
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be
         raise unreadable(file, error) from None
 
 

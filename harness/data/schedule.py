@@ -76,15 +76,15 @@ class Schedule:
         try:
             with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
                 table = source.read()
+            missing = [name for name in SCHEDULE.names if name not in table.column_names]
+            if missing:
+                raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
+            stored = (table.schema.metadata or {}).get(b"bench.sha256", b"").decode()
+            table = table.select(SCHEDULE.names).cast(SCHEDULE)
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
-        except (pa.ArrowInvalid, OSError) as error:
+        except (ValueError, OSError) as error:  # pa.ArrowInvalid among them
             raise UsageError(f"'{path}' is not a schedule: {str(error).splitlines()[0]}") from None
-        missing = [name for name in SCHEDULE.names if name not in table.column_names]
-        if missing:
-            raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
-        stored = (table.schema.metadata or {}).get(b"bench.sha256", b"").decode()
-        table = table.select(SCHEDULE.names).cast(SCHEDULE)
         found = digest(table)
         if stored and stored != found:
             raise UsageError(

@@ -184,7 +184,7 @@ def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> I
     if len(missing) and "after" in schedule.column_names:
         missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
     if len(missing) and window_s is not None:
-        missing = np.intersect1d(missing, schedule["id"].to_numpy()[_due_s(requests, schedule) < window_s])
+        missing = np.intersect1d(missing, schedule["id"].to_numpy()[due_times_s(requests, schedule) < window_s])
     if len(missing):
         message = (
             f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}."
@@ -200,7 +200,7 @@ def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int6
     return row, ids[row] == wanted
 
 
-def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
+def due_times_s(requests: pa.Table, schedule: pa.Table) -> Floats:
     """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
     last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
     end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)

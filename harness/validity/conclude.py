@@ -138,10 +138,10 @@ def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
 
 
 def completed(run: Run) -> Run:
-    """A run with its conclusion: as stored, and judged again by its tables, or made now for one that was killed."""
-    if run.info.concluded:
-        return run if run.info.source else rechecked(run)
-    return dataclasses.replace(run, info=conclude(run, slo.restored(run.info), None, None))
+    """A run with its conclusion, as stored or, for one that was killed, made now; its tables are judged again."""
+    if not run.info.concluded:
+        run = dataclasses.replace(run, info=conclude(run, slo.restored(run.info), None, None))
+    return run if run.info.source else rechecked(run)
 
 
 def _text(verdict: Verdict, outcome: Outcome | None) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, structs
@@ -12,8 +13,9 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending
 from harness.data.schedule import digest
-from harness.validity.checks import impossible, rows_of, sentences
-from harness.validity.physics import RECORDS, which
+from harness.data.warmup_cut import kept
+from harness.validity.checks import due_times_s, impossible, rows_of, sentences
+from harness.validity.physics import CLOCK_S, RECORDS, which
 
 _MEMO = "what cannot be true of the stored tables"
 
@@ -46,34 +48,47 @@ def rechecked(run: Run) -> Run:
 
 def _found(run: Run) -> list[RunWarning]:
     """What is impossible, with the remedy for files that were sound when they were written."""
-    info = run.info
+    info, schedule = run.info, run.schedule
+    found: list[RunWarning] = []
+    if schedule is not None and info.schedule.sha256 not in (None, sha256 := digest(schedule)):
+        text = f"its hash is {sha256[:12]}, and {info.schedule.sha256[:12]} in run.json"
+        found.append(RunWarning(RECORDS, f"schedule.parquet is not what the run was to send: {text}."))
+        schedule = None
     ended = info.outcome.ended if isinstance(info.outcome, Ending) else None
     window_s = info.spec.get("duration")
-    found = [
-        *impossible(
-            run.requests,
-            run.schedule,
-            interrupted=not run.complete or ended not in (None, "finished"),
-            window_s=window_s if isinstance(window_s, int | float) else None,
-            as_requested=run.http is None,
-            whole=run.pieces(),
-        )
-    ]
-    if run.schedule is not None:
-        found += _not_as_scheduled(run.requests, run.schedule)
-    if run.schedule is not None and info.schedule.sha256 not in (None, (sha256 := digest(run.schedule))):
-        text = f"its hash is {sha256[:12]}, and {info.schedule.sha256[:12]} in run.json"
-        found.insert(0, RunWarning(RECORDS, f"schedule.parquet is not what the run was to send: {text}."))
-    return [replace(each, remedy=_REMEDY) for each in found]
+    found += impossible(
+        run.requests,
+        schedule,
+        interrupted=not run.complete or ended not in (None, "finished"),
+        window_s=window_s if isinstance(window_s, int | float) else None,
+        as_requested=run.http is None,
+        whole=run.pieces(),
+    )
+    if schedule is not None:
+        found += _not_as_scheduled(run.requests, schedule)
+    return [replace(each, remedy=_REMEDY) for each in [*found, *_not_as_counted(run)]]
 
 
 def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWarning]:
     row, known = rows_of(requests, schedule)
-    due_s, scheduled_s = number(schedule, "scheduled_s")[row], number(requests, "scheduled_s")
+    scheduled_s, planned_s = number(requests, "scheduled_s"), number(schedule, "scheduled_s")[row]
     waits = pc.list_value_length(schedule["after"]).to_numpy()[row] > 0  # for an answer, which may come later
-    bad = ~known | (scheduled_s < due_s) | (~waits & (scheduled_s > due_s))
+    sent = ~np.isnan(number(requests, "sent_s"))
+    early = scheduled_s < np.where(waits & sent, due_times_s(requests, schedule)[row] - CLOCK_S, planned_s)
+    bad = ~known | early | (~waits & (scheduled_s > planned_s))
     for ours, theirs in (("prompt_tokens", "prompt_tokens"), ("output_tokens_asked", "output_tokens")):
         bad |= number(requests, ours) != number(schedule, theirs)[row]
     if bad.any():
         text = "Each record is that of a scheduled request (id, time, tokens of prompt and output)"
         yield RunWarning(RECORDS, f"{text}: not so for {which(requests, bad)}.")
+
+
+def _not_as_counted(run: Run) -> Iterator[RunWarning]:
+    counted = {status: count for status, count in run.info.summary.status.items() if count}
+    ends = kept(run.requests.select(["scheduled_s", "status"]), run.info.warmup)["status"].value_counts().to_pylist()
+    there = {row["values"]: row["counts"] for row in ends}
+    if counted and counted != there:
+        text, other = (
+            ", ".join(f"{count:,} {status}" for status, count in sorted(each.items())) for each in (counted, there)
+        )
+        yield RunWarning(RECORDS, f"run.json counts {text}, and requests.parquet has {other or 'no request'}.")

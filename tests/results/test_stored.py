@@ -99,19 +99,58 @@ def test_a_changed_request_is_named(copy: Path, change: Callable[[pa.Table], pa.
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        (cell("status", lambda _: "error"), "run.json counts 60 ok, and requests.parquet has 1 error, 59 ok."),
         (lambda t: t.slice(0, 59), "1 of 60 scheduled requests have no record, first request "),
         (lambda t: t.slice(0, 0), "60 of 60 scheduled requests have no record, first request 0."),
         (lambda t: pa.concat_tables([t, t.slice(3, 1)]), "Every request ends in exactly one record: request "),
         (cell("request_id", lambda _: 1000), "not so for request 1000."),
     ],
 )
-def test_lost_and_repeated_rows_are_found(copy: Path, change: Callable[[pa.Table], pa.Table], says: str) -> None:
+def test_tables_of_other_requests_are_found(copy: Path, change: Callable[[pa.Table], pa.Table], says: str) -> None:
     """Half a table would have percentiles of its own."""
     rewrite(copy, change)
 
     for found in verdicts(copy):
         assert not found.valid
         assert any(says in reason for reason in found.reasons)
+
+
+def test_a_follow_up_does_not_come_before_the_answer_it_waits_for(copy: Path) -> None:
+    """Its time is not in the schedule, which knows only what it waits for."""
+    schedule = pq.read_table(copy / "schedule.parquet").to_pylist()
+    waits = {row["id"] for row in schedule if row["after"]}
+
+    def earlier(table: pa.Table) -> pa.Table:
+        ids, times = table["request_id"].to_pylist(), table["scheduled_s"].to_pylist()
+        row = next(row for row, each in enumerate(ids) if each in waits)
+        times[row] -= 1e-3
+        return table.set_column(4, table.schema.field(4), pa.array(times))
+
+    rewrite(copy, earlier)
+    for found in verdicts(copy):
+        assert any("Each record is that of a scheduled request" in reason for reason in found.reasons)
+
+
+def test_a_table_with_holes_is_refused(copy: Path) -> None:
+    """A value that is missing would end in a traceback."""
+    for name, column in (("requests", "scheduled_s"), ("schedule", "scheduled_s")):
+        table = pq.read_table(copy / f"{name}.parquet")
+        holes = pa.field(column, pa.float64())
+        at = table.schema.get_field_index(column)
+        rewrite(copy, lambda t, at=at, holes=holes: t.set_column(at, holes, pa.nulls(len(t), pa.float64())), name)
+        for read in (harness.load, lambda path: large.load(path, large=0)):
+            with pytest.raises(UsageError, match="null values to non-nullable"):
+                read(copy)
+
+
+def test_a_killed_run_is_judged_by_its_schedule_too(copy: Path) -> None:
+    """Its conclusion is made when it is read, from whatever stands there."""
+    info = json.loads((copy / "run.json").read_text())
+    info = {key: info[key] for key in ("schema", "spec", "clock", "workload", "backend", "slo", "schedule")}
+    info["schedule"]["sha256"] = "0" * 64
+    (copy / "run.json").write_text(json.dumps({**info, "state": "interrupted"}))
+
+    assert ["schedule.parquet is not"] == [reason[:23] for reason in completed(large.load(copy)).info.verdict.reasons]
 
 
 def test_a_schedule_of_another_run_is_found(copy: Path, tmp_path: Path) -> None:
