@@ -97,6 +97,8 @@ class SteadySpec:
     cut_s: float | None = None
     from_rps: float | None = None
     at_rps: float | None = None
+    rough: bool = False
+    """Whether the bracket of single chains is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,21 @@ def growth(chains: Sequence[Observed]) -> float:
     return float(more.mean()) / max(float(more.std(ddof=1)) / math.sqrt(len(more)), 1.0)
 
 
+def away_of(tried: Tried, wanted: Sequence[Condition]) -> tuple[float, Condition]:
+    """How far a rate is from the goals in z, and the condition that is the farthest below its goal."""
+    found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in wanted]
+    away, binding = min(found, key=lambda pair: pair[0])
+    return (min(away, -2 * FAR) if growth(tried.chains) > UNSTABLE else away), binding
+
+
+def is_short(tried: Tried, wanted: Sequence[Condition]) -> bool:
+    """Whether chains near the goal are too short against what their queue remembers."""
+    away, binding = away_of(tried, wanted)
+    one = sample(tried.chains, binding)
+    grows = growth(tried.chains) > 2 * GROWS and away > -FAR
+    return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+
+
 def _error(found: Sample, tried: Tried, condition: Condition) -> float:
     """That of the share: of one chain by its batches, and never less than independent requests have at the goal."""
     independent = math.sqrt(condition.goal * (1 - condition.goal) / max(1.0, found.requests * len(tried.chains)))
@@ -210,9 +227,11 @@ def _error(found: Sample, tried: Tried, condition: Condition) -> float:
 
 @dataclass(slots=True)
 class Found:
-    """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all."""
+    """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all;
+    `near_rps` is where a rough search ended."""
 
     estimate: Estimate | None = None
+    near_rps: float | None = None
     resolved: bool = False
     why: str | None = None
     needs: int | None = None
@@ -258,7 +277,8 @@ class SteadySearch:
 
     def _search(self) -> Generator[list[ChainRequest], list[Observed], None]:
         rate_rps = yield from self._bracket()
-        if rate_rps is None or self._decided():
+        if rate_rps is None or self.spec.rough or self._decided():
+            self.found.near_rps = rate_rps
             return
         piloted = yield from self._pilot(rate_rps)
         if piloted is None or self._decided():
@@ -352,7 +372,7 @@ class SteadySearch:
                 tried = yield from self._observe([replace(r, blocks=longer * r.blocks) for r in wanted])
                 side = self._note_side(tried)
                 levels[rate_rps] = tried
-                if (side is None or abs(self._away(tried)[0]) < CLOSE) and self._is_short(tried):
+                if (side is None or abs(self._away(tried)[0]) < CLOSE) and is_short(tried, spec.wanted):
                     short = tried
             if short is not None:
                 if not self._affordable(short):
@@ -407,16 +427,7 @@ class SteadySearch:
 
     def _away(self, tried: Tried) -> tuple[float, Condition]:
         """How far a rate is from the goal in z, and the condition that is the farthest below it."""
-        found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in self.spec.wanted]
-        away, binding = min(found, key=lambda pair: pair[0])
-        return (min(away, -2 * FAR) if growth(tried.chains) > UNSTABLE else away), binding
-
-    def _is_short(self, tried: Tried) -> bool:
-        """Whether chains near the goal are too short against what their queue remembers."""
-        away, binding = self._away(tried)
-        one = sample(tried.chains, binding)
-        grows = growth(tried.chains) > 2 * GROWS and away > -FAR
-        return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+        return away_of(tried, self.spec.wanted)
 
     def _affordable(self, tried: Tried) -> bool:
         """Whether its chains can be made twice as long."""
@@ -511,7 +522,7 @@ class SteadySearch:
         goal, tolerance, clump = plan.condition.goal, spec.tolerance, plan.clump
         seeds = range(spec.first_seed, spec.first_seed + spec.chains)
         values = (
-            clump / (goal * (1 - goal)) * (_student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
+            clump / (goal * (1 - goal)) * (student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
         )
         values = max(values, CLUMPS * clump / (1 - goal))
         span_s = max(values / plan.per_s, plan.counted_s) * PARTS / BATCHES
@@ -561,7 +572,7 @@ class SteadySearch:
                 slope, error = secant if secant[1] < error else (slope, error)
         away = (here.z - logit(goal)) / slope
         off = min(0.5, error / slope)
-        half = (_student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
+        half = (student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
         centre = math.log(tried.rate_rps) + away
         by_seed = {
             chain.request.seed: centre + float(away_) * here.scale / slope
@@ -584,7 +595,8 @@ class _Plan:
     counted_s: float
 
 
-def _student(chains: int) -> float:
+def student(chains: int) -> float:
+    """Half of a 95% interval over so many chains, in standard errors."""
     from scipy.special import stdtrit  # heavy
 
     return float(stdtrit(chains - 1, 0.975))
