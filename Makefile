@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CLOCKED := tests/client tests/e2e tests/engine/test_process.py tests/real tests/server
+CLOCKED := tests/client tests/docs/test_ci.py tests/e2e tests/engine/test_process.py tests/real tests/server
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes compiles everything again
@@ -23,8 +23,9 @@ $(STAMP): pyproject.toml
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; }
 	@touch $@
 
-demo: $(STAMP) ## run the main job on the built-in engine, about a minute
-	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
+demo: $(STAMP) ## a short run of the built-in engine, then the curve of a simulated system and its page, about 40 s
+	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1 --duration 10s
+	$(BIN)/bench sweep --backend sim --latency abc:distserve --policy vllm-v0 --rate 1:5:1 --requests 1000
 
 test: $(STAMP) ## run all but the slow tests: real-time tests one by one, the others in parallel at idle priority
 	@$(MAKE) --no-print-directory -j2 clocked others
@@ -71,7 +72,7 @@ gallery: $(STAMP) ## write a page of every kind of report to gallery/index.html
 	@$(BIN)/python docs/examples/gallery.py gallery
 	@echo gallery/index.html
 
-pictures: gallery ## renew the pictures of docs/guide/report.md from the gallery; needs Chromium
+pictures: gallery ## renew the pictures of README and docs/guide/report.md from the gallery; needs Chromium
 	$(BIN)/python docs/pictures/make.py gallery
 
 claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones with ONLY=id
@@ -103,6 +104,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/compare_speed.py
 	$(BIN)/python tests/perf/rescoring.py
 	$(BIN)/python tests/perf/report_speed.py
+	$(BIN)/python tests/perf/sweep_ratios.py --cases 3
 	$(BIN)/python tests/perf/capacity_queues.py --queues 40 --searches 10
 	$(BIN)/python tests/perf/random_systems.py --file random-systems.jsonl --first 1000 --systems 12 --searches 2
 

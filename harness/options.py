@@ -33,7 +33,8 @@ class Option:
 
     `part`: it fills the field of the same name of the backend. `source`: it decides what is sent and when, from either
     source or from one of them only. `repeated`: given several times, the values are lines of one text. `commas`: one
-    value may hold commas. `secret`: a value may hold a secret.
+    value may hold commas. `secret`: a value may hold a secret. `setting` is off where it changes neither what is
+    sent nor the system nor what is measured: runs that differ in it alone are alike.
     """
 
     group: str
@@ -45,6 +46,7 @@ class Option:
     repeated: bool = False
     commas: bool = False
     secret: bool = False
+    setting: bool = True
 
 
 def option(group: str, metavar: str, check: Check, help: str, default: Any = None, **more: Any) -> Any:  # noqa: A002  # the word of click
@@ -204,11 +206,12 @@ class RunSpec:
         OBJECTIVES, "SHARE", check.share, "Share of requests that must meet the SLO. Default: 0.9.", default=0.9
     )
     fail_under: float | None = option(
-        OBJECTIVES, "SHARE", check.share, "Exit with code 1 if fewer requests meet the SLO (for scripts)."
+        OBJECTIVES, "SHARE", check.share, "Exit with code 1 if fewer requests meet the SLO (for scripts).",
+        setting=False,
     )
     max_failed: float | None = option(
         OBJECTIVES, "SHARE", check.share_or_zero,
-        "Exit with code 3 if more requests fail for reasons other than load. Default: 1%.",
+        "Exit with code 3 if more requests fail for reasons other than load. Default: 1%.", setting=False,
     )
     drain: float | None = option(
         LENGTH, "TIME", check.time_s, "Longest wait for responses after the last request is sent. Default: 60s; "
@@ -234,6 +237,8 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
 SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)
 """Options that decide what is sent and when."""
+NO_SETTINGS = tuple(name for name, known in OPTIONS.items() if not known.setting)
+"""Options in which runs may differ and still be runs of one system and its traffic."""
 
 
 @dataclass(frozen=True, slots=True)

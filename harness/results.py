@@ -170,6 +170,7 @@ def sweep(
     over: Mapping[str, Sequence[object] | str] | None = None,
     seeds: int | Sequence[int] | None = None,
     goal: float | Sequence[float] | None = None,
+    refine: float | str | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     **options: Option,
@@ -186,7 +187,12 @@ def sweep(
     if rate is not None:
         swept.insert(0, axes.axis(axes.RATE, _listed(rate, ",")))
     planned = plan_sweep(
-        Given(_named(options)), None, swept, seeds=_text(seeds), goals=None if goal is None else _listed(goal, ",")
+        Given(_named(options)),
+        None,
+        swept,
+        seeds=_text(seeds),
+        goals=None if goal is None else _listed(goal, ","),
+        refine=_text(refine),
     )
     folder = new_folder(planned.home) if out is None else Path(out)
     info = run_sweep(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)

@@ -241,7 +241,8 @@ def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bo
         yield "goodput - (no bound on single requests)"
     elif summary.bounds and not overloaded:
         at = f" at {_format.plain(rate, 4)} req/s" if rate else ""
-        yield f"goodput {_format.number(summary.goodput_rps)} req/s (within the SLO{at})"
+        within = "the bounds on single requests" if summary.percentiles_passed else "the SLO"
+        yield f"goodput {_format.number(summary.goodput_rps)} req/s (within {within}{at})"
     yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
     yield f"failed {sum(n for status, n in summary.status.items() if status != 'ok'):,}"
     if summary.preemptions:

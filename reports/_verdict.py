@@ -97,7 +97,7 @@ def answer(run: Run, result: Result) -> str:
     grew = result.passed and any(info.warning(code) is not None for code in ("queue-grew", "overload"))
     lost = "what was still unanswered has no record" if info.state == "running" else "the run was ended early"
     if result.attainment is None:  # all bounds are on percentiles of the run
-        end = f"breaks {broken}" if broken else "meets every bound"
+        end = f"misses the SLO, as it breaks {broken}" if broken else "meets every bound"
         if grew:
             end += " so far, but the queue was growing: a longer run may break one"
         if not run.complete:
@@ -109,8 +109,9 @@ def answer(run: Run, result: Result) -> str:
         return f"{ended_well}; the run {end}."
     goal = f"the goal of {result.goal * 100:g}%"
     reaches = result.attainment >= result.goal
-    breaks = f", {'but' if reaches else 'and'} breaks {broken}" if broken else ""
-    end = f"{'reaches' if reaches else 'misses'} {goal}{breaks}"
+    end = f"{'reaches' if reaches else 'misses'} {goal}"
+    if broken:
+        end += f", {'but' if reaches else 'and'} breaks {broken}, so the SLO is missed"
     if not valid:
         end = f"this proves nothing about {goal}"
     elif not run.complete:
@@ -120,7 +121,8 @@ def answer(run: Run, result: Result) -> str:
     elif grew:
         end += " so far, but the queue was growing: a longer run may miss it"
     part_of = "" if run.complete else " recorded so far"
-    text = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
+    what = "the bounds on single requests" if info.summary.percentiles_passed else "the SLO"
+    text = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met {what}{rate}: {end}."
     decided = run.complete and valid and not result.overloaded and not info.resolution.undecided
     return f"{text} {KNEE}" if decided else text
 

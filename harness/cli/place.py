@@ -60,7 +60,10 @@ Exit codes
 
 
 @click.command(
-    "place", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the cheapest deployment for a rate, or the best per GPU."
+    "place",
+    cls=GroupedCommand,
+    epilog=_EPILOG,
+    short_help="Search the cheapest deployment for a rate, or the best per GPU.",
 )
 @option("--nodes", default="1", show_default=True, type=COUNT, metavar="N", group=CLUSTER,
         help="Nodes of the cluster.")  # fmt: skip

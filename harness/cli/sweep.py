@@ -64,6 +64,9 @@ Rerun the command with the same --out to resume; values and seeds may be added.
         help="Runs per point, seeds from --seed on, or a list. Default: 5 in simulated time, else 1.")  # fmt: skip
 @option("--seed", metavar="N", type=SEED, group=SWEEP, help="First seed of --seeds N. Default: 0.")
 @option("--goal", metavar="LIST", group=SWEEP, help="Shares of requests that must meet the SLO. Default: 0.9.")
+@option("--refine", metavar="SHARE", group=SWEEP,
+        help="Add rates where a goal is crossed, until they are this near (5%), or none. "
+             "Default: 5% in simulated time, else none.")  # fmt: skip
 @run_options(
     without=("rate", "goal", "seed"),
     requests={"help": "Requests of a run. Default: 2,200 in simulated time, else the preset's or the whole trace."},
@@ -77,8 +80,8 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 @quiet
 @config
 def command(
-    rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None, config: str | None, out: str | None,
-    workers: int | None, form: str, no_html: bool, quiet: bool, **options: Any,
+    rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None, refine: str | None,
+    config: str | None, out: str | None, workers: int | None, form: str, no_html: bool, quiet: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Run a workload at several rates, or over the values of any option, and report SLO attainment at each.
 
@@ -95,7 +98,7 @@ def command(
 
     file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
-    sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal)
+    sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal, refine=refine)
     say = _terminal.nothing if quiet else _terminal.note
     folder = new_folder(sweep.home) if out is None else Path(out)
     info = run_sweep(sweep, folder, workers=workers, quiet=quiet, say=say, render=compose.render_answer)

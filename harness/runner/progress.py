@@ -44,9 +44,11 @@ def cells(live: Live) -> list[tuple[str, str]]:
 
 
 def _left(live: Live) -> str:
-    """How much longer requests are sent; empty where this is unknown."""
+    """How much longer requests are sent, or that answers are awaited; empty where this is unknown."""
     left_s = (live.span_s or 0.0) - live.elapsed_s()
-    return f", sending for {left_s:.0f} s more" if left_s > 0 else ""
+    if left_s > 0:
+        return f", sending for {left_s:.0f} s more"
+    return ", waiting for the last answers" if live.sent > live.finished else ""
 
 
 def _of(live: Live, word: str) -> str:

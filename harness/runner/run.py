@@ -204,7 +204,10 @@ def why(code: int, info: RunInfo, outcome: Outcome, fail_under: float | None) ->
             "a quieter client, or choose another bound."
         )
     if info.verdict.overloaded:
-        return f"exit code {UNRESOLVED}: {option} holds so far, but the queue grew all through the run."
+        return (
+            f"exit code {UNRESOLVED}: {option} holds so far, but the queue grew all through the run; lower the load, "
+            "or make the run longer to see whether it still holds."
+        )
     return f"exit code {UNRESOLVED}: {option} holds for what was sent, but the run was ended early ({outcome.ended})."
 
 
@@ -239,7 +242,8 @@ def opening(planned: Plan) -> str:
     many = f"{n:,} request{'' if n == 1 else 's'}"
     parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
     if not planned.virtual:
-        parts.append(f"sending for {planned.schedule.span_s:.0f} s")
+        most_s = f", then up to {planned.drain_s:g} s for the last answers" if planned.drain_s else ""
+        parts.append(f"sending for {planned.schedule.span_s:.0f} s{most_s}")
         if planned.spec.trace is not None and planned.spec.duration is not None:
             parts.append(f"the first {planned.spec.duration:g} s of the trace (--duration changes that)")
     return ", ".join(parts)

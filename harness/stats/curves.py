@@ -12,7 +12,7 @@ logit(attainment) against the logarithm of the load; linear in attainment would 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -107,7 +107,7 @@ class Crossing:
 
     at: float | None
     between: tuple[float, float] | None
-    side: str | None = None
+    side: Literal["above", "below"] | None = None
 
 
 def crossing(

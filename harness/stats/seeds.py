@@ -1,8 +1,10 @@
 """Statistics over the seeds of a run: mean, interval and range, and the capacity by seed for paired comparisons."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Seed = TypeVar("Seed")
 
 LEAST_SEEDS = 5
 """Fewest seeds whose mean gets an interval (Student's t of fewer is wider than it is useful)."""
@@ -26,14 +28,36 @@ def spread(values: Sequence[float | None], *, most: float | None = None) -> dict
     return {"n": n, "mean": mean, "low": low, "high": high, "least": min(known), "most": max(known)}
 
 
-def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple[float | None, float | None]:
+def half_width(values: Sequence[float]) -> float | None:
+    """Half the width of Student's t interval of the mean; None of fewer than 5 values, and where all are equal."""
     n = len(values)
     if n < LEAST_SEEDS or min(values) == max(values):
-        return None, None
+        return None
     from scipy.special import stdtrit  # heavy
 
+    mean = math.fsum(values) / n
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+
+
+def jackknife(estimate: Callable[[Seed | None], float | None], seeds: Sequence[Seed]) -> tuple[float, float] | None:
+    """The interval of `estimate(None)`, which takes all seeds, from `estimate(seed)`, which leaves one of them out.
+
+    Student's t on the pseudo-values (Tukey, "Bias and confidence in not-quite large samples", 1958); None where an
+    estimate is None, and where `half_width` is.
+    """
+    whole, without = estimate(None), [estimate(seed) for seed in seeds]
+    known, n = [value for value in without if value is not None], len(seeds)
+    if whole is None or len(known) < n:
+        return None
+    half = half_width([n * whole - (n - 1) * value for value in known])
+    return None if half is None else (whole - half, whole + half)
+
+
+def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple[float | None, float | None]:
+    half = half_width(values)
+    if half is None:
+        return None, None
     # Note: mean +- half leaves the range of the quantity where seeds differ much, and cutting it there keeps an end
     # that is too near on the other side. By the delta method on the log (or log odds) scale neither happens, and the
     # truth is covered more often (docs/guide/statistics.md). The error of a mean of values above 0 is at most the mean.

@@ -113,8 +113,8 @@ def judge(
     client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
     came at `recorded` times or from users in a `closed` loop, whose rate cannot be set. In a run that sent only
     what was due before `window_s`, follow-ups may be missing; in any run those of a request that was given up.
-    `as_requested` is off where answers may be shorter or longer than requested. Overload and the number of measured
-    requests are judged after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
+    `as_requested` is off where answers may be shorter or longer than requested. The number of measured
+    requests is judged after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
     (None: there is none): chance lets the queue of a system below its capacity grow too (docs/design/011).
     """
     if not len(requests):
@@ -139,7 +139,7 @@ def judge(
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
         *_late(late_s, less),
         *warmup.warnings(cut),
-        *_overloaded(requests, less, cut.at_s, met=met is True),
+        *_overloaded(requests, less, met=met is True),
         *_failed(requests),
         *_few(measured, recorded=recorded),
     ]
@@ -245,13 +245,16 @@ def _late(late_s: Floats, less: str) -> Iterator[RunWarning]:
         )
 
 
-def _overloaded(requests: pa.Table, less: str, after_s: float, *, met: bool) -> Iterator[RunWarning]:
-    grown = overload(requests, after_s=after_s)
+def _overloaded(requests: pa.Table, less: str, *, met: bool) -> Iterator[RunWarning]:
+    grown = overload(requests)
     if grown is None:
         return
-    what = f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s"
-    until = "until the queue stops growing, or take a faster system"
-    if not grown.seconds:
+    if grown.seconds:
+        came_rps, started_rps = grown.arrivals / grown.seconds, (grown.arrivals - grown.requests) / grown.seconds
+        what = f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s"
+        what += f": {came_rps:.3g} a second came and {started_rps:.3g} were started"
+        until = "until no more come than are started, or take a faster system"
+    else:
         what, until = "all requests were due at once", "so that not all of them are due at once"
     facts = {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s}
     if met:

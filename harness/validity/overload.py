@@ -8,86 +8,83 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.data.lists import number
-from harness.metrics.measure import first_last, succeeded
-from harness.metrics.quantiles import quantile
+from harness.data.lists import first, lists, number, pieces
+from harness.metrics.measure import joined, succeeded
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 GROWTH = 2.0
-"""Growth of the requests in flight, in units of the square root of the arrivals meanwhile, that is overload.
-
-Counts of independent arrivals scatter by that root, so a system that keeps up stays below: of 100 runs of 2,000
-requests on 16 servers none is flagged at 0.9 of saturation and at least 95 are at 1.15 of it; of short runs, with
-about 100 requests, up to 5% are flagged at 0.9.
-"""
-
-MIN_ARRIVALS = 50
-"""Fewest arrivals, after the system has filled, for which growth in flight is distinguishable from chance."""
+"""Growth of the queue that is overload, in units of what its own fluctuation adds up to by chance."""
 
 WINDOWS = 20
-"""Parts of a run whose arrivals are counted to see how bursty they are."""
+"""Parts of a run whose growth is compared. A queue that jumps in one or two of them has not grown all through."""
+
+FILLS = 0.1
+"""The first part of a run is not compared: until then no queue has formed."""
 
 MIN_REQUESTS = 30
-"""Fewest requests whose thirds are compared."""
+"""Fewest arrivals among which growth is distinguishable from chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """The queue grew by `requests` in `seconds`, up to `waiting_s` of waiting for a first token."""
+    """The queue grew by `requests` of the `arrivals` in `seconds`; the last third waited `waiting_s` (median)."""
 
     requests: int
+    arrivals: int
     seconds: float
     waiting_s: float
 
 
-def overload(table: pa.Table, *, after_s: float = 0.0, bursty: bool = False) -> Overload | None:
+def overload(table: pa.Table) -> Overload | None:
     """How the queue grew; None for a system that kept up, or too short a run to tell.
 
-    The rule: from the time when the system has filled (p90 of E2E after the start, or the cut of the warm-up at
-    `after_s`, whichever is later) to the last arrival, requests in flight grow by more than twice the square root of
-    the arrivals. Where that leaves fewer than 50 arrivals, because requests take about as long as the run: the median
-    TTFT rises from third to third, by more than the time in which such a number of requests arrives. Requests that
-    failed are left out: a system that turns them away has no queue of them. With `bursty` the root is that of the
-    arrivals times their index of dispersion, because bursts make queues that soon drain again.
+    The queue at a time are the requests that are due and not yet being decoded: without their second token, so that a
+    queue between prefill and decode replicas counts too. Requests under way tell less: they also grow while a system
+    fills, which lasts as long as its longest answers. Requests that failed are left out: a system that turns them away
+    has no queue of them. After the last request that waits for no answer the load falls, so nothing is compared there.
     """
-    kept = succeeded(table)
-    due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)
-    kept &= np.isfinite(end_s)
-    order = np.argsort(due_s[kept], kind="stable")
-    return grown(due_s[kept][order], first_s[kept][order], end_s[kept][order], after_s=after_s, bursty=bursty)
+    started_s, due_s = started(table), number(table, "scheduled_s")
+    ok = succeeded(table) & np.isfinite(started_s)
+    opening = due_s[ok & (table["turn"].to_numpy() == 0)]
+    return grown(due_s[ok], started_s[ok], float(opening.max(initial=-math.inf)))
 
 
-def grown(
-    due_s: Floats, first_s: Floats, end_s: Floats, *, after_s: float = 0.0, bursty: bool = False
-) -> Overload | None:
-    """The same of when requests were due, in order, and had their first and last token; all (requests,)."""
+def started(table: pa.Table) -> Floats:
+    """When the decode of each request had begun, (requests,) s: its second token, its first where no more is known."""
+    return joined((_started(piece) for piece in pieces(table)), len(table))
+
+
+def _started(piece: pa.Table) -> Floats:
+    rows = lists(piece, "token_s")
+    at_s = first(rows)
+    known = np.diff(rows.offsets) > 2  # of two times the second may be the last token of many
+    at_s[known] = rows.values[rows.offsets[:-1][known] + 1]
+    return at_s
+
+
+def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
+    """The same of when requests were due and began to be decoded, both (requests,), up to the last that opens a task.
+
+    The rule: over 20 equal parts of the time, the queue grows by more than twice the square root of the arrivals, which
+    is the scatter of independent ones, and by more than twice what its growth in one part scatters, times the square
+    root of 20: bursts and long requests make that larger, and a queue that comes and goes is in it.
+    """
     if len(due_s) < MIN_REQUESTS:
         return None
-    waiting_s = float(np.median((first_s - due_s)[-(len(due_s) // 3) :]))
-    filled_s = max(float(due_s[0]) + quantile(end_s - due_s, 0.9), after_s)
-    stop_s = float(due_s[-1])
-    arrivals = int((due_s > filled_s).sum())
-    growth = _in_flight(due_s, end_s, stop_s) - _in_flight(due_s, end_s, min(filled_s, stop_s))
-    if arrivals >= MIN_ARRIVALS:
-        dispersion = 1.0  # variance over mean of the arrivals in each part of the run: that of a Poisson process
-        if bursty:
-            counts = np.histogram(due_s, WINDOWS)[0]
-            dispersion = max(1.0, float(counts.var(ddof=1) / counts.mean()))
-        chance = math.sqrt(arrivals * dispersion)
-        return Overload(growth, stop_s - filled_s, waiting_s) if growth > GROWTH * chance else None
-    if _ttft_rises(due_s, first_s - due_s):
-        return Overload(_in_flight(due_s, end_s, stop_s), stop_s - float(due_s[0]), waiting_s)
-    return None
-
-
-def _in_flight(due_s: Floats, end_s: Floats, at_s: float) -> int:
-    return int((due_s <= at_s).sum() - (end_s <= at_s).sum())
-
-
-def _ttft_rises(due_s: Floats, ttft_s: Floats) -> bool:
-    medians = [float(np.median(part)) for part in np.array_split(ttft_s, 3)]
-    arrivals = len(due_s) * 2 / 3  # between the middles of the first and the last third
-    rate_rps = (len(due_s) - 1) / max(float(due_s[-1] - due_s[0]), 1e-9)
-    growth = rate_rps * (medians[2] - medians[0])  # Little: requests that wait more than before
-    return medians[0] < medians[1] < medians[2] and growth > GROWTH * math.sqrt(arrivals)
+    order = np.argsort(due_s, kind="stable")
+    due_s, started_s = due_s[order], started_s[order]
+    waited_s = started_s - due_s
+    waiting_s = float(np.median(waited_s[-(len(due_s) // 3) :]))
+    if due_s[0] == due_s[-1]:  # all at once: a queue where those behind wait longer
+        late = waiting_s > np.median(waited_s[: len(due_s) // 3])
+        return Overload(int((started_s > started_s.min()).sum()), len(due_s), 0.0, waiting_s) if late else None
+    from_s = float(due_s[0]) + FILLS * (until_s - float(due_s[0]))
+    arrivals = int(((due_s > from_s) & (due_s <= until_s)).sum())
+    if arrivals < MIN_REQUESTS:
+        return None
+    at_s = np.linspace(from_s, until_s, WINDOWS + 1)
+    queue = np.searchsorted(due_s, at_s, side="right") - np.searchsorted(np.sort(started_s), at_s, side="right")
+    growth = int(queue[-1] - queue[0])
+    chance = max(math.sqrt(arrivals), math.sqrt(WINDOWS) * float(np.diff(queue).std(ddof=1)))
+    return Overload(growth, arrivals, until_s - from_s, waiting_s) if growth > GROWTH * chance else None

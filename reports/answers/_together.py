@@ -19,7 +19,7 @@ from reports.figures import curves
 from reports.study import of_capacity, of_many, of_sweep
 from reports.study.runs import Study
 
-UNTESTED = "The curves are shown beside one another and not tested; bench compare tests whether they differ."
+UNTESTED = "Intervals of ratios are over the seeds that sweeps share; bench compare tests whether two systems differ."
 RUNS = "runs"
 """How the runs are called that no sweep made."""
 

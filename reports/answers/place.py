@@ -88,8 +88,7 @@ def _cost(spent: PlaceCost) -> str:
     left = f"; {spent.left} candidates left" if spent.left else ""
     trials = "" if spent.trials is None else f"{spent.trials:,} trials, "
     return (
-        f"{spent.candidates:,} candidates, {trials}{spent.requests:,} requests, "
-        f"{_format.seconds(spent.wall_s)}{left}"
+        f"{spent.candidates:,} candidates, {trials}{spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
     )
 
 

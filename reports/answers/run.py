@@ -134,7 +134,12 @@ def _latencies(run: Run, result: Result) -> Table:
         return _rows_table(note, result.rows)
     undecided = run.info.resolution.undecided
     goal = "" if result.attainment is None else f"goal {result.goal * 100:g}%"
-    met = _format.share(result.attainment, result.goal) + (" unresolved" if undecided else "")
+    met = _format.share(result.attainment, result.goal)
+    if result.broken:
+        met = "missed" if result.attainment is None else f"missed ({met})"
+    elif result.passed and result.attainment is None:  # all bounds are on percentiles of the run
+        met = "met"
+    met += " unresolved" if undecided else ""
     return _rows_table(note, result.rows, goal, Cell(met, good=None if undecided else result.passed))
 
 

@@ -19,7 +19,7 @@ from harness.experiments.sweep.sweep_json import Spread
 from reports._format import clean, number, share
 from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
 from reports.answers.sweep import percent
-from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table
 from reports.document.curve import Curve
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def document(info: SloAnswer, path: Path | None = None) -> Document:
 def _findings(info: SloAnswer) -> Iterator[Finding]:
     """Where the curves cross the goals; without curves the first SLO of the first run."""
     for curve in info.curves:
-        yield Finding(f"{clean(curve.slo, 100)}{_label(curve)}: {'; '.join(map(_crossing, curve.crossings))}")
+        found = [*map(_crossing, curve.crossings), *_missed(curve)]
+        yield Finding(f"{clean(curve.slo, 100)}{_label(curve)}: {'; '.join(found)}")
     if info.curves:
         return
     run = next((run for run in info.runs if run.measured), None)
@@ -67,9 +68,12 @@ def _findings(info: SloAnswer) -> Iterator[Finding]:
     met = slo.reached(info.conditions)[0]
     text = f"{clean(slo.text, 200)} is {'met' if met else 'missed'}"
     if slo.attainment is not None:  # None: every bound is on a percentile of the run
+        missed = " and ".join(clean(b.text) for b in slo.bounds if b.percentile is not None and b.passed is False)
+        single = "the bounds on single requests of " if missed else ""
         text = (
-            f"{share(slo.attainment, goal)} of {run.measured:,} requests met {clean(slo.text, 200)}: goodput "
+            f"{share(slo.attainment, goal)} of {run.measured:,} requests met {single}{clean(slo.text, 200)}: goodput "
             f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {'met' if met else 'missed'}"
+            f"{f', as {missed} is missed' if missed else ''}"
         )
     yield Finding(f"{text}.", bool(met))
 
@@ -80,6 +84,17 @@ def _crossing(found: CurveCrossing) -> str:
     low, high = map(number, found.between)
     at = f"{percent(found.goal)} is crossed near {number(found.at_rps)} req/s"
     return f"{at}: interpolated between {low} and {high}, without an interval"
+
+
+def _missed(curve: SloCurve) -> Iterator[str]:
+    """The rates at which each bound on a percentile is missed, in any run."""
+    for name in curve.points[0].missed:
+        rates = [number(point.rate_rps) for point in curve.points if point.missed[name]]
+        yield f"{clean(name, 100)} is {f'missed at {_listed(rates)} req/s' if rates else 'met at every rate'}"
+
+
+def _listed(rates: Sequence[str]) -> str:
+    return f"{len(rates)} rates, {rates[0]} to {rates[-1]}" if len(rates) > APART else ", ".join(rates)
 
 
 def _label(curve: SloCurve) -> str:
@@ -167,15 +182,16 @@ def _of_curve(curve: SloCurve, runs: Sequence[ScoredRun], place: int) -> Iterato
     """Attainment over the rate: mean of the runs at each, with its interval where there are enough."""
     title = f"Attainment of {clean(curve.slo, 60)} against rate{_label(curve)}"
     yield Figure(f"curve-{place}", title, partial(_drawn, curve))
-    names = list(curve.points[0].bounds)
-    names = names if len(names) > 1 else []
+    first = curve.points[0]
+    names = [name for name in first.bounds if len(first.bounds) > 1 and name not in first.missed]
     rows = tuple(
         (number(point.rate_rps), _runs_at(point), *_spread(point.attainment),
-         number(_mean(point.goodput_rps)), *(share(_mean(point.bounds[name])) for name in names))
+         number(_mean(point.goodput_rps)), *(share(_mean(point.bounds[name])) for name in names),
+         *(Cell(f"missed in {n} of {point.runs}", good=False) if n else "met" for n in point.missed.values()))
         for point in curve.points
     )  # fmt: skip
     heads = ("rate (req/s)", "runs", "attainment", "95% of the mean", "range", "goodput (req/s)",
-             *(clean(name, 24) for name in names))  # fmt: skip
+             *(clean(name, 24) for name in (*names, *first.missed)))  # fmt: skip
     yield Table(f"{clean(curve.slo)} over the rate{_label(curve)}", heads, rows)
     scales = [point for point in curve.points if point.scale and point.factors]
     for at in range(0, len(scales), COLUMNS):

@@ -17,6 +17,7 @@ from harness.data.codec import encode
 from harness.data.run_json import RunInfo, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE
+from harness.experiments.sweep.plan import REFINED
 from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
@@ -26,7 +27,7 @@ from reports._system import Facts, flat, part
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
 from reports.document.curve import Curve
 from reports.study.runs import Study, floor_s, infos
-from reports.study.sweep import at, axis_title, of_sweep
+from reports.study.sweep import at, axis_title, named, of_sweep
 
 FIGURE_SECTIONS = {
     "figures": "Goodput",
@@ -47,6 +48,8 @@ SYSTEMS_NAMED = 6
 PERCENTILES = ("p50", "p90", "p99")
 _ALWAYS = ("attainment", "goodput (req/s)")
 """Columns that stay where they have nothing to show."""
+_REFINED = (None, REFINED)
+"""--refine unless it is given, in real and in simulated time."""
 _ENDED = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BACKEND FAILED"}
 _JUDGED = {0: ("MET AT EVERY POINT", True), 1: ("NOT MET AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
 
@@ -61,7 +64,7 @@ def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] 
     mark, good = _mark(info)
     warnings = [f"The sweep ended early: {info.error}"] if info.error else []
     warnings += [text[:1].upper() + text[1:] for text in info.warnings]
-    texts = [*([_answer(info, study)] if study is not None else []), *crossings(info)]
+    texts = [*([_answer(info, study)] if study is not None else []), *crossings(info), *_missed(info)]
     capacity = _capacity(info)
     return Document(
         title=_title(info),
@@ -260,6 +263,10 @@ def tables(info: SweepAnswer) -> Iterator[Table]:
         points = {point.folder: point for point in info.points}.values()
         rows = tuple((*_values(names, point), *_latencies(point, timed)) for point in points)
         yield Table("latencies, mean over seeds", (*map(axis_title, names), *heads), rows, len(names))
+    if info.ratios:
+        yield _ratios(info)
+    if info.differences:
+        yield _differences(info)
     if len(info.crossings) > SENTENCES:
         for along in dict.fromkeys(crossing.along for crossing in info.crossings):
             yield _crossed(info, along)
@@ -272,13 +279,13 @@ def _attainment(info: SweepAnswer) -> Table:
         for point in info.points
         for bound in point.bounds
     }
-    columns: dict[str, Callable[[SweepPoint], str]] = {
+    columns: dict[str, Callable[[SweepPoint], str | Cell]] = {
         "attainment": lambda point: _mean(point.attainment, partial(_format.share, goal=goal)),
         "95% interval": lambda point: _interval(point.attainment),
         "range of seeds": lambda point: _range(point.attainment),
         **{head: partial(_within, name=name) for name, head in bounds.items()},
         "goodput (req/s)": lambda point: _mean(point.goodput_rps, _format.number),
-        "overload": lambda point: _of(point.overloaded, point),
+        "overload": lambda point: "saturated" if point.saturated else _of(point.overloaded, point),
         "not valid": lambda point: _of(point.invalid, point),
     }
     cells = {head: [cell(point) for point in info.points] for head, cell in columns.items()}
@@ -294,6 +301,40 @@ def _attainment(info: SweepAnswer) -> Table:
     return Table("attainment and goodput over seeds", heads, rows, len(names) + len(differ))
 
 
+def _ratios(info: SweepAnswer) -> Table:
+    rows = tuple(
+        (
+            named(one.head.items()),
+            named(one.base.items()),
+            percent(one.goal),
+            _format.number(one.ratio),
+            _ends(one.low, one.high),
+        )
+        for one in info.ratios
+    )
+    return Table("ratio of the rates at which a goal is crossed, paired by seed",
+                 ("system", "over", "goal", "ratio", "95% interval"), rows, 2)  # fmt: skip
+
+
+def _differences(info: SweepAnswer) -> Table:
+    names = [*info.differences[0].at]
+    rows = tuple(
+        (
+            *(clean(one.at[name]) for name in names),
+            named(one.head.items()),
+            f"{100 * one.difference:+.1f}",
+            "-" if one.low is None or one.high is None else f"{100 * one.low:+.1f} .. {100 * one.high:+.1f}",
+        )
+        for one in info.differences
+    )
+    return Table(f"attainment less that of {named(info.differences[0].base.items())}, in points, paired by seed",
+                 (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{_format.number(low)} .. {_format.number(high)}"
+
+
 def _crossed(info: SweepAnswer, along: str) -> Table:
     names = [axis.name for axis in info.axes if axis.name != along]
     rows = []
@@ -302,8 +343,9 @@ def _crossed(info: SweepAnswer, along: str) -> Table:
             side = "-" if crossing.side is None else f"all {clean(crossing.side)}"
             between = " .. ".join(map(_format.option, crossing.between)) if crossing.between else side
             where = (clean(crossing.where[name]) for name in names)
-            rows.append((*where, percent(crossing.goal), _format.number(crossing.at), between))
-    heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "between")
+            ends = _ends(crossing.low, crossing.high)
+            rows.append((*where, percent(crossing.goal), _format.number(crossing.at), ends, between))
+    heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "95% interval", "between")
     return Table("where the goals are crossed", heads, tuple(rows), len(names))
 
 
@@ -318,7 +360,21 @@ def crossings(info: SweepAnswer) -> Iterator[str]:
         low, high = map(_format.option, crossing.between)
         value = _format.number(crossing.at)
         place = f"{value} req/s" if crossing.along == RATE else f"{axis_title(crossing.along)} {value}"
-        yield f"{goal} is crossed near {place}: interpolated between {low} and {high}, without an interval."
+        ends = "without an interval"
+        if crossing.low is not None and crossing.high is not None:
+            ends = f"95% interval over seeds {_format.number(crossing.low)} to {_format.number(crossing.high)}"
+        yield f"{goal} is crossed near {place}: interpolated between {low} and {high}, {ends}."
+
+
+def _missed(info: SweepAnswer) -> Iterator[str]:
+    """Each bound on a percentile that is missed, and at which points."""
+    every = [(bound, point) for point in info.points for bound in point.bounds if bound.percentile is not None]
+    for text in dict.fromkeys(bound.text for bound, _ in every):
+        found = [(bound.passed, at(point.values.items())) for bound, point in every if bound.text == text]
+        if missed := [where for passed, where in found if passed is False]:
+            named = "; ".join([*missed[:SYSTEMS_NAMED], *(["..."] if len(missed) > SYSTEMS_NAMED else [])])
+            where = f" ({named})" if any(missed) else ""
+            yield f"{clean(text)} is missed at {len(missed):,} of {_format.count(len(found), 'point')}{where}."
 
 
 def _curves(info: SweepAnswer) -> Iterator[Curve]:
@@ -399,15 +455,15 @@ def _bound(bound: SweptBound) -> str:
     return f"{bound.metric}{percentile}{'' if bound.tag is None else '@' + clean(bound.tag)}"
 
 
-def _within(point: SweepPoint, name: str) -> str:
-    """The share that met a bound; of a bound on a percentile its value, beside the limit where it is broken."""
+def _within(point: SweepPoint, name: str) -> str | Cell:
+    """The share that met a bound; of a bound on a percentile its value, beside the limit where it is missed."""
     bound = next((bound for bound in point.bounds if _bound(bound) == name), None)
     if bound is None:
         return "-"
     if bound.percentile is None:
         return _mean(bound.attainment, _format.share)
     value = "too many failed" if bound.value_s is None else _format.seconds(bound.value_s.mean)
-    return value if bound.passed else f"{value} > {_format.seconds(bound.limit_s)}"
+    return value if bound.passed else Cell(f"{value} > {_format.seconds(bound.limit_s)}, missed", good=False)
 
 
 def _values(names: Sequence[str], point: SweepPoint) -> list[str]:
@@ -453,6 +509,7 @@ def _repeat(info: SweepAnswer) -> str:
         "seed": seeds[0] or None if counted else None,
         "fail-under": info.fail_under,
         "goal": ",".join(map(percent, info.goals)),
+        "refine": None if info.refine == _REFINED[info.clock == "virtual"] else info.refine or "none",
     }
     over = [f"--over {shlex.quote(f'{clean(n)}={clean(_listed(v), None)}')}" for n, v in axes.items() if n != RATE]
     return " ".join([_command("sweep", {**info.spec, **own}), *over])

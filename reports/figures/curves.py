@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.sweep.axes import RATE, SCALE
+from harness.experiments.sweep.crossings import ratio
 from harness.stats import curves as stats_curves
 from reports import _data, _format
 from reports._format import clean, in_figure
@@ -34,6 +35,8 @@ _OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cr
 """Styles of bounds on other metrics than TTFT and TPOT and of those of a class."""
 _WITH_BOUNDS = 2
 """Systems up to which the bounds are drawn one by one."""
+_APART = 1.0
+"""Percent by which a bound has to differ from all bounds somewhere, to be drawn beside them."""
 _NAMED = 3
 """Systems that a sentence can name."""
 
@@ -45,36 +48,48 @@ def attainment_rate(study: Study) -> go.Figure | str:
     if not lines:
         return BY_PERCENTILE if _percentile([p for line in every for p in line.points]) else systems.NO_CURVE
     drawn = style.new(460)
+    first = lines[0].name.partition(" ")[0]
+    alike = all(line.name.startswith(f"{first} ") for line in lines)  # 'policy' before the name of each
+    named = []
     for line in lines:
-        _attainment(drawn, line, bounds=len(lines) <= _WITH_BOUNDS, alone=len(lines) == 1)
-    shares = [*(share for trace in drawn.data for share in trace.y), *(goal * 100 for goal in study.goals)]
-    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, shares))
-    style.goals(drawn, study.goals)
+        name = line.name.removeprefix(f"{first} ") if alike else line.name
+        named += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
+    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN))
+    for goal in study.goals:
+        style.level(drawn, goal * 100)
+    style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
     known = [(line, found) for goal in study.goals for line in lines
              if (found := line.system.capacity(goal)) is not None and found.rps is not None]  # fmt: skip
-    for place, (line, found) in enumerate(known):
+    sustained = []
+    for line, found in known:
         share = study.share(line.system)
         rate, *ends = [None if end is None else end / share for end in (found.rps, found.low_rps, found.high_rps)]
         assert rate is not None
         span = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
-        text = f"{found.goal * 100:g}% up to {_format.number(rate)}"
-        text += "" if span is None else f" ({_format.number(span[0])} to {_format.number(span[1])})"
-        look = line.look._replace(dash="dot", width=1.5)
-        style.upright(drawn, rate, text, place, look=look, top=found.goal * 100, span=span)
+        style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=found.goal * 100, span=span)
+        text = f"{found.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}"
+        sustained.append(f"{line.prefix}{text}")
+        if len(lines) == len(known) == 1:  # more would lie on one another, or on the curves
+            style.above(drawn, rate, text)
     points = [point for line in lines for point in line.points if point.attainment is not None]
     apart = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
+        f"Vertical: {'; '.join(sustained)}." if len(sustained) > 1 else "",
         _seeds_note(points),
         "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
         systems.hollow(points),
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
-        "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points.",
+        "The other bounds are in the table of the points." if any(len(p.bounds) > 1 for p in points) else "",
         f"No part of these shares: {apart}, kept or broken by a run as a whole." if apart else "",
         systems.left_out(study, lines),
     ])  # fmt: skip
 
 
-def _attainment(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
+def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> list[tuple[float, float, str, str]]:
+    """Draws a system: all bounds, with a band, and beneath it the bound that is met furthest from it.
+
+    Returns where the lines end, with their names and colours.
+    """
     points = [point for point in line.points if point.attainment is not None]
     x = line.x[[point.attainment is not None for point in line.points]]
     spreads = [point.attainment for point in points if point.attainment is not None]
@@ -82,29 +97,42 @@ def _attainment(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> N
         low, high = np.array([spread.ends for spread in spreads]).T * 100
         names = f"{line.prefix}lower end of the band", f"{line.prefix}upper end of the band"
         style.band(drawn, x, (low, high), names, line.look.color)
-    joint = line.name
-    if bounds:
-        joint = f"{line.prefix}{'bounds on single requests' if _percentile(points) else 'all bounds'}"
     look, hollow = line.look._replace(width=3.0), [point.overloaded for point in points]
-    means = [spread.mean for spread in spreads]
+    means = 100 * np.array([spread.mean for spread in spreads])
+    name = "bounds on single requests" if _percentile(points) else "all bounds"
+    joint = f"{line.prefix}{name}" if bounds else line.name
+    ends = []
+    if bounds and (single := _furthest(points, means)) is not None:
+        text, own, y = single
+        own = own._replace(color=own.color if not line.prefix else line.look.color, width=1.5)
+        style.curve(drawn, x, y, f"{line.prefix}{text}", own, style.PERCENT, symbols=own.symbols(hollow))
+        ends.append((float(x[-1]), float(y[-1]), text, own.color))
     if _searched(line):
         more: dict[str, Any] = {"mode": "markers", "symbols": look.symbols(hollow)}
-        style.curve(drawn, x, np.array(means) * 100, f"{joint}, as found", look, style.PERCENT, **more)
-        falling = np.array(stats_curves.falling(means, [max(p.requests, 1) for p in points]))
-        style.curve(drawn, x, falling * 100, joint, look, None, mode="lines")
+        style.curve(drawn, x, means, f"{joint}, as found", look, style.PERCENT, **more)
+        means = np.array(stats_curves.falling(means.tolist(), [max(p.requests, 1) for p in points]))
+        style.curve(drawn, x, means, joint, look, None, mode="lines")
     else:
-        style.curve(drawn, x, np.array(means) * 100, joint, look, style.PERCENT, symbols=look.symbols(hollow))
+        style.curve(drawn, x, means, joint, look, style.PERCENT, symbols=look.symbols(hollow))
+    return [*ends, (float(x[-1]), float(means[-1]), label or name, look.color)]
+
+
+def _furthest(points: Sequence[Point], joint: np.ndarray) -> tuple[str, Look, np.ndarray] | None:
+    """The bound on single requests whose share is furthest from that of all bounds: name, look, percent at each point.
+
+    None where there is one bound only, and where none can be distinguished from all bounds.
+    """
     single = {kept.text: kept for point in points for kept in point.bounds
               if kept.attainment is not None and kept.percentile is None}  # fmt: skip
     own, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
-    for text, kept in single.items() if bounds and len(single) > 1 else ():
-        # bounds on every request always have the same look
+    met = [{b.text: 100 * b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
+    found = []
+    for text, kept in single.items() if len(single) > 1 else ():
         look = own[kept.metric] if kept.metric in own and kept.tag is None else next(others)
-        look = look._replace(color=look.color if alone else line.look.color, width=1.5)
-        found = [{b.text: b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
-        y = np.array([shares.get(text, np.nan) for shares in found]) * 100
-        name = in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only")
-        style.curve(drawn, x, y, f"{line.prefix}{name}", look, style.PERCENT, symbols=look.symbols(hollow))
+        y = np.array([shares.get(text, np.nan) for shares in met])
+        found.append((in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only"), look, y))
+    best = max(found, key=lambda one: float(np.nanmax(one[2] - joint)), default=None)
+    return best if best is not None and np.isfinite(best[2][-1]) and np.nanmax(best[2] - joint) > _APART else None
 
 
 def _searched(line: Line) -> bool:
@@ -134,22 +162,35 @@ def finding(study: Study) -> str:
     """Capacity at the first goal; of several systems the ratio of the best to the others."""
     goal = study.goals[0] if study.goals else 0.9
     capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
-    known = [(system.name, one.rps / study.share(system), one) for system, one in capacities if one.rps]
+    known = [(system, one.rps / study.share(system), one) for system, one in capacities if one.rps]
     if not known:
         return _not_crossed(goal, capacities)
     known.sort(key=lambda found: -found[1])
-    (name, best, how), *others = known
+    (first, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
     if len(study.systems) == 1 and (rule := _rule(study)):
         return (
             f"With definition {rule}, {_format.number(best)} {study.rate_unit} is sustained at {goal * 100:g}%, {sure}."
         )
     if len(study.systems) == 1:
-        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}, {sure}."
-    text = f"At {goal * 100:g}% {name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
-    beside = [f"{_format.number(best / rps)} times that of {other} ({_format.number(rps)})"
+        ends = _between([how.low_rps, how.high_rps], study.share(first))
+        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}{ends}, {sure}."
+    text = f"At {goal * 100:g}% {first.name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
+    beside = [f"{_format.number(best / rps)} times{_paired(study, other, first, goal)} that of {other.name} "
+              f"({_format.number(rps)})"
               for other, rps, _ in others[:_NAMED]]  # fmt: skip
     return "; ".join([", ".join([text, *beside]), *_beyond(capacities)]) + "."
+
+
+def _paired(study: Study, base: System, head: System, goal: float) -> str:
+    """The interval of what `head` sustains over `base`, over the seeds that they have in common."""
+    found = ratio(base.line, head.line, goal) if base.line and head.line else None
+    return "" if found is None else _between(found[1:], study.share(head) / study.share(base))
+
+
+def _between(ends: Sequence[float | None], share: float) -> str:
+    low, high = ends
+    return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
 
 
 def _not_crossed(goal: float, capacities: Sequence[tuple[System, Capacity]]) -> str:

@@ -63,6 +63,8 @@ _CAUSES = {
 }
 _BEFORE_FIRST = (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
+_SIDE_BY_SIDE = 6
+"""Rates whose labels stand side by side on a phone."""
 _LEAST = 100
 """From this many requests on they are grouped, so that one stands for the slowest hundredth."""
 
@@ -262,7 +264,8 @@ def _stacked(
         span = {"range": [0, top]} if top is not None else {"rangemode": "tozero"}
         y = style.axis(f"{group.name}<br>{title}" if group.name else title, **span)
         last = systems.rate_title(study) if row == len(found) and group.unit else ""
-        style.axes(drawn, style.axis(last, type="category"), y, row)
+        turned = {"tickangle": -90} if max(len(one.points) for one, _ in found) > _SIDE_BY_SIDE and group.unit else {}
+        style.axes(drawn, style.axis(last, type="category", **turned), y, row)
     return drawn.update_layout(barmode="stack", bargap=0.3)
 
 

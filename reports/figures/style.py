@@ -4,6 +4,7 @@ The colours are those of Okabe and Ito (Color Universal Design, 2008) that keep 
 or a marker always says the same as the colour.
 """
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -316,6 +317,12 @@ def upright(
         label(figure, at, 0.02 + 0.08 * place, text, row, left=left, xref=data["xref"], yref=parts["yref"])
 
 
+def above(figure: go.Figure, x: float, text: str) -> None:
+    """A name above the one panel, over `x`, where it lies on no curve."""
+    at = float(np.log10(x)) if figure.layout.xaxis.type == "log" else x
+    label(figure, at, 1, text, xanchor="center", yref="y domain", xshift=0)
+
+
 def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
     """A name above and beside a point of a panel."""
     shift = 0 if "domain" in where.get("xref", "") else -4 if left else 4
@@ -323,6 +330,51 @@ def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left:
         "x": x, "y": y, "text": text, "showarrow": False, "font": {"size": 12}, "yanchor": "bottom", "xshift": shift,
         "xanchor": "right" if left else "left", **panel_of(figure, row)[2], **where,
     })  # fmt: skip
+
+
+_WRAP, _CHARACTER, _LINE, _STEM = 12, 7, 16, 20
+"""Letters of a line of an end label, its width and height in pixels, and the length of the stem before it."""
+
+
+def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]], levels: Mapping[float, str]) -> None:
+    """The names of curves beside their right ends, and of levels, apart from one another, in the place of a legend.
+
+    `curves` are x, y, name and colour of each. The axes of the one panel are there, that of y is linear.
+    """
+    scale = figure.layout.xaxis
+    ends = [(float(np.log10(x)) if scale.type == "log" else x, y, name, color) for x, y, name, color in curves]
+    ends += [(scale.range[1], y, name, GREY) for y, name in levels.items()]
+    texts = [_wrapped(name) for *_, name, _ in ends]
+    widest = max(len(line) for text in texts for line in text)
+    figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 62, "b": 56})
+    low, high = figure.layout.yaxis.range
+    tall = figure.layout.height - 118
+    at = [(high - y) / (high - low) * tall for _, y, _, _ in ends]  # pixels from the top
+    half = [(len(text) * _LINE + 4) / 2 for text in texts]
+    order = sorted(range(len(ends)), key=lambda i: at[i])
+    placed = dict(zip(order, _apart([at[i] for i in order], [half[i] for i in order], tall), strict=True))
+    for i, (x, y, _, color) in enumerate(ends):
+        figure.add_annotation(
+            x=x, y=y, ax=_STEM, ay=placed[i] - at[i], text="<br>".join(texts[i]), xanchor="left", align="left",
+            font={"size": 12}, showarrow=True, arrowhead=0, arrowwidth=1.5, arrowcolor=color, standoff=5,
+        )  # fmt: skip
+
+
+def _wrapped(name: str) -> list[str]:
+    found = textwrap.wrap(name.replace(":", ": "), _WRAP, break_long_words=False, break_on_hyphens=False)
+    return [line if len(line) <= _WRAP + 2 else f"{line[: _WRAP + 1]}…" for line in found]
+
+
+def _apart(at: Sequence[float], half: Sequence[float], most: float) -> list[float]:
+    """Centres in rising order, moved as little as it takes for none to lie on another or beyond `most`."""
+    found: list[float] = []
+    for centre, room in zip(at, half, strict=True):
+        found.append(max(centre, found[-1] + half[len(found) - 1] + room if found else room))
+    limit = most
+    for i in reversed(range(len(found))):
+        found[i] = min(found[i], limit - half[i])
+        limit = found[i] - half[i]
+    return found
 
 
 MOST = 2000

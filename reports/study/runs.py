@@ -18,7 +18,8 @@ from harness.data import large
 from harness.data.folder import read_info
 from harness.data.run_json import RunInfo
 from harness.errors import BenchError, UsageError
-from harness.experiments.sweep.sweep_json import Spread
+from harness.experiments.sweep.gathered import ASIDE
+from harness.experiments.sweep.sweep_json import Spread, SweepPoint
 from reports import _data, _format, _stages
 from reports._format import clean
 from reports._sending import floors
@@ -74,7 +75,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The highest rate (req/s) that reaches a goal: `searched`, with its interval, or `interpolated`, without one.
+    """The highest rate (req/s) that reaches a goal: `searched`, or `interpolated` between points, and its interval.
 
     `rps` is None where the goal is not crossed; `note` says why, and `side` on which side of it all rates lie.
     """
@@ -93,7 +94,8 @@ class System:
     """One line of a curve: what distinguishes it from the others, its GPUs, its points by rising rate.
 
     `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under. `made` names it
-    by what was run alone; `again` says that another system has the same runs, which were only scored otherwise.
+    by what was run alone; `again` says that another system has the same runs, which were only scored otherwise. `line`
+    are its points as a sweep holds them, by rising rate.
     """
 
     name: str
@@ -103,6 +105,7 @@ class System:
     slo: str = ""
     made: str = ""
     again: bool = False
+    line: tuple[SweepPoint, ...] = ()
 
     def capacity(self, goal: float) -> Capacity | None:
         """What is known of its capacity at a goal."""
@@ -137,7 +140,7 @@ class Study:
         return "req/s per GPU" if self.per_gpu else "req/s"
 
 
-_ASIDE = ("seed", "requests", "duration", "goal", "drain", "rate", "scale", "warmup", "slo", "senders", "timeout")
+_ASIDE = (*ASIDE, "rate", "slo", "timeout")
 """Options that do not tell systems apart."""
 
 

@@ -78,6 +78,7 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         tuple(_capacities(info, dict(where))),
         slos.pop() if len(slos) == 1 else "",
         made=named(value for value in where if value[0] not in RESCORED) or _alone(info.spec),
+        line=tuple(sorted(points, key=lambda p: float(str(p.values[RATE])))) if RATE in points[0].values else (),
     )
 
 
@@ -119,7 +120,7 @@ def _capacities(info: SweepAnswer, where: Mapping[str, Any]) -> Iterable[Capacit
     for crossing in info.crossings:
         if crossing.along == RATE and crossing.where == where:
             why = clean(crossing.why or "", 300)
-            yield Capacity(crossing.goal, crossing.at, None, None, "interpolated", why, crossing.side)
+            yield Capacity(crossing.goal, crossing.at, crossing.low, crossing.high, "interpolated", why, crossing.side)
 
 
 def _rate(info: SweepAnswer, point: SweepPoint, folders: Iterable[Path]) -> float | None:

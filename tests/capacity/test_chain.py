@@ -43,6 +43,13 @@ def test_a_chain_counts_what_a_run_of_the_same_traffic_counts(spec):
     assert blocks.tolist() == found.of[JOINT].tolist()
 
 
+def test_an_unloaded_session_lasts_as_long_as_its_turns_and_pauses():
+    """A turn that was drawn after the answer that it waits for would follow it days later, beside those of others."""
+    found = unloaded(SESSIONS, slo.parse(SESSIONS.slo), 300)
+
+    assert 60.0 < found.longest_s < 1000.0
+
+
 @pytest.mark.parametrize("spec", [SINGLE, SESSIONS], ids=["single", "sessions"])
 def test_a_chain_that_is_made_longer_is_one_that_was_long_from_the_start(spec):
     """An extension would begin with an empty system, and read too high."""

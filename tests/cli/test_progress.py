@@ -34,6 +34,14 @@ def test_line_tells_where_the_run_stands() -> None:
     assert f"{counts}; rate - of 0.08 req/s; {recent}; lateness p99 4.0 ms" == line(live())
 
 
+def test_line_tells_that_answers_are_awaited() -> None:
+    """A run whose requests are all sent would seem to hang until the slowest answer."""
+    found = live()
+    found.span_s = 0.0
+
+    assert line(found).startswith("0 s, waiting for the last answers, sent 5/8, in flight 1")
+
+
 def test_a_goal_of_nearly_all_is_not_rounded_to_all() -> None:
     """A goal of 99.9% would be shown as 100%."""
     found = live()

@@ -15,6 +15,7 @@ from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CachedShares, ComparedPair, GateRow
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
 from harness.metrics import slo
+from harness.options import NO_SETTINGS
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
 
@@ -233,6 +234,19 @@ def test_a_growing_queue_is_warned_of_be_the_slo_met_or_not(pairs, grew):
     assert "overloaded" in {each.code for each in info.warnings}
 
 
+def test_a_percentile_that_the_head_alone_misses_is_warned_of(pairs):
+    """A broken bound of the SLO was not shown at all, as no default gate is on it."""
+    limit_s = 1.1 * max(gates.of(pair.base, None, 0.0)["p99:itl"] for pair in pairs())
+    info = compared(pairs(1.3), slo=slo.parse(f"p99:itl={limit_s}"))
+    [warning] = [each.message for each in info.warnings if each.code == "percentile-missed"]
+    found = row(info, f"missed p99:itl={limit_s}")
+
+    assert "missed in 0 of 5 runs of the base and in " in warning
+    assert found.base == 0 < found.head
+    assert found.label == f"runs that miss p99:itl={limit_s}"
+    assert not [each for each in compared(pairs(1.0)).warnings if each.code == "percentile-missed"]
+
+
 def test_a_wild_pair_is_named_and_stays(stored):
     """Removing what does not fit is how results are made up."""
     factors = (1.0, 1.001, 0.999, 1.0005, 1.4)
@@ -333,6 +347,17 @@ def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
     verdicts = {each.point["rate"]: each.verdict for each in info.gates if each.metric == "tpot"}
 
     assert verdicts == {"1.0": "equivalent", "2.0": "regressed"}
+
+
+@pytest.mark.parametrize("option", NO_SETTINGS)
+def test_seeds_are_one_point_whatever_decides_the_exit_code_of_their_runs(stored, option):
+    """Three seeds of one system would be three points of one pair each, none of which can decide."""
+    base, head = (
+        [stored(seed, spec={"rate": 2.0, option: 0.1 * seed}, name=f"{side}-{seed}") for seed in range(3)]
+        for side in ("base", "head")
+    )
+
+    assert [{}, {}, {}] == [pair.point for pair in pairing.match(base, head).pairs]
 
 
 def test_points_are_named_by_the_fewest_options(stored):

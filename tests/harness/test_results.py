@@ -65,7 +65,8 @@ def test_a_script_without_a_guard_can_sweep(tmp_path: Path) -> None:
     script.write_text(
         "import harness\n"
         f"options = {TRAFFIC!r}\n"
-        "curve = harness.sweep(**options, rate=[1, 2], seeds=1, requests=40, warmup='none', workers=2, out='curve')\n"
+        "few = dict(seeds=1, requests=40, refine='none', warmup='none', workers=2)\n"
+        "curve = harness.sweep(**options, **few, rate=[1, 2], out='curve')\n"
         "print(len(curve.frame()))\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -1,114 +1,251 @@
-"""Is a run called overloaded below the capacity of its system, and above? On systems drawn at random where TPOT binds.
+"""Is a run called overloaded just below the capacity of its system, and above saturation? On systems drawn at random.
 
-Model, GPU, policy, traffic, burstiness, length of the runs and bounds are drawn. The capacity is bisected with one
-seed; then runs of other seeds at 0.97 of it and at 1.2 to 2 times it are marked. Five minutes.
+A system is one of `random_systems.py` (model, GPU, parallelism, colocated or prefill and decode apart, policy, traffic,
+arrivals, goal), bounded by TPOT: the bound lies between the TPOT without load and that at 0.95 of saturation, so
+it binds before the queue has no end. Saturation is the rate of answers with a backlog, or at 1.5 times that if higher.
+Capacity is the rate at which attainment crosses the goal, of the middle of runs, between rates 12 % apart. Then runs of
+other seeds at 0.97 of the capacity and at 1.15 of saturation are judged as `bench run --warmup mser5` judges them.
 
-    python tests/perf/overload_random.py [SEED:SYSTEMS ...]
+A run is long enough to tell where the 13 % of its arrivals that 1.15 of saturation has too many are 2 + 1.64 times
+their scatter, so that 19 of 20 such queues stand out: the root of the arrivals times the sum of their index of
+dispersion in twentieths of the run and the squared cv of their tokens. And it lasts 3 times the p90 of E2E (of a
+session, where there are any) of the first fifth: until then batches and the number of sessions grow.
+
+    python tests/perf/overload_random.py [--first 1000] [--systems 60] [--seeds 3] [--file FILE]
 """
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import islice
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import random_systems
 
+from harness.data.lists import number
 from harness.data.warmup_cut import kept
 from harness.errors import BenchError
 from harness.experiments import trial
 from harness.metrics import measure, slo
-from harness.options import RunSpec
+from harness.stats.curves import logit
 from harness.validity import overload, warmup
 
-MODELS = ("opt-13b", "llama2-7b", "llama2-13b", "llama3-8b", "mistral-7b", "qwen2.5-7b")
-HARDWARE = ("a100-80g", "h100", "l40s", "h20")
-POLICIES = ("sarathi", "vllm-v0", "sarathi:budget=512", "sarathi:budget=256")
-WORKLOADS = ("chatbot", "code", "decode-heavy", "azure-conversation")
-BELOW, ABOVE = 0.97, (1.2, 2.0)
-RUNS_BELOW, RUNS_ABOVE = 4, 3
-APART = 1.03
-"""Ratio of the rates between which the capacity is known."""
+BELOW, ABOVE = 0.97, 1.15
+LENGTHS = {BELOW: (300, 1000, 3000), ABOVE: (300, 1000, 3000, 10_000)}
+APART = 1.12
+"""Ratio of the rates between which the capacity is interpolated."""
+SEEDS_OF_RUNS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A run, whether its queue grew, and whether it met the SLO."""
+class Judged:
+    """A run: whether its queue grew, whether that is overload (the SLO is missed too), whether it is long enough."""
 
-    above: bool
+    factor: float
+    requests: int
     grew: bool
-    met: bool
+    overloaded: bool
+    long: bool
 
 
-def drawn(rng: np.random.Generator) -> Iterator[tuple[RunSpec, float]]:
-    """Systems with their capacities, of which TPOT binds."""
-    while True:
-        model, hardware, policy, workload = (str(rng.choice(of)) for of in (MODELS, HARDWARE, POLICIES, WORKLOADS))
-        cv, seed = float(rng.choice([1, 1, 1, 1.5, 2])), int(rng.integers(1, 10_000))
-        sent = int(rng.choice([600, 1000, 1500]))
-        spec = RunSpec(
-            workload=workload, backend="sim", requests=150, seed=seed, rate=0.05, slo="ttft=100", model=model,
-            hardware=hardware, policy=policy, arrivals="poisson" if cv == 1 else f"gamma:cv={cv:g}",
-        )  # fmt: skip
-        try:
-            idle = trial.simulate(spec).table
-        except BenchError:
-            continue
-        tpot_s, ttft_s = (measure.per_request(measure.metrics()[name], idle) for name in ("tpot", "ttft"))
-        tpot = np.nanmedian(tpot_s) * rng.uniform(1.2, 3)
-        bounds = f"ttft={np.nanquantile(ttft_s, 0.99) * rng.choice([10, 30, 100]):.4g},tpot={tpot:.4g}"
-        spec = replace(spec, requests=sent, slo=bounds)
-        found = capacity(spec)
-        if found is not None:
-            yield spec, found
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system whose capacity is bound by TPOT."""
+
+    number: int
+    text: str
+    arrivals: str
+    layout: str
+    traffic: str
+    saturation_rps: float
+    capacity_rps: float
 
 
-def capacity(spec: RunSpec) -> float | None:
-    """The rate up to which one seed reaches 90 %; None where there is none or TTFT binds."""
-    low, high, binding = None, None, None
-    rate = 0.5
-    while low is None or high is None or high / low > APART:
-        scored = score(replace(spec, rate=rate))[1]
-        if (scored.attainment or 0.0) >= 0.9:
-            low = rate
-        else:
-            high, binding = rate, scored.binding
-        rate = (low * high) ** 0.5 if low and high else rate * 2 if high is None else rate / 2
-        if not 0.01 <= rate <= 400:
-            return None
-    return low if binding is not None and binding.bound.metric == "tpot" else None
+class Drawn:
+    """The system of a number with the traffic that it is tried with."""
+
+    def __init__(self, number_: int) -> None:
+        spec, self.goal, self.strata = random_systems.drawn(number_)
+        self.number = number_
+        self.spec = replace(spec, slo=None)
+        self.own_rps = trial.own_rate(spec)
+        self.tightness = np.random.default_rng([18, number_]).uniform(0.15, 0.95)
+
+    def run(self, rate_rps: float, requests: int, seed: int) -> pa.Table:
+        """A run of one seed at a rate."""
+        return trial.simulate(
+            replace(trial.at_rate(self.spec, rate_rps, self.own_rps), requests=requests, seed=seed)
+        ).table
+
+    def saturation_rps(self) -> float:
+        """Answers per second with a backlog, of runs that are long enough to fill the batches."""
+        requests, before, found = 2000, 0.0, served_rps(self.run(1000.0, 1000, 77))
+        while found > 1.03 * before and requests <= 8000:
+            before, found = found, max(found, served_rps(self.run(1.5 * found, requests, 77 + requests)))
+            requests *= 2
+        return found
+
+    def bound(self, saturation_rps: float) -> None:
+        """Bound TPOT."""
+        alone = tpot_s(self.run(0.02 * saturation_rps, 150, 79), 0.97)
+        busy = tpot_s(self.run(0.95 * saturation_rps, 1500, 80), self.goal)
+        limit = alone * max(busy / alone, 1.05) ** self.tightness
+        self.spec = replace(self.spec, slo=f"tpot={limit:.4g}")
+
+    def capacity_rps(self, saturation_rps: float) -> float | None:
+        """Where attainment crosses the goal; None where that is not below saturation."""
+        low, high, rate = 0.0, math.inf, saturation_rps * (0.3 + 0.5 * self.tightness)
+        while high / max(low, 1e-9) > APART:
+            low, high = (rate, high) if self.away(rate, 1500, [81]) >= 0 else (low, rate)
+            rate = math.sqrt(low * high) if low and high < math.inf else 1.25 * low if low else high / 1.3
+            if not 0.01 * saturation_rps < rate < 1.05 * saturation_rps:
+                return None
+        above, below = (self.away(rate, 2500, [82, 83]) for rate in (low, high))
+        part = above / (above - below) if above > below else 0.5
+        return float(low * (high / low) ** min(1.0, max(0.0, part)))
+
+    def away(self, rate_rps: float, requests: int, seeds: Sequence[int]) -> float:
+        """Log odds of attainment over those of the goal, without the first quarter and the last twentieth."""
+        met: list[bool] = []
+        for seed in seeds:
+            table = self.run(rate_rps, requests, seed)
+            due_s = number(table, "scheduled_s")
+            middle = (due_s >= np.quantile(due_s, 0.25)) & (due_s <= np.quantile(due_s, 0.95))
+            met += slo.score(table, slo.parse(str(self.spec.slo))).met[middle].tolist()
+        return float(logit((sum(met) + 0.5) / (len(met) + 1)) - logit(self.goal))
+
+    def judged(self, system: System, seeds: int) -> Iterator[Judged]:
+        """Runs below the capacity and above saturation."""
+        for factor, base_rps in ((BELOW, system.capacity_rps), (ABOVE, system.saturation_rps)):
+            for requests in LENGTHS[factor]:
+                for seed in range(seeds if factor == BELOW else 2 if requests < 10_000 else 1):
+                    own = SEEDS_OF_RUNS + 1000 * self.number + 10 * seed + requests % 7
+                    table = self.run(factor * base_rps, requests, own)
+                    cut = warmup.find(table, "mser5")
+                    scored = slo.score(kept(table, cut), slo.parse(str(self.spec.slo)))
+                    grew = overload.overload(table) is not None
+                    met = (scored.attainment or 0.0) >= self.goal
+                    yield Judged(factor, requests, grew, bool(grew and not met), long_enough(table))
 
 
-def score(spec: RunSpec) -> tuple[bool, slo.Score]:
-    """Whether the queue of a run grew, and its score after the warm-up."""
-    table = trial.simulate(spec).table
-    cut = warmup.find(table, "mser5")
-    grew = overload.overload(table, after_s=cut.at_s) is not None
-    return grew, slo.score(kept(table, cut), slo.parse(str(spec.slo)))
+def long_enough(table: pa.Table) -> bool:
+    """Whether a run is long enough to tell overload of 15 %, by its arrivals, its requests and its E2E."""
+    due_s, end_s = number(table, "scheduled_s"), measure.first_last(table)[1]
+    opening = table["turn"].to_numpy() == 0
+    until_s = due_s[opening].max()
+    session = np.where(table["session"].is_null(), -1 - np.arange(len(table)), number(table, "session"))
+    _, task = np.unique(session, return_inverse=True)
+    begin_s, done_s = np.full(task.max() + 1, np.inf), np.full(task.max() + 1, -np.inf)
+    np.minimum.at(begin_s, task, due_s)
+    np.fmax.at(done_s, task, end_s)
+    early = np.argsort(begin_s)[: max(10, len(begin_s) // 5)]
+    filled_s = 3 * float(np.quantile((done_s - begin_s)[early], 0.9))
+    tokens = number(table, "prompt_tokens") + number(table, "output_tokens")
+    arrivals = int((due_s <= until_s).sum())
+    counts = np.histogram(due_s[due_s <= until_s], 20)[0]
+    spread = max(1.0, float(counts.var(ddof=1) / counts.mean())) + float(tokens.var() / tokens.mean() ** 2)
+    chance = math.sqrt(arrivals * spread)
+    return bool((1 - 1 / ABOVE) * arrivals > (overload.GROWTH + 1.64) * chance and until_s > filled_s)
 
 
-def marked(rng: np.random.Generator, spec: RunSpec, capacity_rps: float) -> Iterator[Marked]:
-    """The runs of a system below and above its capacity."""
-    for factor in [BELOW] * RUNS_BELOW + [float(rng.uniform(*ABOVE)) for _ in range(RUNS_ABOVE)]:
-        grew, scored = score(replace(spec, rate=capacity_rps * factor, seed=int(rng.integers(10_000, 10**6))))
-        yield Marked(factor > 1, grew, bool(scored.passed))
+def served_rps(table: pa.Table) -> float:
+    """Answers per second between the first 30 % of them and 70 %."""
+    end_s = np.sort(measure.first_last(table)[1])
+    end_s = end_s[np.isfinite(end_s)]
+    first, last = int(0.3 * len(end_s)), int(0.7 * len(end_s))
+    return float((last - first) / (end_s[last] - end_s[first]))
+
+
+def tpot_s(table: pa.Table, quantile: float) -> float:
+    """A quantile of TPOT."""
+    return float(np.nanquantile(measure.per_request(measure.metrics()["tpot"], table), quantile))
+
+
+def made(number_: int, seeds: int) -> tuple[System, list[Judged]] | None:
+    """A system and its runs; None where TPOT does not bind."""
+    drawn = Drawn(number_)
+    saturation_rps = drawn.saturation_rps()
+    drawn.bound(saturation_rps)
+    capacity_rps = drawn.capacity_rps(saturation_rps)
+    if capacity_rps is None:
+        return None
+    strata = drawn.strata
+    system = System(
+        number_, random_systems._text(drawn.spec), strata["arrivals"], strata["layout"], strata["traffic"],
+        saturation_rps, capacity_rps,
+    )  # fmt: skip
+    return system, list(drawn.judged(system, seeds))
+
+
+def tables(found: Sequence[tuple[System, list[Judged]]]) -> None:
+    """Systems, worst first, and totals by length of the run."""
+
+    def wrong(entry: tuple[System, list[Judged]]) -> tuple[int, int]:
+        runs = entry[1]
+        return -sum(r.overloaded for r in runs if r.factor == BELOW), -sum(
+            r.long and not r.grew for r in runs if r.factor == ABOVE
+        )
+
+    for system, runs in sorted(found, key=wrong):
+        below = [run for run in runs if run.factor == BELOW]
+        enough = [run for run in runs if run.factor == ABOVE and run.long]
+        print(
+            f"{system.number:>5} overloaded below {sum(r.overloaded for r in below)} of {len(below)}, "
+            f"above, long enough, {sum(r.grew for r in enough)} of {len(enough)}; "
+            f"capacity {system.capacity_rps / system.saturation_rps:.2f} of saturation  {system.text}"
+        )
+    strata = {"all": list(found)}
+    for name in ("arrivals", "layout", "traffic"):
+        for entry in found:
+            strata.setdefault(f"{name} {getattr(entry[0], name)}", []).append(entry)
+    below = [run for _, runs in found for run in runs if run.factor == BELOW]
+    print(f"\n{len(found)} systems on which TPOT binds")
+    print(f"{sum(run.grew for run in below)} of {len(below)} runs at {BELOW} grew")
+    print("stratum                 rate requests  runs  grew overload long enough  grew")
+    for name, entries in strata.items():
+        for factor, lengths in LENGTHS.items():
+            for requests in (*lengths, 0):
+                runs = [r for _, some in entries for r in some if r.factor == factor and requests in (0, r.requests)]
+                enough = [r for r in runs if r.long]
+                if name == "all" or not requests:
+                    print(
+                        f"{name:<22}{factor:>6}{requests or 'all':>9}{len(runs):>6}{sum(r.grew for r in runs):>6}"
+                        f"{sum(r.overloaded for r in runs):>9}{len(enough):>12}{sum(r.grew for r in enough):>6}"
+                    )
 
 
 def main() -> None:
-    """Print how many runs were marked."""
+    """Make the runs and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("draws", nargs="*", default=["1:16", "2:14"], metavar="SEED:SYSTEMS")
-    runs: list[Marked] = []
-    systems = 0
-    for seed, count in (draw.split(":") for draw in parser.parse_args().draws):
-        rng = np.random.default_rng(int(seed))
-        for spec, capacity_rps in islice(drawn(rng), int(count)):
-            runs += marked(rng, spec, capacity_rps)
-            systems += 1
-    for name, above in ((f"{BELOW} of", False), ("1.2 to 2 times", True)):
-        there = [run for run in runs if run.above == above]
-        grew = [run for run in there if run.grew]
-        print(f"{len(there)} runs at {name} the capacity of {systems} systems: the queue grew in {len(grew)}, ", end="")
-        print(f"and the SLO was met in {sum(run.met for run in grew)} of these")
+    parser.add_argument("--first", type=int, default=1000)
+    parser.add_argument("--systems", type=int, default=60, help="numbers that are tried; in some TPOT does not bind")
+    parser.add_argument("--seeds", type=int, default=3, help="runs below the capacity at each length")
+    parser.add_argument("--file", type=Path, help="what is there is not made again")
+    given = parser.parse_args()
+    lines = given.file.read_text().splitlines() if given.file and given.file.exists() else []
+    stored = {line["number"]: line for line in map(json.loads, lines)}
+    found = []
+    for number_ in range(given.first, given.first + given.systems):
+        if number_ not in stored:
+            try:
+                one = made(number_, given.seeds)
+            except BenchError as error:
+                print(f"{number_}: {error}", flush=True)
+                one = None
+            line = {"number": number_, "system": None, "runs": []}
+            if one is not None:
+                line |= {"system": asdict(one[0]), "runs": [asdict(run) for run in one[1]]}
+            stored[number_] = line
+            if given.file:
+                with given.file.open("a") as out:
+                    out.write(json.dumps(line) + "\n")
+        line = stored[number_]
+        if line["system"] is not None:
+            found.append((System(**line["system"]), [Judged(**run) for run in line["runs"]]))
+    tables(found)
 
 
 if __name__ == "__main__":

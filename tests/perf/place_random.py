@@ -93,9 +93,7 @@ def _quantiles(options: PlaceOptions, one: Deployment) -> dict[str, float]:
     traffic = chain.Traffic(chain.load_workload(spec).workload.start(np.random.default_rng(9)), lambda _: None, 1e5)
     records = traffic.served_by(chain.simulator(spec))
     table = to_table([next(records) for _ in range(200)])
-    return {
-        name: float(np.nanquantile(per_request(metrics()[name], table), 0.97)) for name in ("ttft", "tpot", "e2e")
-    }
+    return {name: float(np.nanquantile(per_request(metrics()[name], table), 0.97)) for name in ("ttft", "tpot", "e2e")}
 
 
 def fresh(options: PlaceOptions, deployment: Deployment, seeds: int, limit: int) -> Attained:

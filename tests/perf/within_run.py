@@ -50,7 +50,7 @@ def look(spec: RunSpec) -> Seen:
     table = trial.simulate(spec).table
     cut = warmup.find(table, "mser5")
     measured = kept(table, cut)
-    grown = overload.overload(table, after_s=cut.at_s) is not None
+    grown = overload.overload(table) is not None
     info = encode(within(measured, slo.parse(SLO), overloaded=grown))
     ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], measured) for name in ("ttft", "tpot"))
     values = [slo.score(measured, slo.parse(SLO)).attainment]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import compose
+from harness.api import RequestRecord
 from harness.cli import main
 from harness.data.codec import encode
 from harness.errors import BackendError, UsageError
@@ -284,7 +285,7 @@ def test_a_queue_that_grows_is_seen_by_its_records() -> None:
         end_s = 0.0
         for due_s in range(300):
             end_s = max(end_s, float(due_s)) + served_s
-            times._times.append((float(due_s), end_s, end_s))
+            list(times.of(iter([RequestRecord(due_s, float(due_s), None, [end_s], None, 1, 1, 1, "ok")])))
 
     assert (False, True) == (seen[True].grew, seen[False].grew)
 

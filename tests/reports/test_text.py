@@ -261,6 +261,25 @@ def test_valid_is_never_green(make_run: MakeRun) -> None:
     assert ["  VALID: All checks of the run passed."] * 2 == [line for line in lines if "VALID" in line]
 
 
+@pytest.mark.parametrize(
+    ("slo", "last", "says"),
+    [
+        ("ttft=9,p99:itl=0.001", "goal 90% missed (100.0%)", "so the SLO is missed"),
+        ("p99:itl=0.001", "missed", "the run misses the SLO, as it breaks ITL p99 (run)"),
+        ("p99:itl=9", "met", "the run meets every bound"),
+    ],
+)
+def test_a_broken_percentile_is_a_missed_slo(make_run: MakeRun, slo: str, last: str, says: str) -> None:
+    """'all bounds 100.0%, goodput 8.12 (within the SLO)' was printed of a run that broke one of its bounds."""
+    text = Text(width=100).render(make_run(slo=slo, failed=0))
+    words = " ".join(text.split())
+
+    assert f"all bounds {last}" in words
+    assert says in words
+    assert "within the SLO" not in words
+    assert "met the SLO" not in words
+
+
 def test_bounds_on_gaps_are_distinct(make_run: MakeRun) -> None:
     """A bound on the largest gap of each request would stand beside percentiles of all gaps, as if it spoke of them."""
     text = Text(width=100).render(make_run(slo="itl=0.04,itl_p99=0.05,p99:itl=0.1", failed=0))

@@ -8,6 +8,7 @@ import pytest
 
 from harness.api import RequestRecord
 from harness.cli import main
+from harness.options import NO_SETTINGS
 
 
 def answer(capsys, *arguments):
@@ -133,6 +134,45 @@ def test_runs_at_several_rates_make_a_curve(stored, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "ttft=0.2 over the rate" in shown
     assert "70% is crossed near" in shown
+
+
+@pytest.mark.parametrize("option", NO_SETTINGS)
+def test_runs_that_differ_in_no_setting_are_one_system(stored, tmp_path, option, capsys):
+    """A run would lose its curve, and the capacity that was found, to what decides the exit code."""
+    for rate in (5.0, 10.0):
+        spec = {"backend": "sim", "rate": rate, "seed": 0, option: rate / 100}
+        stored(f"rate={rate}", 30, spec=spec, workload={"name": "chatbot", "rate_rps": rate})
+    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5}
+    search = {"schema": 1, "kind": "capacity", "spec": {"backend": "sim"}, "answers": [found],
+              "slo": {"text": "ttft=0.2", "goal": 0.9}}  # fmt: skip
+    (tmp_path / "capacity.json").write_text(json.dumps(search))
+    _, info = answer(capsys, tmp_path, "--slo", "ttft=0.2")
+
+    assert [2] == [len(curve["points"]) for curve in info["curves"]]
+    assert [2.5, 2.5] == [run["slos"][0]["capacities"][0]["capacity_rps"] for run in info["runs"]]
+
+
+@pytest.mark.parametrize("single", ["", "ttft=9,"])
+def test_a_curve_shows_at_which_rates_a_percentile_is_missed(stored, tmp_path, single, capsys):
+    """'all rates lie above it' was printed where every request met its bound, and the p90 of the run did not."""
+    for rate, n in ((5.0, 4), (10.0, 10)):
+        records = [r for r in ten_a_second() if r.request_id % 10 < n]
+        stored(f"rate={rate}", records, spec={"seed": 0, "rate": rate}, workload={"rate_rps": rate})
+    assert 0 == main(["slo", str(tmp_path), "--slo", f"{single}p90:ttft=0.3"])
+    words = " ".join(capsys.readouterr().out.split())
+
+    assert f"{single}p90:ttft=0.3: p90:ttft=0.3 is missed at 10.0 req/s" in words
+    assert "missed in 1 of 1" in words
+    assert "lie above" not in words
+
+
+def test_a_score_names_the_percentile_that_makes_it_a_miss(mixed, capsys):
+    """'100.0% of 100 requests met ttft=9,p90:ttft=0.4' does not hold of the second bound."""
+    main(["slo", str(mixed), "--slo", "ttft=9,p90:ttft=0.4"])
+    words = " ".join(capsys.readouterr().out.split())
+
+    assert "100.0% of 100 requests met the bounds on single requests of ttft=9,p90:ttft=0.4" in words
+    assert "goal 90% missed, as p90:ttft=0.4 is missed." in words
 
 
 def test_runs_of_two_systems_make_two_curves(stored, tmp_path, capsys):

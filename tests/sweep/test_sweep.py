@@ -171,7 +171,7 @@ def test_overloaded_point_keeps_attainment_and_loses_latencies(sweep: Sweep) -> 
     assert low["metrics"]
     assert {} == high["metrics"]
     assert high["attainment"] is not None
-    assert "1 of 1" in info["printed"]
+    assert "saturated" in info["printed"]
 
 
 def test_few_seeds_have_a_warning_and_no_interval(sweep: Sweep) -> None:
@@ -195,7 +195,8 @@ def test_broken_percentile_fails_the_curve(sweep: Sweep) -> None:
     assert [(None, None)] * 2 == [(point["attainment"], point["goodput_rps"]) for point in info["points"]]
     assert "A bound on a percentile is broken at rate 1; rate 3." in info["printed"]
     assert "is not kept" not in info["printed"]  # there is no share of requests
-    assert " > 10.0 ms" in info["printed"]
+    assert " > 10.0 ms, missed" in info["printed"]
+    assert "p99:ttft=0.01 is missed at 2 of 2 points (1 req/s; 3 req/s)." in info["printed"]
 
 
 def test_rescored_percentile_fails_the_curve(sweep: Sweep) -> None:

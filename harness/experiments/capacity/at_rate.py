@@ -24,6 +24,7 @@ from harness.experiments.capacity.steady import (
     away_of,
     is_short,
     sample,
+    side_of,
     student,
 )
 
@@ -93,7 +94,7 @@ def attained(observe: Here, alone: Unloaded, asked: Asked) -> Attained:
 
     for blocks, sure in LOOKS:
         tried = made(1, blocks)
-        side = tried.side(wanted, sure)
+        side = side_of(tried, wanted, sure, math.inf)
         if side is False or (asked.rough and side):
             break
     if side is False or asked.rough:
@@ -101,7 +102,7 @@ def attained(observe: Here, alone: Unloaded, asked: Asked) -> Attained:
     longer = 1
     while True:
         tried = made(asked.seeds, longer * BLOCKS)
-        side = tried.side(wanted, SURE)
+        side = side_of(tried, wanted, SURE, math.inf)
         if side is False:
             break
         if not is_short(tried, wanted):

@@ -125,7 +125,6 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     gpus: Count | None = None
     confidence: Share = 0.95
     tolerance: Positive | None = None
-    adjusted: bool = False
     one_traffic: bool = False
     answers: list[GoalCapacity] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)

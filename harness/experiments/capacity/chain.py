@@ -46,6 +46,7 @@ EVERY_S = 5.0
 """Seconds of waiting between two words about a chain."""
 
 APART_S = 1e5
+AHEAD = 20_000
 """Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
 
 
@@ -240,7 +241,12 @@ def counted(table: pa.Table, slo: Slo) -> Iterator[tuple[str, npt.NDArray[np.flo
 
 def unloaded(spec: RunSpec, slo: Slo, requests: int) -> Unloaded:
     """So many requests, each arrival long after the one before has been answered."""
-    traffic = Traffic(load_workload(spec).workload.start(_generator(spec.seed)), lambda _: None, apart_s=APART_S)
+    drawn: list[pa.Table] = []  # with the follow-ups of all that is sent, which would be late if drawn afterwards
+    for table in load_workload(spec).workload.start(_generator(spec.seed)):
+        drawn.append(table)
+        if sum(map(len, drawn)) >= AHEAD:
+            break
+    traffic = Traffic(iter([pa.concat_tables(drawn)]), lambda _: None, apart_s=APART_S)
     found: list[RequestRecord] = []
     for record in traffic.served_by(simulator(spec)):
         found.append(record)

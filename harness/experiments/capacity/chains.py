@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Share
     from harness.experiments.capacity.execute import Setup, TrialRunner
 
-LIMIT = 1_000_000
+LIMIT = 3_000_000
 """Requests that a search may simulate, where --requests does not say how many."""
 KEPT_ALIVE = 48
 """Chains that stay in memory to be made longer: those of a pair of rates and of the final estimate."""

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
+from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.search_spec import Estimate, plain
 from harness.stats.curves import Curve, logit
 
@@ -47,7 +48,10 @@ START = 0.35
 """Where in it the pilot begins: below the middle, because chains beyond the capacity are the longest and cost most."""
 FEWEST, CHAINS = 8, 16
 """Chains at a rate of the pilot, and of the final estimate."""
-ROUNDS = 24
+ROUNDS, AGAIN = 60, 4
+"""Most steps of a pilot, and most pilots: the final chains may show that one was off."""
+SATURATED = 4
+"""Times the first length of the chains that show how much an overloaded system answers."""
 CLOSE, FAR = 1.0, 2.5
 """Rates within the first from the goal, in z, take chains that are long against what the queue remembers; rates beyond
 the second tell a side and no slope."""
@@ -171,12 +175,8 @@ class Tried:
     rate_rps: float
     chains: list[Observed]
 
-    def side(self, wanted: Sequence[Condition], sure: float = SURE) -> bool | None:
-        """Whether the rate meets every goal, or misses one; None where that is not sure, or still falling."""
-        return side_of(self, wanted, sure)
 
-
-def side_of(tried: Tried, wanted: Sequence[Condition], sure: float = SURE) -> bool | None:
+def side_of(tried: Tried, wanted: Sequence[Condition], sure: float, most_rps: float) -> bool | None:
     """Whether a rate meets every goal, or misses one; None where that is not sure, or where the queue still grows."""
     sides: list[bool | None] = []
     for condition in wanted:
@@ -185,10 +185,14 @@ def side_of(tried: Tried, wanted: Sequence[Condition], sure: float = SURE) -> bo
         sides.append(None if abs(away) < sure or (away > 0 and found.drift < -4) else away > 0)
     if False in sides:
         return False
-    grown = growth(tried.chains)
-    if grown > UNSTABLE:
+    if is_unstable(tried.chains, most_rps):
         return False
-    return None if None in sides or grown > GROWS else True
+    return None if None in sides or growth(tried.chains) > GROWS or tried.rate_rps > most_rps else True
+
+
+def is_unstable(chains: Sequence[Observed], most_rps: float = math.inf) -> bool:
+    """Whether the queue grows without end: surely, or at a rate above all that the system was seen to answer."""
+    return growth(chains) > (GROWS if chains[0].request.rate_rps > most_rps else UNSTABLE)
 
 
 def growth(chains: Sequence[Observed]) -> float:
@@ -196,24 +200,32 @@ def growth(chains: Sequence[Observed]) -> float:
     thirds = [np.array_split(chain.open[len(chain.open) * SKIPPED // PARTS :], 3) for chain in chains]
     more = np.array([last.mean() - first.mean() for first, _, last in thirds])
     if len(chains) < 2:
-        request = chains[0].request
-        return 2 * float(more[0]) / math.sqrt(request.rate_rps * request.blocks * request.block_s)
+        came = chains[0].of[JOINT].reshape(BATCHES + SKIPPED, -1).sum(axis=1)
+        dispersion = max(1.0, float(came.var(ddof=1)) / max(1.0, float(came.mean())))  # 1 of Poisson arrivals
+        return 2 * float(more[0]) / math.sqrt(dispersion * max(1, int(came.sum())))
     return float(more.mean()) / max(float(more.std(ddof=1)) / math.sqrt(len(more)), 1.0)
 
 
-def away_of(tried: Tried, wanted: Sequence[Condition]) -> tuple[float, Condition]:
+def away_of(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.inf) -> tuple[float, Condition]:
     """How far a rate is from the goals in z, and the condition that is the farthest below its goal."""
     found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in wanted]
     away, binding = min(found, key=lambda pair: pair[0])
-    return (min(away, -2 * FAR) if growth(tried.chains) > UNSTABLE else away), binding
+    return (min(away, -2 * FAR) if is_unstable(tried.chains, most_rps) else away), binding
 
 
-def is_short(tried: Tried, wanted: Sequence[Condition]) -> bool:
+def is_short(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.inf) -> bool:
     """Whether chains near the goal are too short against what their queue remembers."""
-    away, binding = away_of(tried, wanted)
+    away, binding = away_of(tried, wanted, most_rps)
     one = sample(tried.chains, binding)
     grows = growth(tried.chains) > 2 * GROWS and away > -FAR
     return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+
+
+def answered_rps(chain: Observed) -> float:
+    """Requests per second that were answered in the second half: all that an overloaded system can."""
+    half = len(chain.open) // 2
+    came = int(chain.of[JOINT][half:].sum())
+    return (came - int(chain.open[-1] - chain.open[half - 1])) / ((len(chain.open) - half) * chain.request.block_s)
 
 
 def _error(found: Sample, tried: Tried, condition: Condition) -> float:
@@ -257,8 +269,8 @@ class SteadySearch:
         self.spec = spec
         self._alone = alone
         self._memory_s = max(spec.memory_s, alone.longest_s / 3)
+        self._most_rps = math.inf
         self._sent: dict[tuple[int, float, float, float], int] = {}
-        self._left: dict[float, Sample] = {}  # rates of final chains that proved too far from the goal
         self.found = Found()
 
     def steps(self) -> Steps:
@@ -280,15 +292,20 @@ class SteadySearch:
         if rate_rps is None or self.spec.rough or self._decided():
             self.found.near_rps = rate_rps
             return
-        piloted = yield from self._pilot(rate_rps)
-        if piloted is None or self._decided():
-            return
-        rate_rps, planned = piloted
-        for _ in range(3):
-            again = yield from self._final(rate_rps, planned)
+        rate_rps = yield from self._saturated(rate_rps)
+        for tried_rps in [*self.found.sides]:  # one chain is sure of its side only far from the goal
+            if abs(self._away(self.found.tried[tried_rps])[0]) < CLOSE:
+                del self.found.sides[tried_rps]
+        span_s = 0.0
+        for _ in range(AGAIN):
+            piloted = yield from self._pilot(rate_rps, span_s)
+            if piloted is None or self._decided():
+                return
+            again = yield from self._final(*piloted)
             if again is None:
                 return
-            rate_rps, planned = again
+            rate_rps, span_s = again
+        self.found.why = "the answer still moves as the chains become longer."
 
     def _decided(self) -> bool:
         """Whether the rates tried tell the side of the rate of --at."""
@@ -333,7 +350,7 @@ class SteadySearch:
             side = None
             for longer in (1, 2, 4):
                 tried = yield from self._observe([replace(request, blocks=longer * request.blocks)])
-                side = tried.side(spec.wanted)
+                side = side_of(tried, spec.wanted, SURE, self._most_rps)
                 if side is not None:
                     break
             if side is None:
@@ -355,36 +372,66 @@ class SteadySearch:
             rate_rps = plain(math.sqrt(low * high) if low and high else 2 * low if low else (high or 1.0) / 2)
         return None
 
+    def _saturated(self, rate_rps: float) -> Generator[list[ChainRequest], list[Observed], float]:
+        """The rate, or what the system answers under a load that it cannot keep up with, where that is less."""
+        over = min((rate for rate, tried in self.found.tried.items() if growth(tried.chains) > GROWS), default=None)
+        if over is None:
+            return rate_rps
+        like = replace(self.found.tried[over].chains[0].request, blocks=SATURATED * BLOCKS)
+        seeds = range(self.spec.first_seed, self.spec.first_seed + FEWEST)
+        tried = yield from self._observe([replace(like, seed=seed) for seed in seeds])
+        if not is_unstable(tried.chains):
+            return rate_rps
+        each = [answered_rps(chain) for chain in tried.chains]
+        found_rps = float(np.mean(each))
+        self._most_rps = found_rps + 2 * float(np.std(each, ddof=1)) / math.sqrt(len(each))
+        return min(rate_rps, found_rps * math.exp(-self.spec.tolerance))
+
     # Pilot
 
-    def _pilot(self, rate_rps: float) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
+    def _pilot(
+        self, rate_rps: float, shortest_s: float
+    ) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
         """The rate of the crossing and a plan of the final chains, from eight seeds at one rate after the other; None
         where two rates on both sides are the answer, or where the chains cannot be made long enough."""
         spec = self.spec
         seeds = range(spec.first_seed, spec.first_seed + FEWEST)  # of the final chains: what two searches share
-        span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 10 * self._alone.p99_s, 5 * self._memory_s)
+        span_s = max(
+            max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 10 * self._alone.p99_s, 5 * self._memory_s, shortest_s
+        )
         levels: dict[float, Tried] = {}
-        longer, pending = 1, [plain(rate_rps)]
+        longest, pending = 1, [plain(rate_rps)]
         for _ in range(ROUNDS):
             short = None
             for rate_rps in pending:
+                known = levels.get(rate_rps)
+                longer = max(1, longest // 4) if known is None else 2 * known.chains[0].request.blocks // BLOCKS
+                longest = max(longest, longer)
                 wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
                 tried = yield from self._observe([replace(r, blocks=longer * r.blocks) for r in wanted])
                 side = self._note_side(tried)
                 levels[rate_rps] = tried
-                if (side is None or abs(self._away(tried)[0]) < CLOSE) and is_short(tried, spec.wanted):
+                if (side is None or abs(self._away(tried)[0]) < CLOSE) and self._is_short(tried):
                     short = tried
             if short is not None:
                 if not self._affordable(short):
                     break
-                longer, pending = 2 * longer, [short.rate_rps]
+                pending = [short.rate_rps]
                 continue
             away = {rate: self._away(t)[0] for rate, t in sorted(levels.items())}
             low = max((rate for rate, z in away.items() if z >= 0), default=None)
             high = min((rate for rate, z in away.items() if z < 0), default=None)
             if low is None or high is None:
                 end = rate_rps if rate_rps in (min(away), max(away)) else min(away) if low is None else max(away)
-                pending = [plain(end * math.exp(_move(away, end)))]
+                next_rps = end * math.exp(_move(away, end))
+                if high is None and end < self._most_rps < next_rps:
+                    next_rps = self._most_rps * math.exp(0.5 * spec.tolerance)
+                elif high is None and self._most_rps < end:
+                    if self._affordable(levels[end]):
+                        next_rps = end  # made longer, until the queue is seen to grow
+                    else:
+                        self._most_rps = math.inf  # it answers more than it did under too much load
+                pending = [plain(next_rps)]
                 continue
             if low < high and math.log(high / low) <= 2 * spec.tolerance and self._between(low, high):
                 break
@@ -397,23 +444,25 @@ class SteadySearch:
                 pending = [plain(low * math.exp(step * min(0.7, max(0.3, first / (first - second)))))]
                 continue
             ends = near if len(near) > 1 else [min(low, high), max(low, high)]
-            left, right = ends[0], ends[-1]
+            above = [rate for rate in near if away[rate] > 0]
+            pairs = [(a, b) for a in above for b in near if a < b and away[b] < 0 and away[a] - away[b] >= FLAT]
+            # The nearest: attainment may be flat far below the goal and steep at it.
+            left, right = min(pairs, key=lambda pair: pair[1] / pair[0], default=(ends[0], ends[-1]))
             nearest = min(near, key=lambda rate: abs(away[rate]), default=left)
             binding = self._away(levels[nearest])[1]
             step = math.log(right / left)
             slope, error = _slope(sample(levels[left].chains, binding), sample(levels[right].chains, binding), step)
-            if slope > 0 and error <= SLOPE_ERROR * slope:
+            long = not any(self._is_short(levels[rate]) for rate in (left, right))
+            if long and slope > 0 and error <= SLOPE_ERROR * slope:
                 at_rps = nearest * math.exp(away[nearest] / slope)
                 return at_rps, self._planned(binding, levels[left], levels[right], levels[nearest])
             if away[left] - away[right] < FLAT and step < WIDEST:
                 outward = max(step, 2 * NEAREST)
-                pending = [
-                    plain(left * math.exp(-outward) if away[left] < -2 * away[right] else right * math.exp(outward))
-                ]
+                pending = [plain(right * math.exp(outward) if away[right] > -CLOSE else left * math.exp(-outward))]
                 continue
             if not self._affordable(levels[right]):
                 break
-            longer, pending = 2 * longer, [left, right]
+            pending = [left, right]
         low, high = self.found.bracket
         if low is not None and high is not None:
             yield from self._bisect(low, high, tried, seeds)
@@ -427,7 +476,10 @@ class SteadySearch:
 
     def _away(self, tried: Tried) -> tuple[float, Condition]:
         """How far a rate is from the goal in z, and the condition that is the farthest below it."""
-        return away_of(tried, self.spec.wanted)
+        return away_of(tried, self.spec.wanted, self._most_rps)
+
+    def _is_short(self, tried: Tried) -> bool:
+        return is_short(tried, self.spec.wanted, self._most_rps)
 
     def _affordable(self, tried: Tried) -> bool:
         """Whether its chains can be made twice as long."""
@@ -444,12 +496,12 @@ class SteadySearch:
         chains that showed a miss.
         """
         one = like.chains[0].request
-        blocks = one.blocks
+        blocks = max(one.blocks, *(self.found.tried[rate].chains[0].request.blocks for rate in (low, high)))
         sides: dict[float, tuple[bool | None, int]] = {}  # with the blocks that showed it
         rate_rps = low
         while True:
             for longer in (1, 2):
-                longest = max(longer * one.blocks, blocks)
+                longest = longer * max(one.blocks, blocks)
                 request = replace(one, rate_rps=rate_rps, blocks=longest)
                 tried = yield from self._observe([replace(request, seed=seed) for seed in seeds])
                 side = self._note_side(tried)
@@ -489,7 +541,7 @@ class SteadySearch:
 
     def _note_side(self, tried: Tried) -> bool | None:
         """The side of a rate as many chains show it; what one chain showed counts no more."""
-        side = tried.side(self.spec.wanted, SURE + 1)
+        side = side_of(tried, self.spec.wanted, SURE + 1, self._most_rps)
         self.found.sides.pop(tried.rate_rps, None)
         if side is not None:
             if side:
@@ -515,9 +567,9 @@ class SteadySearch:
 
     def _final(
         self, rate_rps: float, plan: _Plan
-    ) -> Generator[list[ChainRequest], list[Observed], tuple[float, _Plan] | None]:
-        """Chains at one rate, made longer until the interval is narrow; another rate and plan where they show that it
-        was off, None where there is an answer."""
+    ) -> Generator[list[ChainRequest], list[Observed], tuple[float, float] | None]:
+        """Chains at one rate, made longer until the interval is narrow; where they show that the rate was off, a better
+        one and the length of a chain that it takes, None where there is an answer."""
         spec, found, rate_rps = self.spec, self.found, plain(rate_rps)
         goal, tolerance, clump = plan.condition.goal, spec.tolerance, plan.clump
         seeds = range(spec.first_seed, spec.first_seed + spec.chains)
@@ -541,12 +593,12 @@ class SteadySearch:
             if spec.at_rps is not None and abs(math.log(spec.at_rps / estimate.rate_rps)) > estimate.half_width:
                 found.resolved = True
                 return None
-            if abs(math.log(estimate.rate_rps / rate_rps)) > max(2 * tolerance, 0.05) and rate_rps not in self._left:
-                self._left[rate_rps] = sample(tried.chains, plan.condition)
-                return estimate.rate_rps, plan
-            if estimate.half_width <= tolerance:
+            if abs(math.log(estimate.rate_rps / rate_rps)) > tolerance:  # no straight line reaches farther
+                return estimate.rate_rps, blocks * wanted[0].block_s
+            short = self._is_short(tried)
+            if estimate.half_width <= tolerance and not short:
                 break
-            factor = min(4.0, max(1.25, 1.1 * (estimate.half_width / (0.95 * tolerance)) ** 2))
+            factor = min(4.0, max(2.0 if short else 1.25, 1.1 * (estimate.half_width / (0.95 * tolerance)) ** 2))
             longer = math.ceil(blocks * factor / PARTS) * PARTS
             cost = math.ceil((longer - blocks) * wanted[0].block_s * rate_rps * spec.chains)
             found.needs = self._spent + cost
@@ -564,14 +616,8 @@ class SteadySearch:
     def _estimate(self, tried: Tried, plan: _Plan) -> Estimate:
         goal, text = plan.condition.goal, plan.condition.text
         here = sample(tried.chains, plan.condition)
-        slope, error = plan.slope, plan.slope_error
-        for left_rps, there in self._left.items():  # farther apart than the rates of the pilot, with more requests
-            if left_rps != tried.rate_rps:
-                pair = (there, here) if left_rps < tried.rate_rps else (here, there)
-                secant = _slope(*pair, abs(math.log(tried.rate_rps / left_rps)))
-                slope, error = secant if secant[1] < error else (slope, error)
+        slope, off = plan.slope, min(0.5, plan.slope_error / plan.slope)
         away = (here.z - logit(goal)) / slope
-        off = min(0.5, error / slope)
         half = (student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
         centre = math.log(tried.rate_rps) + away
         by_seed = {

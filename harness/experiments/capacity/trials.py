@@ -175,7 +175,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             "cut less, or send more (--requests)."
         )
     # Note: in longer runs a growing queue grows further, so it counts even where all requests met the SLO
-    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
+    grown = not early and overload(table) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown
     end_s = _end_s(table)

@@ -34,6 +34,8 @@ Scale = Literal["ratio", "difference"]
 _HIGHER = re.compile(r"rps|throughput|goodput|attainment|tps|per_s|capacity", re.IGNORECASE)
 _RATES = ("capacity_rps", "goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps")
 _SHARES: Mapping[str, Better] = {"attainment": "higher", "failed": "lower"}
+MISSED = "missed "
+"""What the share of runs that miss a bound on a percentile begins with; the bound follows."""
 
 
 def compared() -> Mapping[str, Metric]:
@@ -85,6 +87,8 @@ class Quantity:
     @property
     def label(self) -> str:
         """Its name in a table: 'tpot mean', 'ttft p99', 'goodput_rps'."""
+        if self.name.startswith(MISSED):
+            return f"runs that miss {self.name.removeprefix(MISSED)}"
         percentile, colon, name = self.name.partition(":")
         if colon:
             return f"{name} {percentile}"
@@ -116,6 +120,8 @@ def quantity(name: str, better: Better | None = None) -> Quantity:
     percentile, colon, metric = name.partition(":")
     if name in _SHARES or name.startswith("attainment of "):
         return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
+    if name.startswith(MISSED):
+        return Quantity(name, "share", "lower", "difference")
     measured = compared().get(metric if colon and _is_percentile(percentile) else name)
     if measured is not None:
         return Quantity(name, measured.unit, measured.better, "ratio")
@@ -279,6 +285,8 @@ def _summary(summary: Summary) -> Iterator[tuple[str, float | None]]:
     if summary.bounds:
         yield "attainment", summary.attainment
         yield from ((f"attainment of {bound.text}", bound.attainment) for bound in summary.bounds)
+        whole = [bound for bound in summary.bounds if bound.percentile is not None and bound.passed is not None]
+        yield from ((f"{MISSED}{bound.text}", float(not bound.passed)) for bound in whole)
     for name in compared():
         described = summary.metrics.get(name, Described())
         yield name, described.mean

@@ -22,6 +22,9 @@ from harness.data.storage import write_json
 from harness.errors import UsageError
 from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity
+from harness.experiments.sweep.axes import added_points, point_folder
+from harness.experiments.sweep.sweep_json import SweepAnswer
+from harness.options import NO_SETTINGS
 from harness.validity.conclude import completed
 
 
@@ -97,7 +100,7 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
         return [
             Numbers(path, values, found, seed, tokens.get(str(seed))) for seed, values in by_seed(found, goal).items()
         ]
-    return _printed(path) or [completed(run) for run in imports.open(path)]
+    return _printed(path) or _runs(path)
 
 
 def made(path: Path) -> list[Source]:
@@ -106,7 +109,15 @@ def made(path: Path) -> list[Source]:
     if found is not None:
         tokens = [*(found.output_tokens or {}).values()]
         return [Numbers(path, whole(found), found, None, math.fsum(tokens) / len(tokens) if tokens else None)]
-    return _printed(path) or [completed(run) for run in imports.open(path)]
+    return _printed(path) or _runs(path)
+
+
+def _runs(path: Path) -> list[Source]:
+    """Those of a sweep without the rates that it added near its crossings: the other side adds others."""
+    sweep = answers.of(path) if path.exists() else None
+    added = added_points({"added": sweep.added}) if isinstance(sweep, SweepAnswer) else []
+    folders = {path / point_folder(values) for values in added}
+    return [completed(run) for run in imports.open(path) if run.path.parent not in folders]
 
 
 def _search(path: Path) -> CapacityAnswer | None:
@@ -218,7 +229,8 @@ def schedule_of(run: Source) -> str | None:
 
 
 def _options(run: Source) -> dict[str, str]:
-    return {name: str(value) for name, value in run.info.spec.items() if name != "seed"}
+    """The options that tell points apart: a seed draws other traffic of the same point."""
+    return {name: str(value) for name, value in run.info.spec.items() if name not in ("seed", *NO_SETTINGS)}
 
 
 def _grouped(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from harness.data.run_json import Warned
-from harness.experiments.compare import lengths, verdict
+from harness.experiments.compare import gates, lengths, verdict
 from harness.experiments.compare.compare_json import (
     CachedShares,
     CompareAnswer,
@@ -31,6 +31,7 @@ def found(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
     yield from _unresolved(matched.pairs)
     yield from _unknown(info.gates)
     yield from _lengths(info.output_lengths)
+    yield from _missed(info)
     yield from _hidden(info)
     yield from _less_load(info.gates)
     if info.mode == "paired":
@@ -130,6 +131,23 @@ def _lengths(rows: Sequence[LengthRow]) -> Iterator[Warned]:
         if (message := lengths.warning(row)) is not None:
             yield _warning(
                 "output-lengths", message, "make more pairs, or let both sides take ignore_eos for equal lengths"
+            )
+
+
+def _missed(info: CompareAnswer) -> Iterator[Warned]:
+    """Bounds on percentiles that runs miss: no default gate is on them."""
+    for name in dict.fromkeys(row.metric for row in info.shown if row.metric.startswith(gates.MISSED)):
+        rows = [row.values for row in info.shown if row.metric == name]
+        base, head = (
+            [value for values in rows for value in getattr(values, side) if value is not None]
+            for side in ("base", "head")
+        )
+        if sum(base) or sum(head):
+            yield _warning(
+                "percentile-missed",
+                f"the bound {name.removeprefix(gates.MISSED)} is missed in {sum(base):.0f} of {len(base)} runs of the "
+                f"base and in {sum(head):.0f} of {len(head)} of the head",
+                "a bound on a percentile decides no default gate; name one, such as --gate p99:itl=2%:5%",
             )
 
 

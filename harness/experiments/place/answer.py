@@ -271,9 +271,12 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
         yield "not_all_run", f"{result.cheapest.left} more deployments were not run"
     for one, found in result.cheapest.run.items():
         if found.meets is None and (not best or options.objective.taken(one) < best[0]["taken"]):
-            yield "undecided", (
-                f"{one.name} on {one.gpus} x {one.hardware} takes less and may meet the goal too "
-                f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the chains do not tell"
+            yield (
+                "undecided",
+                (
+                    f"{one.name} on {one.gpus} x {one.hardware} takes less and may meet the goal too "
+                    f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the chains do not tell"
+                ),
             )
     if any(NETWORK in str(one.get("command")) for one in best) and options.spec.link is None:
         yield "network", f"KV between nodes takes a link of {NETWORK}; --link names another"
@@ -294,5 +297,3 @@ def _of_released(options: PlaceOptions, result: PlaceResult) -> Iterator[tuple[s
         yield "never_missed", _NEVER
     if len(options.seeds) == 1:
         yield "one_seed", "one seed gives no interval; --seeds 5 would"
-
-

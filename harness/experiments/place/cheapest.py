@@ -55,7 +55,9 @@ class Cheapest:
     left: int = 0
 
 
-def cheapest(options: PlaceOptions, sides: Sequence[Deployment], ask: Ask, found: Cheapest, skipped: list[Skipped]) -> None:
+def cheapest(
+    options: PlaceOptions, sides: Sequence[Deployment], ask: Ask, found: Cheapest, skipped: list[Skipped]
+) -> None:
     """Search, and keep what is found in `found`. `sides` are replicas of each role, shape and kind of GPU."""
     _count(options, sides, ask, found, skipped)
     heap = [(*_price(options, one), one) for one in _starts(options, found.sides)]
@@ -93,7 +95,9 @@ def _in_pairs(options: PlaceOptions, deployment: Deployment) -> bool:
     return same and options.cluster.share_nodes(prefill.shape, decode.shape)
 
 
-def _count(options: PlaceOptions, sides: Sequence[Deployment], ask: Ask, found: Cheapest, skipped: list[Skipped]) -> None:
+def _count(
+    options: PlaceOptions, sides: Sequence[Deployment], ask: Ask, found: Cheapest, skipped: list[Skipped]
+) -> None:
     """The fewest replicas of each side, those without pipelines first: they show soon what a deployment may take."""
     left = sorted(sides, key=lambda one: (one.groups[0].shape.pp > 1, _price(options, one)))
     while left:

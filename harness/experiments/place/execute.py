@@ -210,4 +210,3 @@ def _is_tried(found: Rate, tried_rps: Iterable[tuple[float | None, float | None]
     sustained = [low for low, _ in ends if low is not None]
     missed = [high for _, high in ends if high is not None]
     return min(sustained, default=0.0) <= found.low and found.high <= max(missed, default=0.0)
-

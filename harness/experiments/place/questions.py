@@ -183,4 +183,3 @@ def capacity(question: Question) -> Capacity:
 
 def _nothing(_: str) -> None:
     pass
-

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from harness.data.codec import Facts
 from harness.experiments.rescore.slo_json import CurveCrossing, CurvePoint, ScoredRun, SloCurve, SloScore
 from harness.experiments.sweep.sweep_json import Spread
+from harness.options import NO_SETTINGS
 from harness.stats.curves import crossing
 from harness.stats.seeds import spread
 
-FREE = ("rate", "seed", "scale", "fail-under")
+FREE = ("rate", "seed", "scale", *NO_SETTINGS)
 """Options in which the runs of one curve may differ."""
 
 
@@ -63,6 +64,11 @@ def _point(runs: Sequence[ScoredRun], index: int) -> CurvePoint:
         },
         factors=scales[0].factors if whole else [],
         scale=[sum(each) / len(each) for each in shares] if whole else [],
+        missed={
+            bound.text: sum(slo.bounds[i].passed is False for slo in slos)
+            for i, bound in enumerate(slos[0].bounds)
+            if bound.percentile is not None
+        },
     )
 
 
@@ -72,8 +78,8 @@ def overloaded(grew: bool, slo: SloScore) -> bool:
 
 
 def _crossing(points: Sequence[CurvePoint], goal: float) -> CurveCrossing | None:
-    """Where the mean attainment crosses a goal; None where a point has no attainment."""
-    means = [p.attainment.mean for p in points if p.attainment is not None]
+    """Where the mean attainment crosses a goal; None where that is not all of the SLO: a bound is on a percentile."""
+    means = [p.attainment.mean for p in points if p.attainment is not None and not p.missed]
     if len(means) < len(points):
         return None
     found = crossing([p.rate_rps for p in points], means, [p.requests for p in points], goal)

@@ -25,6 +25,7 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.rescore.objectives import Objective
 from harness.experiments.rescore.slo_json import FoundCapacity
 from harness.metrics.slo import UNTAGGED, restored
+from harness.options import NO_SETTINGS
 
 if TYPE_CHECKING:
     from harness.experiments.rescore.reading import Source
@@ -161,7 +162,7 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
     """Per goal that a search decided: the rate and its interval, in requests per second."""
     if not isinstance(objective, Slo):
         return []
-    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "fail-under", "duration", "max-failed"}
+    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "duration", *NO_SETTINGS}
     for info in _searches(source.path):
         if set(restored(info.slo).bounds) != set(objective.bounds):
             continue

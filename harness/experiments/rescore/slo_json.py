@@ -225,7 +225,10 @@ class ScoredRun(Part, frozen=True, kw_only=True):
 
 
 class CurvePoint(Part, frozen=True, kw_only=True):
-    """The runs at one rate; `scale` is their mean attainment at `factors` of every bound."""
+    """The runs at one rate; `scale` is their mean attainment at `factors` of every bound.
+
+    `missed` counts, for each bound on a percentile, the runs that miss it.
+    """
 
     rate_rps: Positive
     runs: Count
@@ -237,6 +240,7 @@ class CurvePoint(Part, frozen=True, kw_only=True):
     bounds: dict[str, Spread | None]
     factors: list[Number]
     scale: list[Share]
+    missed: dict[str, Count] = field(default_factory=dict)
 
 
 class CurveCrossing(Part, frozen=True):

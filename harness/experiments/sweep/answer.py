@@ -9,12 +9,12 @@ from typing import Any
 from harness.data import codec
 from harness.data.codec import Text
 from harness.data.run_json import Resolution, Warned
-from harness.experiments.sweep.axes import RATE, SCALE, Layout, Point, run_folder, valued
+from harness.experiments.sweep.axes import RATE, Layout, Point, run_folder, valued
+from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import PARTS, RATES, RunResult
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptRun
 from harness.metrics.measure import in_summary
 from harness.metrics.slo import meets
-from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
 from harness.validity.remote import undecided
 
@@ -39,21 +39,18 @@ def answer(
     ]
     points = [point for point in found if point["runs"]]
     done = sum(one.ended == "finished" for one in results.values())
-    return concluded({
+    info = compared(codec.of(SweepAnswer, {
         **stored,
         "state": state,
         "exit_code": 0,
         "runs": {"planned": len(layout.runs), "done": done},
         "points": points,
-        "crossings": crossings(stored["goals"], points),
+        "crossings": [],
+        "ratios": [],
+        "differences": [],
         "error": error,
         "warnings": [],
-    })  # fmt: skip
-
-
-def concluded(found: Mapping[str, object]) -> SweepAnswer:
-    """The answer with its exit code and warnings."""
-    info = codec.of(SweepAnswer, found)
+    }))  # fmt: skip
     return info.change(exit_code=exit_code(info), warnings=list(_warnings(info)))
 
 
@@ -114,44 +111,6 @@ def _passed(found: Sequence[Mapping[str, Any]], over: Mapping[str, Any] | None) 
     return bool(over["mean"] <= found[0]["limit_s"])
 
 
-def crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Where attainment crosses each goal, along the rate and along the SLO scale."""
-    return [found for axis in (RATE, SCALE) for found in _crossings(goals, points, axis)]
-
-
-def _crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]], along: str) -> Iterator[dict[str, Any]]:
-    """Where attainment crosses each goal along an axis, for every combination of the others."""
-    lines: dict[tuple[tuple[str, Any], ...], list[Mapping[str, Any]]] = {}
-    for point in points:
-        if along in point["values"] and point["bounds"]:
-            where = tuple((name, value) for name, value in point["values"].items() if name != along)
-            lines.setdefault(where, []).append(point)
-    for where, line in lines.items():
-        ordered = sorted(line, key=lambda point: point["values"][along])
-        if len(ordered) > 1:
-            for goal in goals:
-                yield {"along": along, "where": dict(where), "goal": goal, **_crossed(ordered, along, goal)}
-
-
-def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict[str, Any]:
-    if any(bound["percentile"] is not None for point in line for bound in point["bounds"]):
-        why = "a bound on a percentile is part of the SLO, which attainment does not show"
-        return {"at": None, "between": None, "side": None, "why": why}
-    at = [float(point["values"][along]) for point in line]
-    found = crossing(
-        at,
-        [point["attainment"]["mean"] for point in line],
-        [max(point["requests"], 1) for point in line],
-        goal,
-        rising=along == SCALE,
-    )
-    if found.between is not None:
-        return {"at": found.at, "between": list(found.between), "side": None, "why": None}
-    unit = " req/s" if along == RATE else ""
-    why = f"attainment is {found.side} the goal from {at[0]:g} to {at[-1]:g}{unit}"
-    return {"at": None, "between": None, "side": found.side, "why": why}
-
-
 def _warnings(info: SweepAnswer) -> Iterator[str]:
     """Sentences on what the curve does not tell, each with what to do."""
     by_folder = {point.folder: point for point in info.points}  # what differs in its score alone shares its runs
@@ -185,6 +144,23 @@ def _warnings(info: SweepAnswer) -> Iterator[str]:
         yield (
             "Where a run was overloaded there are no latencies: they would tell how long the run was."
             f"{' Attainment there falls further in a longer run.' if falls else ''}"
+        )
+    yield from _saturated(info.points)
+
+
+def _saturated(points: Sequence[SweepPoint]) -> Iterator[str]:
+    """From which rate on each system has more to do than it can."""
+    least: dict[str, float] = {}
+    for point in points:
+        rate = point.values.get(RATE)
+        if point.saturated and isinstance(rate, int | float):
+            name = ", ".join(f"{name} {value}" for name, value in point.values.items() if name != RATE)
+            least[name] = min(rate, least.get(name, rate))
+    if least:
+        where = "; ".join(f"{rate:g} req/s{f' ({name})' if name else ''}" for name, rate in least.items())
+        yield (
+            f"Saturated from {where} on: requests arrive faster than they are served, so the queue grew in every run, "
+            "and attainment tells only how long the runs were."
         )
 
 

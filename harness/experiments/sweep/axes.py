@@ -234,10 +234,13 @@ class Layout:
     seeds: tuple[int, ...]
 
     @classmethod
-    def of(cls, axes: Sequence[Axis], seeds: Sequence[int]) -> Layout:
-        """The layout over these axes, the last one counting fastest."""
+    def of(cls, axes: Sequence[Axis], seeds: Sequence[int], added: Sequence[Values] = ()) -> Layout:
+        """The layout over these axes, the last one counting fastest; with `added` points by rising rate."""
         found = []
-        for values in points(axes):
+        scores = points([a for a in axes if a.rescored])
+        more = [dict(values + score) for values in added for score in scores]
+        every = dict.fromkeys([*points(axes), *(tuple((a.name, values[a.name]) for a in axes) for values in more)])
+        for values in sorted(every, key=lambda values: float(dict(values)[RATE])) if added else every:
             at = dict(values)
             scoring = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
             found.append(Point(values, point_folder(values), scoring))
@@ -247,7 +250,7 @@ class Layout:
     def restored(cls, stored: Mapping[str, Any]) -> Layout:
         """The layout of a sweep.json."""
         axes = [Axis(axis["name"], tuple(plain(str(value)) for value in axis["values"])) for axis in stored["axes"]]
-        return cls.of(axes, stored["seeds"])
+        return cls.of(axes, stored["seeds"], added_points(stored))
 
     @property
     def scorings(self) -> tuple[Rescoring, ...]:
@@ -258,6 +261,11 @@ class Layout:
     def runs(self) -> list[str]:
         """The folders of all runs, each once."""
         return list(dict.fromkeys(run_folder(point.folder, seed) for seed in self.seeds for point in self.points))
+
+
+def added_points(stored: Mapping[str, Any]) -> list[Values]:
+    """The points of a sweep.json that are beside those of its axes, without the axes that only score."""
+    return [tuple((name, plain(str(value))) for name, value in one.items()) for one in stored.get("added") or ()]
 
 
 def point_folder(values: Values) -> str:

@@ -20,7 +20,8 @@ from harness.data.storage import locked, write_json
 from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
 from harness.experiments.sweep.answer import answer
-from harness.experiments.sweep.axes import Layout
+from harness.experiments.sweep.axes import Layout, Values, added_points, point_folder
+from harness.experiments.sweep.crossings import to_add
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
@@ -128,11 +129,11 @@ RUNNING: Mapping[str, Any] = {
 
 
 @contextmanager
-def opened(out: Path, stored: Mapping[str, Any], planned: int) -> Iterator[None]:
+def opened(out: Path, sweep: Sweep) -> Iterator[Sweep]:
     """The folder, made or found with the same plan in it, and locked against a second sweep while the body runs.
 
-    More values and more seeds may have been added since. Raises UsageError, having changed nothing, for a folder that
-    holds anything else, another sweep, or one that is running.
+    Gives the sweep with the points that were added there. More values and more seeds may have been given since. Raises
+    UsageError, having changed nothing, for a folder that holds anything else, another sweep, or one that is running.
     """
     _check_ours(out)
     try:
@@ -141,9 +142,15 @@ def opened(out: Path, stored: Mapping[str, Any], planned: int) -> Iterator[None]
         raise UsageError(f"'{out}' cannot be made: {error.strerror}.") from None
     with locked(out, "sweep"):
         if (out / FILE).exists():
-            _check_same(out, _read(out / FILE), stored)
-        write_json(out / FILE, {**stored, **RUNNING, "runs": {"planned": planned, "done": 0}})
-        yield
+            before = _read(out / FILE)
+            _check_same(out, before, sweep.stored)
+            sweep = sweep.adding(added_points(before))
+        _write_plan(out, sweep)
+        yield sweep
+
+
+def _write_plan(out: Path, sweep: Sweep) -> None:
+    write_json(out / FILE, {**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
 
 
 def _check_ours(out: Path) -> None:
@@ -202,8 +209,9 @@ def _other(out: Path, what: str, before: object, now: object) -> UsageError:
 
 @dataclass(slots=True)
 class _Outcome:
-    """The results of the runs so far, and how the sweep ended."""
+    """The sweep with the points that were added, the results of the runs so far, and how it ended."""
 
+    sweep: Sweep
     results: dict[str, RunResult] = field(default_factory=dict)
     state: str = "finished"
     error: str | None = None
@@ -226,54 +234,73 @@ def run_sweep(
     and as markdown, to be written beside it. Raises UsageError for a folder that holds anything else, BackendError
     where not a single run was made, Interrupted where none had ended.
     """
-    with opened(out, sweep.stored, len(sweep.tasks)):
-        outcome = _Outcome()
-        given = command or shlex.join(["bench", *sys.argv[1:]])
-        orders = [Order(task, str(out), given, quiet or sweep.virtual) for task in sweep.tasks]
-        kept = {order.task.folder for order in orders if finished(order.path)}
-        points, runs = len(sweep.layout.points), len(sweep.tasks)
-        there = f", {len(kept)} of them there already" if kept else ""
-        say(f"{points} point{'s' * (points != 1)}, {runs} run{'s' * (runs != 1)}{there}; into {out}")
+    with opened(out, sweep) as whole:
+        outcome = _Outcome(whole)
         try:
-            _execute(sweep, orders, outcome, kept, workers, quiet, say)
+            _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), workers, quiet, say)
         except (KeyboardInterrupt, Interrupted):
             outcome.state = "interrupted"
         except BackendError as error:
             outcome.state, outcome.error = "failed", str(error)
         if outcome.state != "finished":
-            outcome.results |= _on_disk(sweep.layout, out, outcome.results)
+            outcome.results |= _on_disk(outcome.sweep.layout, out, outcome.results)
         if not any(run.facts for run in outcome.results.values()):
             if outcome.state == "failed":
                 raise BackendError(outcome.error or "the backend failed.")
             raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")
-        return _concluded(sweep, out, outcome, render)
+        return _concluded(out, outcome, render)
 
 
 def _execute(
-    sweep: Sweep,
+    outcome: _Outcome, out: Path, command: str, workers: int | None, quiet: bool, say: Callable[[str], None]
+) -> None:
+    """Every run that is not done yet, then those at the rates that are added, until one ends before its time."""
+    virtual, refine = outcome.sweep.virtual, outcome.sweep.refine
+    several = virtual and workers != 1 and len(outcome.sweep.tasks) > 1
+    with pool.of(workers) if several else pool.Here() as made:
+        more: list[Values] | None = None
+        while more is None or more:
+            tasks = [task for task in outcome.sweep.tasks if task.folder not in outcome.results]
+            orders = [Order(task, str(out), command, quiet or virtual) for task in tasks]
+            kept = {order.task.folder for order in orders if finished(order.path)}
+            runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(kept)} of them there already' * bool(kept)}"
+            points = len(outcome.sweep.layout.points)
+            if more is None:
+                say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
+            else:
+                say(f"near where the goal is crossed: {'; '.join(point_folder(p)[7:] for p in more)}; {runs}")
+            if not _made(made, orders, outcome, kept, quiet, say) or refine is None:
+                return
+            more = to_add(answer(outcome.sweep.stored, outcome.results, "running"), refine)
+            outcome.sweep = outcome.sweep.adding(more)
+            _write_plan(out, outcome.sweep)
+
+
+def _made(
+    made: pool.Pool,
     orders: list[Order],
     outcome: _Outcome,
     kept: Collection[str],
-    workers: int | None,
     quiet: bool,
     say: Callable[[str], None],
-) -> None:
-    """Every run, until one ends before its time. Those that are `kept` are read alone."""
+) -> bool:
+    """Whether all of these runs ended as they should. Those that are `kept` are read alone."""
+    virtual = outcome.sweep.virtual
     left = [order.task for order in orders if order.task.folder not in kept]
-    timed = not sweep.virtual and all(task.sending_s is not None for task in left)
+    timed = not virtual and all(task.sending_s is not None for task in left)
     work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in left}
     progress = Progress(len(orders), len(kept), sum(work.values()), timed)
-    several = sweep.virtual and workers != 1 and len(orders) > 1
-    with pool.of(workers) if several else pool.Here() as made, shown(progress, quiet=quiet or not sweep.virtual):
-        announced = orders if sweep.virtual else _announced(orders, progress, say)
+    with shown(progress, quiet=quiet or not virtual):
+        announced = orders if virtual else _announced(orders, progress, say)
         for order, result in made.map(execute_order, announced):
             outcome.results[order.task.folder] = result
             if result.ended != "finished":
                 outcome.state = "failed" if result.ended == "failed" else "interrupted"
                 outcome.error = result.error
-                return
+                return False
             if order.task.folder in work:
                 progress.add(work[order.task.folder])
+    return True
 
 
 def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:
@@ -284,10 +311,8 @@ def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str],
         yield order
 
 
-def _concluded(
-    sweep: Sweep, out: Path, outcome: _Outcome, render: Callable[[SweepAnswer, str], str] | None
-) -> SweepAnswer:
-    info = answer(sweep.stored, outcome.results, outcome.state, outcome.error)
+def _concluded(out: Path, outcome: _Outcome, render: Callable[[SweepAnswer, str], str] | None) -> SweepAnswer:
+    info = answer(outcome.sweep.stored, outcome.results, outcome.state, outcome.error)
     for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
         if render is not None:
             files.put(out / name, render(info, form).encode())

@@ -9,12 +9,14 @@ from harness.data import codec
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.host import versions
-from harness.experiments.sweep.answer import crossings, over_seeds, run_warnings
+from harness.experiments.sweep.answer import over_seeds, run_warnings
 from harness.experiments.sweep.axes import RATE, Rescoring
+from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import facts
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweptRun
+from harness.options import NO_SETTINGS
 
-ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "fail-under", "senders", "scale")
+ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "senders", "scale", *NO_SETTINGS)
 """Options that may differ without making another system or another rate of it."""
 
 SLO = "slo"
@@ -42,7 +44,7 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
     axes = _axes([described["options"] for described in descriptions])
     points = _points(axes, scored)
     goals = sorted({float(described["goal"]) for described in descriptions}) or [0.9]
-    return codec.of(SweepAnswer, {
+    return compared(codec.of(SweepAnswer, {
         "schema": 1,
         "kind": "sweep",
         "versions": _alike([described["versions"] for described in descriptions]) or versions(),
@@ -59,10 +61,12 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
         "exit_code": 0,
         "runs": {"planned": len(scored) + len(unscored), "done": len(scored)},
         "points": points,
-        "crossings": crossings(goals, points),
+        "crossings": [],
+        "ratios": [],
+        "differences": [],
         "error": None,
         "warnings": [*unscored, *_warnings([msgspec.convert(run, SweptRun) for _, run in scored])],
-    })  # fmt: skip
+    }))  # fmt: skip
 
 
 def _described(run: Run) -> dict[str, Any]:

@@ -102,17 +102,53 @@ class SweepPoint(Part, frozen=True, kw_only=True):
         """The share of requests that met the SLO, None where every bound is on a percentile."""
         return None if self.attainment is None else self.attainment.mean
 
+    @property
+    def saturated(self) -> bool:
+        """Whether the queue grew all through every run: attainment then depends on the length of the runs alone."""
+        return 0 < self.valid == self.overloaded
+
 
 class Crossing(Part, frozen=True, kw_only=True):
-    """Where attainment crosses a goal along an axis, `where` the others stand; `why` not, and on which `side` it is."""
+    """Where attainment crosses a goal along an axis, `where` the others stand; `why` not, and on which `side` it is.
+
+    `low` and `high` are the 95% interval of `at`, None where the seeds do not give one.
+    """
 
     along: str
     where: Facts
     goal: Share
     at: Number | None
+    low: Number | None = None
+    high: Number | None = None
     between: tuple[Number, Number] | None
     side: Literal["above", "below"] | None
     why: Text
+
+
+class SystemRatio(Part, frozen=True, kw_only=True):
+    """The rate that `head` sustains at a goal over that of `base`, with its 95% interval, paired by seed."""
+
+    goal: Share
+    base: Facts
+    head: Facts
+    ratio: Number
+    low: Number | None
+    high: Number | None
+
+
+class SystemDifference(Part, frozen=True, kw_only=True):
+    """Attainment of `head` less that of `base`, the first system, with its 95% interval, paired by seed.
+
+    `at` is the rate and the SLO, of the axes that there are.
+    """
+
+    at: Facts
+    base: Facts
+    head: Facts
+    seeds: Count
+    difference: Number
+    low: Number | None
+    high: Number | None
 
 
 class RunCount(Part, frozen=True):
@@ -123,7 +159,7 @@ class RunCount(Part, frozen=True):
 
 
 class SweepAnswer(Document, frozen=True, kw_only=True):
-    """sweep.json."""
+    """sweep.json. `refine` is how near the ends of a crossing are to be, None where no rates are added to the axes."""
 
     schema: int = 1
     kind: Literal["sweep"] = "sweep"
@@ -134,6 +170,8 @@ class SweepAnswer(Document, frozen=True, kw_only=True):
     clock: Text
     fixed: bool = False
     axes: list[SweepAxis]
+    refine: Number | None = None
+    added: list[Facts] = field(default_factory=list)
     seeds: list[int]
     goals: list[Share]
     fail_under: Share | None
@@ -142,5 +180,7 @@ class SweepAnswer(Document, frozen=True, kw_only=True):
     runs: RunCount
     points: list[SweepPoint]
     crossings: list[Crossing]
+    ratios: list[SystemRatio] = field(default_factory=list)
+    differences: list[SystemDifference] = field(default_factory=list)
     error: Text = None
     warnings: list[str]

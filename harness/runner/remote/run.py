@@ -138,6 +138,9 @@ class RemoteRun:
             why = "answers come whole, so no token has a time" if seconds else "--calibrate off"
             folder.update(floor=None, floor_why=why)
             return
+        self.say(
+            f"measuring the client {'again ' if self._floors else ''}on a server that answers at once, {seconds:g} s"
+        )
         try:
             found = await calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
         except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run

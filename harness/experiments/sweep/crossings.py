@@ -1,0 +1,195 @@
+"""Where the curves of a sweep cross their goals, how systems compare there, and which rates to add near by.
+
+Intervals are over seeds, which all systems have in common: a seed is left out of every point at once (jackknife), and
+differences are taken seed by seed, so what one draw of the traffic does to both systems cancels.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, TypeAlias
+
+from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, Values, plain
+from harness.experiments.sweep.sweep_json import (
+    Crossing,
+    SweepAnswer,
+    SweepPoint,
+    SystemDifference,
+    SystemRatio,
+)
+from harness.stats import curves
+from harness.stats.seeds import half_width, jackknife
+
+Where: TypeAlias = tuple[tuple[str, Any], ...]
+Line: TypeAlias = Sequence[SweepPoint]
+
+MOST_SYSTEMS = 8
+"""Systems of which each is compared with each of the others."""
+
+MOST_ADDED = 8
+"""Rates that are added for a system."""
+
+
+def compared(info: SweepAnswer) -> SweepAnswer:
+    """The answer with its crossings, and with its systems compared."""
+    rates = _lines(info.points, RATE)
+    return info.change(
+        crossings=[
+            _crossed(line, along, dict(where), goal)
+            for along, lines in ((RATE, rates), (SCALE, _lines(info.points, SCALE)))
+            for where, line in lines.items()
+            for goal in info.goals
+            if len(line) > 1
+        ],
+        ratios=list(_ratios(info.goals, rates)),
+        differences=list(_differences(info.points)),
+    )
+
+
+def _lines(points: Sequence[SweepPoint], along: str) -> dict[Where, list[SweepPoint]]:
+    """The points along an axis in its order, for every combination of the others; those without a bound are left."""
+    lines: dict[Where, list[SweepPoint]] = {}
+    for point in points:
+        if along in point.values and point.bounds:
+            where = tuple((name, value) for name, value in point.values.items() if name != along)
+            lines.setdefault(where, []).append(point)
+    return {where: sorted(line, key=lambda point: _value(point, along)) for where, line in lines.items()}
+
+
+def _value(point: SweepPoint, along: str) -> float:
+    return float(str(point.values[along]))
+
+
+def _crossed(line: Line, along: str, where: dict[str, object], goal: float) -> Crossing:
+    found = _found(line, along, goal)
+    if found is None:
+        why = "a bound on a percentile is part of the SLO, which attainment does not show"
+        return Crossing(along=along, where=where, goal=goal, at=None, between=None, side=None, why=why)
+    if found.at is None:
+        unit = " req/s" if along == RATE else ""
+        span = f"from {_value(line[0], along):g} to {_value(line[-1], along):g}{unit}"
+        why = f"attainment is {found.side} the goal {span}"
+        return Crossing(along=along, where=where, goal=goal, at=None, between=None, side=found.side, why=why)
+    ends = jackknife(lambda seed: _log(line, along, goal, seed), _seeds(line))
+    return Crossing(
+        along=along,
+        where=where,
+        goal=goal,
+        at=found.at,
+        low=None if ends is None else math.exp(ends[0]),
+        high=None if ends is None else math.exp(ends[1]),
+        between=found.between,
+        side=None,
+        why=None,
+    )
+
+
+def _found(line: Line, along: str, goal: float, without: object = None) -> curves.Crossing | None:
+    """The crossing of the means over all seeds but one; None where a bound is on a percentile, or a point is empty."""
+    if any(bound.percentile is not None for point in line for bound in point.bounds):
+        return None
+    runs = [[run for run in point.runs if run.valid and run.seed != without] for point in line]
+    shares = [[run.attainment for run in of if run.attainment is not None] for of in runs]
+    if not all(shares):
+        return None
+    return curves.crossing(
+        [_value(point, along) for point in line],
+        [math.fsum(of) / len(of) for of in shares],
+        [max(sum(run.requests for run in of), 1) for of in runs],
+        goal,
+        rising=along == SCALE,
+    )
+
+
+def _log(line: Line, along: str, goal: float, without: object = None) -> float | None:
+    found = _found(line, along, goal, without)
+    return None if found is None or found.at is None else math.log(found.at)
+
+
+def _seeds(line: Line) -> list[object]:
+    return list(dict.fromkeys(run.seed for point in line for run in point.runs if run.valid))
+
+
+def ratio(base: Line, head: Line, goal: float) -> tuple[float, float | None, float | None] | None:
+    """What `head` sustains over what `base` does, at a goal, and the ends of its interval where both share seeds.
+
+    None where one of them does not cross the goal. Both are points by rising rate.
+    """
+
+    def log_ratio(without: object = None) -> float | None:
+        logs = [_log(line, RATE, goal, without) for line in (base, head)]
+        return None if logs[0] is None or logs[1] is None else logs[1] - logs[0]
+
+    whole = log_ratio()
+    if whole is None:
+        return None
+    ends = jackknife(log_ratio, _seeds(base)) if set(_seeds(base)) == set(_seeds(head)) else None
+    return (math.exp(whole), None, None) if ends is None else (math.exp(whole), math.exp(ends[0]), math.exp(ends[1]))
+
+
+def _ratios(goals: Sequence[float], lines: Mapping[Where, Line]) -> Iterator[SystemRatio]:
+    """Each system over each that stands before it, under one SLO."""
+    for base, head in combinations([*lines][:MOST_SYSTEMS], 2):
+        if _scoring(base) == _scoring(head):
+            for goal in goals:
+                if found := ratio(lines[base], lines[head], goal):
+                    value, low, high = found
+                    yield SystemRatio(goal=goal, base=dict(base), head=dict(head), ratio=value, low=low, high=high)
+
+
+def _scoring(values: Where) -> Where:
+    return tuple(value for value in values if value[0] in RESCORED)
+
+
+def _differences(points: Sequence[SweepPoint]) -> Iterator[SystemDifference]:
+    """Attainment of each system less that of the first, at each rate that both have, over their common seeds."""
+    first: dict[Where, SweepPoint] = {}
+    for point in points:
+        at = tuple((name, value) for name, value in point.values.items() if name in (RATE, *RESCORED))
+        base = first.setdefault(at, point)
+        shares = [{run.seed: run.attainment for run in p.runs if run.valid} for p in (base, point)]
+        apart = [
+            after - before
+            for seed, after in shares[1].items()
+            if after is not None and (before := shares[0].get(seed)) is not None
+        ]
+        if base is point or not apart or _system(base) != _system(next(iter(first.values()))):
+            continue
+        mean, half = math.fsum(apart) / len(apart), half_width(apart)
+        yield SystemDifference(
+            at=dict(at),
+            base=_system(base),
+            head=_system(point),
+            seeds=len(apart),
+            difference=mean,
+            low=None if half is None else mean - half,
+            high=None if half is None else mean + half,
+        )
+
+
+def _system(point: SweepPoint) -> dict[str, object]:
+    return {name: value for name, value in point.values.items() if name not in (RATE, *RESCORED)}
+
+
+def to_add(info: SweepAnswer, within: float) -> list[Values]:
+    """A point in the middle of each crossing whose ends are further apart than `within`, without axes that only score.
+
+    Empty where all are near enough, or a system has all the points that it may have.
+    """
+    found: dict[Values, None] = {}
+    there = {(_rate(point.values[RATE]), *_system(point).items()) for point in info.points if RATE in point.values}
+    for crossing in info.crossings:
+        if crossing.along != RATE or crossing.between is None:
+            continue
+        low, high = crossing.between
+        system = {name: value for name, value in crossing.where.items() if name not in RESCORED}
+        middle = _rate(f"{math.sqrt(low * high):.3g}")
+        added = sum(one.items() >= system.items() for one in info.added)
+        if high / low > 1 + within and added < MOST_ADDED and (middle, *system.items()) not in there:
+            names = [axis.name for axis in info.axes if axis.name not in RESCORED]
+            found[tuple((name, middle if name == RATE else plain(str(system[name]))) for name in names)] = None
+    return list(found)
+
+
+def _rate(value: object) -> str:
+    return plain(str(value))
