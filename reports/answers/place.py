@@ -176,8 +176,8 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
              clean(one.binding or "-"))
             for one in info.candidates[:most]
         )  # fmt: skip
-        heads = (*_UNIT, "share", "95% interval", "the goal", "of")
-        yield Table("deployments that were run, the cheapest first", heads, rows, 2)
+        asked = (*_UNIT, "share", "95% interval", "the goal", "of")
+        yield Table("deployments that were run, the cheapest first", asked, rows, 2)
         return
     for (algorithm, kind), group in groupby(info.candidates, key=lambda one: (one.algorithm, one.kind)):
         every = [*group]

@@ -29,7 +29,6 @@ from harness.experiments.capacity.steady import (
 )
 
 if TYPE_CHECKING:
-    from harness.api import Loaded
     from harness.experiments.capacity.chain import Unloaded
     from harness.experiments.capacity.conditions import Condition
 

@@ -83,7 +83,7 @@ def answer(options: PlaceOptions, result: PlaceResult, asked: Iterable[Any], wal
         "objective": {"name": options.objective.name, "unit": UNITS[options.objective.name],
                       "table": {name: dict(row) for name, row in options.objective.table.items()}},
         "target_rps": options.rate_rps,
-        "trust": _trust(options, recommended[0]["hardware"] if recommended else " + ".join(options.hardware)),
+        "trust": _trust(options, str(recommended[0]["hardware"]) if recommended else " + ".join(options.hardware)),
         "best": best,
         "sides": [{**one.describe(), "fewest": count} for one, count in sorted(result.cheapest.sides.items())],
         "candidates": [*_candidates(options, result)],
@@ -212,8 +212,8 @@ def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
     given = options.of(one).options()
     for own in ("requests", "seed", "rate"):
         given.pop(own, None)
-    given["backend"] = str(parse(options.spec.backend).name) if options.spec.latency is None else given["backend"]
-    given["backend"] = given["backend"].replace("log_steps=false", "").rstrip(":,")
+    backend = parse(options.spec.backend)
+    given["backend"] = str(replace(backend, args={n: v for n, v in backend.args.items() if n != "log_steps"}))
     if name == "run":
         assert options.rate_rps is not None
         if options.spec.trace is None:
@@ -270,7 +270,7 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
     if result.cheapest.left:
         yield "not_all_run", f"{result.cheapest.left} more deployments were not run"
     for one, found in result.cheapest.run.items():
-        if found.meets is None and (not best or options.objective.taken(one) < best[0]["taken"]):
+        if found.meets is None and (not best or options.objective.taken(one) < float(str(best[0]["taken"]))):
             yield (
                 "undecided",
                 (

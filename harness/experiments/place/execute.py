@@ -146,8 +146,7 @@ def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> No
     """The units that carry most per GPU, money or power: what one replica carries roughly, then whole units."""
     options, seed = ask.options, ask.options.seeds[0]
     for candidate, found in zip(every, ask(rough, [candidate.system for candidate in every]), strict=True):
-        per_gpu = Rate(*[found.rate_rps / candidate.system.gpus] * 2, None, None, {seed: found.rate_rps}, 0.0)
-        per_gpu = replace(per_gpu, by_seed={seed: per_gpu.value})
+        per_gpu = rate({seed: found.rate_rps / candidate.system.gpus}, 0.0)
         value = options.objective.of(candidate.system, found.rate_rps)
         result.scored.append(Scored(candidate.algorithm, candidate.system, per_gpu, value, found.binding))
     result.units = {name: units(name, result.scored, options.objective, options.cluster) for name in options.algorithms}

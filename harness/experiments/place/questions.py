@@ -7,6 +7,7 @@ and end.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -15,13 +16,12 @@ from harness.experiments import trial
 from harness.experiments.capacity.at_rate import LIMIT, Asked, Attained, attained
 from harness.experiments.capacity.chain import Unloaded, unloaded
 from harness.experiments.capacity.chains import SETTLES, Here, patience_s, unloaded_side
-from harness.experiments.capacity.conditions import Settings, kept_all, shares
+from harness.experiments.capacity.conditions import Settings, shares
 from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.steady import SteadySearch, SteadySpec
 from harness.experiments.capacity.store import Store
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
-from harness.experiments.place.task import MissCounter
 from harness.options import RunSpec
 from harness.stats.seeds import spread
 
@@ -124,28 +124,23 @@ def _in_runs(question: Question, *, rough: bool) -> Attained:
     """The same of runs that start and end, one a seed; a recording has one traffic and no interval."""
     options, wanted = question.options, question.options.wanted(question.deployment.kind)
     assert options.rate_rps is not None
-    spec, slo, seeds = options.of(question.deployment), question.slo, options.seeds
-    met: dict[int, float] = {}
-    requests, kept, text = 0, True, wanted[0].text
-    for seed in seeds[:1] if rough or spec.trace is not None else seeds:
-        made = trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)
-        planned = len(trial.plan(trial.without_steps(made)).schedule)
-        counter = MissCounter(slo, wanted, planned)
-        tried = trial.simulate(made, lambda record, counter=counter: counter.take(record) is not None)
-        requests += len(tried.table)
-        found = shares(tried.table, slo)
-        share = next(one for one in found if one.text == text)
-        met[seed] = share.met / max(1, share.of)
-        kept = tried.complete and kept_all(found, wanted)
-        if not kept and (rough or spec.trace is not None):
-            break
-    if len(met) == 1:
-        return Attained(kept, next(iter(met.values())), None, None, text, requests, met)
-    mean = spread([*met.values()], most=1.0)
-    assert mean is not None
-    low, high = (mean[end] if mean[end] is not None else mean["mean"] for end in ("low", "high"))
-    meets = True if low >= wanted[0].goal else False if high < wanted[0].goal else None
-    return Attained(meets, mean["mean"], low, high, text, requests, met)
+    spec = options.of(question.deployment)
+    by_seed: dict[int, list[float]] = {}  # the shares of the conditions
+    requests = 0
+    for seed in options.seeds[:1] if rough or spec.trace is not None else options.seeds:
+        table = trial.simulate(trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)).table
+        found = {share.text: share.met / max(1, share.of) for share in shares(table, question.slo)}
+        by_seed[seed] = [found[condition.text] for condition in wanted]
+        requests += len(table)
+    means = [math.fsum(values) / len(values) for values in zip(*by_seed.values(), strict=True)]
+    worst = min(range(len(wanted)), key=lambda each: means[each] - wanted[each].goal)
+    goal, met = wanted[worst].goal, {seed: found[worst] for seed, found in by_seed.items()}
+    low = high = None
+    if len(met) > 1 and (mean := spread([*met.values()], most=1.0)) is not None:
+        low, high = mean["low"], mean["high"]
+    side = means[worst] >= goal
+    sure = low is None or high is None or low >= goal or high < goal
+    return Attained(side if sure else None, means[worst], low, high, wanted[worst].text, requests, met)
 
 
 def rough(question: Question) -> Capacity:

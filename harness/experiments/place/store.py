@@ -15,8 +15,8 @@ from harness.errors import UsageError
 from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.answer import stored_options
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.questions import Capacity, Fewest
+from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.task import Found
 
 ANSWER = "place.json"
