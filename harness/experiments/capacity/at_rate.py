@@ -127,4 +127,5 @@ def _answer(tried: Tried, wanted: Sequence[Condition], meets: bool | None, reque
         return Attained(meets, found.share, None, None, condition.text, requests, by_seed)
     half = student(len(tried.chains)) * found.error * found.scale
     low, high = (1 / (1 + math.exp(-(found.z + sign * half))) for sign in (-1, 1))
+    low, high = min(low, found.share), max(high, found.share)  # of shares beyond half a request from none and all
     return Attained(meets, found.share, low, high, condition.text, requests, by_seed)

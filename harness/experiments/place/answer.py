@@ -31,7 +31,7 @@ from harness.spec import parse
 if TYPE_CHECKING:
     from harness.experiments.place.execute import PlaceResult
 
-SCHEMA = 2
+SCHEMA = 1
 SHOWN = 3
 """Units of an algorithm that are compared with the best."""
 TOKENS_OF = 10_000
