@@ -32,8 +32,10 @@ _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`count` replicas of one role, each on `tp` x `pp` GPUs; `policy`, `router` and `latency` are specs, `hardware` the
-    kind of GPU where it is not that of the cluster."""
+    """`count` replicas of one role, each on `tp` x `pp` GPUs; `policy`, `router` and `latency` are specs.
+
+    `hardware` is the kind of GPU where it is not that of the cluster.
+    """
 
     count: int
     tp: int = 1

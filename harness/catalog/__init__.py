@@ -237,7 +237,7 @@ def hardware(name: str) -> Hardware:
 
 
 def compared(latency: str, model_name: str, hardware_name: str) -> str | None:
-    """How far a latency model was from measurements of a model on a GPU; None where nobody compared them."""
+    """How far a latency model was from measurements of a model on a GPU; None where they were not compared."""
     for row in _table("compared.toml")["compared"]:
         if (row["latency"], row["hardware"]) == (latency, hardware_name) and model_name in row["models"]:
             return str(row["figures"])

@@ -22,8 +22,9 @@ from harness.cli._options import (
 )  # fmt: skip
 from harness.options import OBJECTIVES, OPTIONS
 
-_TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "where", "jitter", "turns", "lengths", "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency",
-          "policy", "kv", "admission", "preempt", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
+_TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "where", "jitter", "turns", "lengths",
+          "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency", "policy", "kv",
+          "admission", "preempt", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "goal", "conditions",
@@ -69,7 +70,7 @@ Exit codes
         help="Nodes of the cluster.")  # fmt: skip
 @option("--gpus", default="8", show_default=True, type=COUNT, metavar="N", group=CLUSTER, help="GPUs per node.")
 @option("--hardware", default="a100-80g", show_default=True, metavar="NAMES", group=CLUSTER,
-        help="GPU type (bench list hardware); of several, separated by commas, prefill and decode may differ.")  # fmt: skip
+        help="GPU types (bench list hardware), separated by commas; prefill and decode may differ.")  # fmt: skip
 @option("--algorithm", default="all", show_default=True, metavar="NAMES", group=CLUSTER,
         help="high, low, vllm++, or all.")  # fmt: skip
 @run_options(
@@ -97,7 +98,7 @@ Exit codes
         help="Most simulated requests of a question about a deployment (default: 400,000); of a trial, where trials "
         "start and end.")  # fmt: skip
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
-        help="Seeds behind an interval. Default: 8, or 1 (no interval) when searching as DistServe's planner.")  # fmt: skip
+        help="Seeds behind an interval. Default: 8, or 1 (no interval) for DistServe's planner.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
 @option("--max-rate", default="8", show_default=True, type=RATE, metavar="RPS", group=SEARCH,
         help="DistServe's planner: highest rate per GPU; doubled while it is sustained.")  # fmt: skip

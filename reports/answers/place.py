@@ -22,7 +22,7 @@ _TAKEN = {"gpu": None, "cost": "per hour", "power": "watts"}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
     ("P, D", "a replica that prefills only, and one that decodes only"),
-    ("meets the SLO", "the share of all requests in the steady state at the rate that is asked for"),
+    ("meets the SLO", "the share of all requests in the steady state at the requested rate"),
     ("rate per GPU", "the highest rate at which enough requests meet the SLO, over the GPUs of the unit"),
     ("interval", "holds the mean over all traffic of this kind with 95%, by Student's t over the seeds"),
     (">=", "no rate was shown to be too high; the rate is the highest that was tried"),
@@ -156,10 +156,10 @@ def _beside(first: BestUnit, one: BestUnit) -> str:
 
 
 def _sides(info: PlaceAnswer) -> Iterator[Table]:
-    """How many replicas of each kind may do at the asked rate."""
+    """How many replicas of each kind may do at the requested rate."""
     if info.sides:
         rows = tuple(
-            (clean(one.name), clean(one.hardware), "more than is worth it" if one.fewest is None else f"{one.fewest:,}",
+            (clean(one.name), clean(one.hardware), "too many" if one.fewest is None else f"{one.fewest:,}",
              "-" if one.fewest is None else f"{one.fewest * one.gpus:,}")
             for one in info.sides
         )  # fmt: skip
@@ -167,7 +167,7 @@ def _sides(info: PlaceAnswer) -> Iterator[Table]:
 
 
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
-    """A table for each algorithm and kind of replica; of an asked rate one of all deployments that were run."""
+    """A table for each algorithm and kind of replica; of a requested rate one of all deployments that were run."""
     objective = _objective(info)
     if info.target_rps is not None:
         sides = {True: "meets", False: "misses", None: "not decided"}
@@ -176,8 +176,8 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
              clean(one.binding or "-"))
             for one in info.candidates[:most]
         )  # fmt: skip
-        asked = (*_UNIT, "share", "95% interval", "the goal", "of")
-        yield Table("deployments that were run, the cheapest first", asked, rows, 2)
+        requested = (*_UNIT, "share", "95% interval", "the goal", "of")
+        yield Table("deployments that were run, the cheapest first", requested, rows, 2)
         return
     for (algorithm, kind), group in groupby(info.candidates, key=lambda one: (one.algorithm, one.kind)):
         every = [*group]

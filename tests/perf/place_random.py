@@ -1,10 +1,10 @@
 """Does `bench place --rate` hold on questions drawn at random? Draws them, asks them, and checks the answers.
 
 A question is drawn by its number: model, kinds of GPU, size of the cluster, workload, arrivals, SLO, goal and rate. Two
-checks, with seeds that the search does not use: the recommended deployment meets the goal at the asked rate (the 95%
+checks, with seeds that the search does not use: the recommended deployment meets the goal at that rate (the 95%
 interval of 16 long chains holds it or lies above), and, of questions with few enough of them, none of the deployments
-that are at least 10 % cheaper does: all of them are run. One line of JSON a question goes to `--file`, and what is there
-is not made again; the table is printed from all of them, the worst first.
+that are at least 10 % cheaper does: all of them are run. One line of JSON a question goes to `--file`, and what is
+there is not made again; the table is printed from all of them, the worst first.
 
     python tests/perf/place_random.py --file FILE [--first 0] [--questions 4] [--small]
     python tests/perf/place_random.py --file FILE --questions 0        only the table
@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.errors import BenchError
 from harness.experiments import pool
-from harness.experiments.capacity.at_rate import Asked, Attained, attained
+from harness.experiments.capacity.at_rate import Attained, RateQuery, attained
 from harness.experiments.place.execute import candidates, run_placement
 from harness.experiments.place.questions import Question, rough
 from harness.experiments.place.settings import PlaceOptions, place_options
@@ -49,7 +49,7 @@ FRESH_SEED, FRESH_CHAINS = 700_000, 16
 
 
 def drawn(number: int, prices: Path, *, small: bool) -> tuple[PlaceOptions, dict[str, Any]]:
-    """The question of that number. Raises UsageError for one that cannot be asked."""
+    """The question of that number. Raises UsageError for one that cannot be requested."""
     rng = np.random.default_rng([23, number, small])
     models = [one for one in MODELS if one[1] == 1] if small else MODELS
     model, tp = models[rng.integers(len(models))]
@@ -76,11 +76,11 @@ def drawn(number: int, prices: Path, *, small: bool) -> tuple[PlaceOptions, dict
     mask = _quantiles(plain, one)
     slack = {"ttft": 1.5 * factor, "tpot": factor, "e2e": factor}
     run["slo"] = ",".join(f"{name}={mask[name] * slack[name]:.3g}" for name in kind.split("+"))
-    asked = place_options(Given(run), None, own)
-    carried = rough(Question("", asked, one)).rate_rps
-    rate = max(0.5 / alone.mean_s, carried * nodes * gpus / tp * share)
+    requested = place_options(Given(run), None, own)
+    sustained = rough(Question("", requested, one)).rate_rps
+    rate = max(0.5 / alone.mean_s, sustained * nodes * gpus / tp * share)
     text = {**run, "hardware": own["hardware"], "cluster": f"{nodes}x{gpus}", "goal": goal, "rate": round(rate, 3)}
-    return replace(asked, rate_rps=round(rate, 3)), text
+    return replace(requested, rate_rps=round(rate, 3)), text
 
 
 def _quantiles(options: PlaceOptions, one: Deployment) -> dict[str, float]:
@@ -97,12 +97,12 @@ def _quantiles(options: PlaceOptions, one: Deployment) -> dict[str, float]:
 
 
 def fresh(options: PlaceOptions, deployment: Deployment, seeds: int, limit: int) -> Attained:
-    """Attainment of a deployment at the asked rate with seeds of the check."""
+    """Attainment of a deployment at the requested rate with seeds of the check."""
     question = Question("", options, deployment)
     assert options.rate_rps is not None
     wanted = options.wanted(deployment.kind)
-    asked = Asked(wanted, options.rate_rps, FRESH_SEED, seeds, options.settles_s, limit)
-    return attained(question.observe, question.unloaded, asked)
+    query = RateQuery(wanted, options.rate_rps, FRESH_SEED, seeds, options.settles_s, limit)
+    return attained(question.observe, question.unloaded, query)
 
 
 def cheaper(options: PlaceOptions, taken: float) -> list[Deployment]:
@@ -123,7 +123,7 @@ def _enumerated(options: PlaceOptions, groups: Sequence[Group]) -> Iterator[Depl
             yield deployment
 
 
-def asked(number: int, prices: Path, *, small: bool) -> dict[str, Any]:
+def answered(number: int, prices: Path, *, small: bool) -> dict[str, Any]:
     """A question with its answer and what the checks find."""
     options, text = drawn(number, prices, small=small)
     begun_s = time.process_time()
@@ -136,7 +136,8 @@ def asked(number: int, prices: Path, *, small: bool) -> dict[str, Any]:
     deployment = Deployment(tuple(Group(g.role, g.hardware, Shape(g.tp, g.pp), g.count) for g in best.groups))
     found = fresh(options, deployment, FRESH_CHAINS, 1_500_000)
     line |= {
-        "name": deployment.key, "taken": best.taken, "printed": [best.attainment_low, best.attainment, best.attainment_high],
+        "name": deployment.key, "taken": best.taken,
+        "printed": [best.attainment_low, best.attainment, best.attainment_high],
         "fresh": [found.low, found.share, found.high],
         "met": found.high >= options.slo.goal if found.high is not None else bool(found.meets),
     }  # fmt: skip
@@ -155,8 +156,9 @@ def table(lines: Sequence[Mapping[str, Any]]) -> None:
         text = " ".join(str(value) for value in line["question"].values())
         verdict = "met   " if line["met"] else "MISSED"
         better = "" if "better" not in line else f"; of {line['cheaper']} cheaper ones {line['better'] or 'none'} meet"
-        print(f"{line['number']:>5} {verdict} {_shares(line['printed'])}, fresh {_shares(line['fresh'])}: {line['name']} "
-              f"({line['taken']:.2f} per hour, {line['cpu_s']:.0f} CPU s){better}\n        {text}")  # fmt: skip
+        print(f"{line['number']:>5} {verdict} {_shares(line['printed'])}, fresh {_shares(line['fresh'])}: {line['name']}"
+             
+              f" ({line['taken']:.2f} per hour, {line['cpu_s']:.0f} CPU s){better}\n        {text}")  # fmt: skip
     for line in lines:
         if line["name"] is None:
             print(f"{line['number']:>5} no answer (exit code {line['exit_code']}): {line['question']}")
@@ -164,8 +166,8 @@ def table(lines: Sequence[Mapping[str, Any]]) -> None:
     inside = sum(line["printed"][0] <= line["fresh"][1] <= line["printed"][2] for line in answered)
     print(f"\n{met} of {len(answered)} recommended deployments meet the goal with fresh seeds; "
           f"{inside} fresh shares lie in the printed interval")  # fmt: skip
-    print(f"of {len(brute)} questions with all cheaper deployments run, {sum(not one['better'] for one in brute)} have "
-          f"none at least 10 % cheaper that meets; {len(lines) - len(answered)} questions without an answer")  # fmt: skip
+    print(f"of {len(brute)} questions with all cheaper deployments run, {sum(not one['better'] for one in brute)}"
+          f" have none at least 10 % cheaper that meets; {len(lines) - len(answered)} questions without an answer")  # fmt: skip
 
 
 def _over(line: Mapping[str, Any]) -> float:
@@ -193,7 +195,7 @@ def main() -> None:
             if any((line["number"], line["small"]) == (number, given.small) for line in lines):
                 continue
             try:
-                lines.append(asked(number, prices, small=given.small))
+                lines.append(answered(number, prices, small=given.small))
             except BenchError as error:
                 print(f"{number}: {error}", flush=True)
                 continue

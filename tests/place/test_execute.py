@@ -193,15 +193,16 @@ def without_time(info: PlaceAnswer) -> dict[str, Any]:
     return found
 
 
-ASKED = ["place", "--hardware", "h100", "--model", "llama3-8b", "--workers", "1", "--quiet", "--format", "json",
+QUERY = ["place", "--hardware", "h100", "--model", "llama3-8b", "--workers", "1", "--quiet", "--format", "json",
          "--slo", "ttft=0.3,tpot=0.03"]  # fmt: skip
 
 
 def test_a_rate_is_placed_by_deployments_that_were_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The cheapest would be copies of what is best per GPU, and nobody would have seen it meet the SLO."""
+    """The cheapest would be copies of what is best per GPU, without a run that meets the SLO."""
     (tmp_path / "prices.toml").write_text("h100 = 3.5\n")
-    code = main([*ASKED, "--gpus", "3", "--workload", "chatbot", "--requests", "20000", "--algorithm", "vllm++",
-                 "--rate", "30", "--prices", str(tmp_path / "prices.toml"), "--out", str(tmp_path / "out")])  # fmt: skip
+    code = main([*QUERY, "--gpus", "3", "--workload", "chatbot", "--requests", "20000", "--algorithm", "vllm++",
+                 "--rate", "30", "--prices", str(tmp_path / "prices.toml"),
+                 "--out", str(tmp_path / "out")])  # fmt: skip
     info = json.loads(capsys.readouterr().out)
 
     assert 0 == code
@@ -222,7 +223,7 @@ def test_a_rate_is_placed_by_deployments_that_were_run(capsys: pytest.CaptureFix
 
 def test_a_rate_that_the_cluster_does_not_carry(capsys: pytest.CaptureFixture[str]) -> None:
     """A fleet larger than the cluster would be recommended."""
-    code = main([*ASKED, "--gpus", "1", "--workload", "chatbot", "--requests", "20000", "--rate", "500"])
+    code = main([*QUERY, "--gpus", "1", "--workload", "chatbot", "--requests", "20000", "--rate", "500"])
 
     assert 1 == code
     assert [] == json.loads(capsys.readouterr().out)["best"]
@@ -230,7 +231,7 @@ def test_a_rate_that_the_cluster_does_not_carry(capsys: pytest.CaptureFixture[st
 
 def test_without_a_rate_the_best_unit_has_a_capacity(capsys: pytest.CaptureFixture[str]) -> None:
     """The rate per GPU would be that of trials shorter than a queue takes to fill."""
-    code = main([*ASKED, "--gpus", "1", "--workload", "fixed:prompt=500,output=20", "--algorithm", "vllm++"])
+    code = main([*QUERY, "--gpus", "1", "--workload", "fixed:prompt=500,output=20", "--algorithm", "vllm++"])
     best = json.loads(capsys.readouterr().out)["best"][0]
 
     assert 0 == code
@@ -242,7 +243,7 @@ def test_a_trace_is_placed_at_its_own_rate(capsys: pytest.CaptureFixture[str], t
     """Users with a recording would have to invent a workload like it."""
     rows = "\n".join(f"{i / 5},300,50" for i in range(400))
     (tmp_path / "trace.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}\n")
-    code = main([*ASKED, "--gpus", "2", "--trace", str(tmp_path / "trace.csv")])
+    code = main([*QUERY, "--gpus", "2", "--trace", str(tmp_path / "trace.csv")])
     info = json.loads(capsys.readouterr().out)
 
     assert 0 == code

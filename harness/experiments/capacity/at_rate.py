@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 LIMIT = 400_000
 """Requests that may be spent on the question."""
-LOOKS = ((PARTS, 2 * SURE), (2 * PARTS, 2 * SURE), (BLOCKS, SURE))
+INTERIM = ((PARTS, 2 * SURE), (2 * PARTS, 2 * SURE), (BLOCKS, SURE))
 """Blocks of a single chain that is looked at before it is over, and standard errors that then tell a side."""
 SPANS = 10
 """Times the longest E2E that a chain lasts at first."""
@@ -58,7 +58,7 @@ class Attained:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RateQuery:
     """The rate and the goals; `settles_s` is that of the arrivals. With `rough` one chain decides, if it can."""
 
     wanted: tuple[Condition, ...]
@@ -70,11 +70,11 @@ class Asked:
     rough: bool = False
 
 
-def attained(observe: Here, alone: Unloaded, asked: Asked) -> Attained:
+def attained(observe: Here, alone: Unloaded, query: RateQuery) -> Attained:
     """Observe chains at the rate until its side of the goals is known, or the limit is spent."""
-    rate_rps, wanted = asked.rate_rps, asked.wanted
+    rate_rps, wanted = query.rate_rps, query.wanted
     goal = max(condition.goal for condition in wanted)
-    memory_s = max(asked.settles_s / SETTLES, alone.longest_s / 3)
+    memory_s = max(query.settles_s / SETTLES, alone.longest_s / 3)
     cut_s = max(3 * alone.p99_s, alone.longest_s)
     span_s = max(max(FIRST_REQUESTS, 30 / (1 - goal)) / rate_rps, SPANS * alone.p99_s, 5 * memory_s)
     sent: dict[int, int] = {}
@@ -82,7 +82,7 @@ def attained(observe: Here, alone: Unloaded, asked: Asked) -> Attained:
     def made(seeds: int, blocks: int) -> Tried:
         requests = [
             ChainRequest(
-                asked.first_seed + seed, rate_rps, cut_s, span_s / BLOCKS, blocks,
+                query.first_seed + seed, rate_rps, cut_s, span_s / BLOCKS, blocks,
                 patience_s(observe.slo) + 5 * alone.p99_s,
             )
             for seed in range(seeds)
@@ -91,16 +91,16 @@ def attained(observe: Here, alone: Unloaded, asked: Asked) -> Attained:
         sent.update((chain.request.seed, chain.sent) for chain in chains)
         return Tried(rate_rps, chains)
 
-    for blocks, sure in LOOKS:
+    for blocks, sure in INTERIM:
         tried = made(1, blocks)
         side = side_of(tried, wanted, sure, math.inf)
-        if side is False or (asked.rough and side):
+        if side is False or (query.rough and side):
             break
-    if side is False or asked.rough:
+    if side is False or query.rough:
         return _answer(tried, wanted, side, sum(sent.values()))
     longer = 1
     while True:
-        tried = made(asked.seeds, longer * BLOCKS)
+        tried = made(query.seeds, longer * BLOCKS)
         side = side_of(tried, wanted, SURE, math.inf)
         if side is False:
             break
@@ -112,7 +112,7 @@ def attained(observe: Here, alone: Unloaded, asked: Asked) -> Attained:
             if longer >= 4 and low is not None and low >= condition.goal:
                 side = True
                 break
-        if sum(sent.values()) * 2 > asked.limit:
+        if sum(sent.values()) * 2 > query.limit:
             side = None
             break
         longer *= 2

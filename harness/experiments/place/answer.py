@@ -64,13 +64,13 @@ def stored_options(options: PlaceOptions) -> Facts:
     }
 
 
-def answer(options: PlaceOptions, result: PlaceResult, asked: Iterable[Any], wall_s: float) -> PlaceAnswer:
+def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], wall_s: float) -> PlaceAnswer:
     """The whole answer; no number in it is infinite or NaN."""
-    asked = list(asked)
+    answers = list(answers)
     if options.released:
         best = [*_released(options, result)]
     elif options.rate_rps is None:
-        best = [*_carried(options, result)]
+        best = [*_sustained(options, result)]
     else:
         best = [*_at_rate(options, result)]
     undecided = any(found.meets is None for found in result.cheapest.run.values())
@@ -88,9 +88,9 @@ def answer(options: PlaceOptions, result: PlaceResult, asked: Iterable[Any], wal
         "sides": [{**one.describe(), "fewest": count} for one, count in sorted(result.cheapest.sides.items())],
         "candidates": [*_candidates(options, result)],
         "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in result.skipped],
-        "cost": {"candidates": len(asked), "left": result.left,
-                 "trials": sum(one.trials for one in asked) if options.released else None,
-                 "requests": sum(one.requests for one in asked), "wall_s": wall_s},
+        "cost": {"candidates": len(answers), "left": result.left,
+                 "trials": sum(one.trials for one in answers) if options.released else None,
+                 "requests": sum(one.requests for one in answers), "wall_s": wall_s},
         "warnings": [{"code": code, "message": text} for code, text in _warnings(options, result, best)],
     })  # fmt: skip
 
@@ -108,11 +108,11 @@ def _released(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
         }
 
 
-def _carried(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
     """Units with their capacities; those beside the first that its seeds do not separate from it stand there."""
-    carried = [(one, found) for one, found in result.carried if found.rate_rps > 0]
-    for one, found in carried[:CHOICES]:
-        near = [other.name for other, theirs in carried if other != one and _near(options, one, found, other, theirs)]
+    sustained = [(one, found) for one, found in result.sustained if found.rate_rps > 0]
+    for one, found in sustained[:CHOICES]:
+        near = [other.name for other, theirs in sustained if other != one and _near(options, one, found, other, theirs)]
         yield {
             **_capacity(options, one, found),
             **_money(options, one, found.rate_rps),
@@ -147,7 +147,7 @@ def _at_rate(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
 
 
 def _candidates(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
-    """What was searched: deployments that were run at the asked rate, the cheapest first; or systems by their rates."""
+    """Deployments that were run at the requested rate, the cheapest first; or systems by their rates."""
     for one in sorted(result.cheapest.run, key=lambda one: (options.objective.taken(one), one.key)):
         yield _attained(options, one, result.cheapest.run[one])
     for each in sorted(
@@ -179,8 +179,8 @@ def _capacity(options: PlaceOptions, one: Deployment, found: Capacity) -> Facts:
     value, mean, low, high = (rate if rate is None else rate / one.gpus for rate in rates)
     by_seed = {seed: math.exp(rate) / one.gpus for seed, rate in found.by_seed.items()}
     per_gpu = Rate(value or 0.0, mean or 0.0, low, high, by_seed, 0.0)
-    worth = options.objective.of(one, found.rate_rps)
-    return _unit(algorithm_of(options, one), one, per_gpu, worth, found.binding, at_least=found.at_least)
+    value = options.objective.of(one, found.rate_rps)
+    return _unit(algorithm_of(options, one), one, per_gpu, value, found.binding, at_least=found.at_least)
 
 
 def _attained(options: PlaceOptions, one: Deployment, found: Attained) -> Facts:
@@ -208,7 +208,7 @@ def _money(options: PlaceOptions, one: Deployment, rate_rps: float) -> Facts:
 
 
 def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
-    """The run (at the asked rate), or the search of the capacity, that confirms an answer."""
+    """The run (at the requested rate), or the search of the capacity, that confirms an answer."""
     given = options.of(one).options()
     for own in ("requests", "seed", "rate"):
         given.pop(own, None)
@@ -282,7 +282,7 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
         yield "network", f"KV between nodes takes a link of {NETWORK}; --link names another"
     if not best and not result.interrupted:
         what = "at any rate" if options.rate_rps is None else f"at {options.rate_rps:g} req/s in this cluster"
-        yield "nothing_carried", f"no deployment meets the SLO {what}; relax --slo, or take other or more GPUs"
+        yield "nothing_sustained", f"no deployment meets the SLO {what}; relax --slo, or take other or more GPUs"
 
 
 def _of_released(options: PlaceOptions, result: PlaceResult) -> Iterator[tuple[str, str]]:

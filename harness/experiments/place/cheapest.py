@@ -1,8 +1,8 @@
-"""The cheapest deployment that meets the goals at an asked rate, and the two that come next.
+"""The cheapest deployment that meets the goals at a requested rate, and the two that come next.
 
 Each side alone tells the fewest replicas that may do, because both sides together meet no more than either. From there
-the deployments are run as a whole at the asked rate, the cheapest first, and one that misses is followed by those with
-one replica more; so what is found is the cheapest, not copies of what is best per GPU.
+the deployments are run as a whole at the requested rate, the cheapest first, and one that misses is followed by those
+with one replica more; so what is found is the cheapest, not copies of what is best per GPU.
 """
 
 from __future__ import annotations

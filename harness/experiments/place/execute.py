@@ -1,4 +1,4 @@
-"""Runs a placement search: every question is one call to a pool, and those already answered are not asked again."""
+"""Runs a placement search: every question is one call to a pool, and those already answered are not requested again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.experiments.place.search import Rate, rate
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Algorithm, Deployment, Role, Skipped, space
-from harness.experiments.place.task import Found, Task, Traffic, searched, traffic
+from harness.experiments.place.task import TOO_SHORT, Found, Task, Traffic, searched, traffic
 
 if TYPE_CHECKING:
     from harness.experiments import pool
@@ -46,13 +46,13 @@ class Candidate:
 
 @dataclass(slots=True)
 class PlaceResult:
-    """What was found so far. `scored` are candidates with rates per GPU, `units` what was built of them; `carried` are
-    the capacities of the best units, the best first; `cheapest` is what a search for an asked rate found."""
+    """What was found so far. `scored` are candidates with rates per GPU, `units` what was built of them; `sustained`
+    are the capacities of the best units, the best first; `cheapest` is what a search for a requested rate found."""
 
     skipped: list[Skipped]
     scored: list[Scored] = field(default_factory=list)
     units: dict[Algorithm, list[Unit]] = field(default_factory=dict)
-    carried: list[tuple[Deployment, Capacity]] = field(default_factory=list)
+    sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
     cheapest: Cheapest = field(default_factory=Cheapest)
     left: int = 0
     interrupted: bool = False
@@ -137,13 +137,13 @@ def _text(options: PlaceOptions, found: object) -> str:
 
 
 def _at_rate(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
-    """The cheapest deployment for the asked rate."""
+    """The cheapest deployment for the requested rate."""
     groups = {Deployment((group,)): None for candidate in every for group in candidate.system.groups}
     cheapest(ask.options, [*groups], ask, result.cheapest, result.skipped)
 
 
 def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
-    """The units that carry most per GPU, money or power: what one replica carries roughly, then whole units."""
+    """The units that carry most per GPU, money or power: what one replica sustains roughly, then whole units."""
     options, seed = ask.options, ask.options.seeds[0]
     for candidate, found in zip(every, ask(rough, [candidate.system for candidate in every]), strict=True):
         per_gpu = rate({seed: found.rate_rps / candidate.system.gpus}, 0.0)
@@ -153,8 +153,8 @@ def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> No
     best = ordered([unit for some in result.units.values() for unit in some])
     chosen = [*dict.fromkeys(unit.deployment for unit in best)][:SEARCHED]
     for deployment, found in zip(chosen, ask(capacity, chosen), strict=True):
-        result.carried.append((deployment, found))
-    result.carried.sort(key=lambda one: (-options.objective.of(one[0], one[1].rate_rps), one[0].gpus, one[0].key))
+        result.sustained.append((deployment, found))
+    result.sustained.sort(key=lambda one: (-options.objective.of(one[0], one[1].rate_rps), one[0].gpus, one[0].key))
 
 
 def _released(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
@@ -191,7 +191,7 @@ def scored(options: PlaceOptions, candidate: Candidate, found: Found) -> Scored:
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
     width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())
     per_gpu = rate(by_seed, width, first=True)
-    at_least = any(ends.binding is None for ends in found.ends.values())
+    at_least = any(ends.binding in (None, TOO_SHORT) for ends in found.ends.values())
     if at_least or not _is_tried(per_gpu, [ends.tried_rps for ends in found.ends.values()]):
         per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * candidate.system.gpus

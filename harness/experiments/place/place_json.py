@@ -29,7 +29,7 @@ class PlaceSystem(Part, frozen=True, kw_only=True):
 
 
 class PlaceSide(PlaceSystem, frozen=True, kw_only=True):
-    """One replica of a role, and the fewest that may do at the rate that is asked for (None: the cluster has not as
+    """One replica of a role, and the fewest that may do at the requested rate (None: the cluster has not as
     many)."""
 
     fewest: Count | None
@@ -38,7 +38,7 @@ class PlaceSide(PlaceSystem, frozen=True, kw_only=True):
 class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
     """A system with its rate, the 95% interval of the rate (None: no interval), and what it is valued at.
 
-    `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate. At a rate that is asked for,
+    `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate. At a requested rate,
     `attainment` with its interval is the share of the condition `binding`, and `meets` whether it surely reaches the
     goal (None: not decided).
     """

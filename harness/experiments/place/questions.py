@@ -1,7 +1,7 @@
 """What a placement asks of one deployment, each question a call that runs in a worker.
 
 In the steady state (`harness.experiments.capacity`): whether it meets the goals at a rate, the fewest replicas of one
-kind that may, roughly what it carries, and its capacity. Traffic that has no steady state is sent as runs that start
+kind that may, roughly what it sustains, and its capacity. Traffic that has no steady state is sent as runs that start
 and end.
 """
 
@@ -13,7 +13,7 @@ from functools import cache
 
 from harness.api import Slo
 from harness.experiments import trial
-from harness.experiments.capacity.at_rate import LIMIT, Asked, Attained, attained
+from harness.experiments.capacity.at_rate import LIMIT, Attained, RateQuery, attained
 from harness.experiments.capacity.chain import Unloaded, unloaded
 from harness.experiments.capacity.chains import SETTLES, Here, patience_s, unloaded_side
 from harness.experiments.capacity.conditions import Settings, shares
@@ -85,7 +85,7 @@ class Capacity:
 
 
 def judged(question: Question) -> Attained:
-    """Whether a deployment meets the goals at the rate that is asked for."""
+    """Whether a deployment meets the goals at the requested rate."""
     return _attained(question, rough=False)
 
 
@@ -116,8 +116,8 @@ def _attained(question: Question, *, rough: bool) -> Attained:
         joint = alone.shares[0]
         return Attained(False, joint.met / max(1, joint.of), None, None, "without load", ALONE)
     limit = options.spec.requests or LIMIT
-    asked = Asked(wanted, options.rate_rps, options.seeds[0], len(options.seeds), options.settles_s, limit, rough)
-    return attained(question.observe, alone, asked)
+    query = RateQuery(wanted, options.rate_rps, options.seeds[0], len(options.seeds), options.settles_s, limit, rough)
+    return attained(question.observe, alone, query)
 
 
 def _in_runs(question: Question, *, rough: bool) -> Attained:
@@ -144,7 +144,7 @@ def _in_runs(question: Question, *, rough: bool) -> Attained:
 
 
 def rough(question: Question) -> Capacity:
-    """About what a deployment carries: between single chains."""
+    """About what a deployment sustains: between single chains."""
     options, alone = question.options, question.unloaded
     wanted = options.wanted(question.deployment.kind)
     if unloaded_side(alone, wanted) is False:

@@ -57,7 +57,7 @@ class PlaceOptions:
     """A placement to search. `spec` is the traffic and what all systems share.
 
     `released`: as the planner that DistServe released, with its scheduler, its constants, its arrivals and its trials;
-    `top_rps` and `width_rps` are its rates per GPU. `rate_rps`: the rate that is asked for.
+    `top_rps` and `width_rps` are its rates per GPU. `rate_rps`: the requested rate.
     """
 
     spec: RunSpec
@@ -151,7 +151,7 @@ def hardware_of(text: str) -> tuple[str, ...]:
 
 
 def is_released(spec: RunSpec, hardware: Sequence[str], rate_rps: float | None) -> bool:
-    """Whether to search as DistServe's planner: set by compat, or the default where it can and no rate is asked for."""
+    """Whether to search as DistServe's planner: set by compat, or the default where it can and no rate is requested."""
     backend = parse(spec.backend)
     if backend.args.get("compat") == COMPAT:
         return True
