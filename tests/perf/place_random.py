@@ -156,9 +156,10 @@ def table(lines: Sequence[Mapping[str, Any]]) -> None:
         text = " ".join(str(value) for value in line["question"].values())
         verdict = "met   " if line["met"] else "MISSED"
         better = "" if "better" not in line else f"; of {line['cheaper']} cheaper ones {line['better'] or 'none'} meet"
-        print(f"{line['number']:>5} {verdict} {_shares(line['printed'])}, fresh {_shares(line['fresh'])}: {line['name']}"
-             
-              f" ({line['taken']:.2f} per hour, {line['cpu_s']:.0f} CPU s){better}\n        {text}")  # fmt: skip
+        print(f"{line['number']:>5} {verdict} {_shares(line['printed'])}, fresh {_shares(line['fresh'])}:")
+        print(
+            f"        {line['name']} ({line['taken']:.2f} per hour, {line['cpu_s']:.0f} CPU s){better}\n        {text}"
+        )
     for line in lines:
         if line["name"] is None:
             print(f"{line['number']:>5} no answer (exit code {line['exit_code']}): {line['question']}")
@@ -166,8 +167,8 @@ def table(lines: Sequence[Mapping[str, Any]]) -> None:
     inside = sum(line["printed"][0] <= line["fresh"][1] <= line["printed"][2] for line in answered)
     print(f"\n{met} of {len(answered)} recommended deployments meet the goal with fresh seeds; "
           f"{inside} fresh shares lie in the printed interval")  # fmt: skip
-    print(f"of {len(brute)} questions with all cheaper deployments run, {sum(not one['better'] for one in brute)}"
-          f" have none at least 10 % cheaper that meets; {len(lines) - len(answered)} questions without an answer")  # fmt: skip
+    print(f"of {len(brute)} questions with all cheaper deployments run, {sum(not one['better'] for one in brute)}")
+    print(f"have none at least 10 % cheaper that meets; {len(lines) - len(answered)} questions without an answer")
 
 
 def _over(line: Mapping[str, Any]) -> float:
