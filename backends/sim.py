@@ -112,7 +112,7 @@ class Sim:
         self._parts = replica_groups(self)
         self._link, self._rate = Link(), None
         if self.prefill is not None and self.decode is not None and self.compat is None:
-            self._link, self._rate = link_of(self.link, self.model, self._parts)
+            self._link, self._rate = link_of(self.link, self.model, [part.hardware for part in self._parts])
         first = self._parts[0]
         self._model = first.model
         if self.compat is not None:

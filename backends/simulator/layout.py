@@ -6,7 +6,7 @@ Which replicas a simulated cluster has: alike, or some for prefill and some for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -228,12 +228,11 @@ def cluster(
     return Cluster(replicas, make("routers", parts[0].router), handoffs)
 
 
-def link_of(text: str, model_name: str, parts: tuple[ReplicaGroup, ...]) -> tuple[Link, Rate]:
-    """The link between prefill and decode replicas, and its rate. Raises UsageError."""
-    kinds = {part.hardware for part in parts}
-    if len(kinds) > 1 and parse(text).name in ("nvlink", "pcie"):
-        raise UsageError(f"{' and '.join(sorted(kinds))} share no node; give the link between them, such as 400Gbps.")
-    given = rate(text, hardware(parts[0].hardware))
+def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Rate]:
+    """The link between prefill and decode replicas on these kinds of GPU, and its rate. Raises UsageError."""
+    if len(kinds := sorted({*gpus})) > 1 and parse(text).name in ("nvlink", "pcie"):
+        raise UsageError(f"{' and '.join(kinds)} share no node; give the link between them, such as 400Gbps.")
+    given = rate(text, hardware(kinds[0]))
     return Link(kv_bytes_per_token(model(model_name)) / given.bytes_per_s, given.latency_s), given
 
 

@@ -30,8 +30,8 @@ def _info(objective: str, unit: str, each: float) -> dict[str, Any]:
                   _one("pair", "P(2,1) D(1,1)", 4.0, each), _one("colocated", "(1,2)", 3.0, each)]  # fmt: skip
     return {
         "kind": "place", "versions": {}, "asked": {"hardware": ["a100-80g"]}, "state": "finished",
-        "objective": {"name": objective, "unit": unit}, "best": [_one("pair", NAME, 5.0, each) | {"algorithm": "high"}], "candidates": candidates,
-        "skipped": [], "warnings": [],
+        "objective": {"name": objective, "unit": unit}, "candidates": candidates,
+        "best": [_one("pair", NAME, 5.0, each) | {"algorithm": "high"}], "skipped": [], "warnings": [],
         "cost": {"candidates": 4, "left": 0, "trials": 9, "requests": 900, "wall_s": 1.0},
     }  # fmt: skip
 
