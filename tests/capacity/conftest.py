@@ -19,7 +19,7 @@ OVERHEAD_S = 1.0
 class System:
     """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a trial's load is off by `scatter`.
 
-    Probes pass up to `fooled_rps`. `spent_s` is what the trials took.
+    Probes pass up to `fooled_rps`, and miss with the seed `unlucky`. `spent_s` is what the trials took.
     """
 
     knee_rps: float = 10.0
@@ -28,6 +28,7 @@ class System:
     ceiling: float = 1.0
     e2e_s: float = 1.0
     fooled_rps: float = 0.0
+    unlucky: int | None = None
     made: int = 0
     spent_s: float = 0.0
 
@@ -42,7 +43,8 @@ class System:
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         mask = rng.random(key.planned) < self.attainment(key.seed, key.rate_rps)
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
-        passed = None if key.goal is None else key.rate_rps <= self.fooled_rps or kept_all(shares, wanted)
+        met = key.seed != self.unlucky and (key.rate_rps <= self.fooled_rps or kept_all(shares, wanted))
+        passed = None if key.goal is None else met
         span_s = key.planned * self.e2e_s if key.rate_rps == 0 else key.planned / key.rate_rps + self.e2e_s
         self.spent_s += span_s + OVERHEAD_S
         return Trial(key, key.planned, key.planned, 0.0, passed, False, self.e2e_s, span_s, span_s + OVERHEAD_S, shares)

@@ -53,6 +53,16 @@ def test_a_system_that_sustains_every_rate_is_unresolved(system):
     assert "was too high" in found.why
 
 
+def test_a_step_that_missed_by_chance_does_not_raise_the_rate_for_ever(system):
+    """Blocks of few requests would all meet, at higher and higher rates, until the budget is over."""
+    lucky = system(knee_rps=1e30, unlucky=3)
+    found = lucky.searched(from_rps=200.0, fixed=True, planned=20)
+
+    assert not found.resolved
+    assert "was too high" in found.why
+    assert lucky.made < 20
+
+
 def test_a_budget_of_nothing_says_so(system):
     """A search without a trial has nothing to print, and would end in a traceback."""
     found = system().searched(budget_s=0.0)

@@ -54,7 +54,7 @@ def job(repository: Path, tmp_path: Path) -> Run:
         for script in scripts(FOLDER / file, name):
             done = subprocess.run(
                 ["/bin/bash", "-e", "-c", script], cwd=repository, env=environment, capture_output=True, text=True,
-                timeout=200,
+                timeout=400,
             )  # fmt: skip
             if done.returncode:
                 break

@@ -91,11 +91,11 @@ def test_the_simulator_far_below_the_knee_is_covered():
     runs = [answer for _, answer in pool.of(2).map(run_of, range(30))]
     true_ttft_s = float(np.mean([mean for _, mean, _ in runs]))
     true_met = float(np.mean([met for _, _, met in runs]))
-    mean = [found["metrics"]["ttft"]["mean"] for found, _, _ in runs]
-    attainment = [found["attainment"] for found, _, _ in runs]
+    mean = [found.metrics["ttft"].mean for found, _, _ in runs]
+    attainment = [found.attainment for found, _, _ in runs]
 
     assert np.mean([low <= true_ttft_s <= high for low, high in mean]) >= LEAST
-    assert np.mean([a["low"] <= true_met <= a["high"] for a in attainment]) >= LEAST
+    assert np.mean([a.low <= true_met <= a.high for a in attainment]) >= LEAST
 
 
 def test_sums_over_blocks_are_those_of_a_loop():

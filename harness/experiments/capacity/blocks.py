@@ -47,7 +47,7 @@ RAMP_REQUESTS, RAMP_ANSWERS = 12, 3.0
 """A step of the ramp sends so many requests, and lasts so many times an answer."""
 DOUBLINGS = 40
 MOST_RPS = 3000.0
-"""The ramp ends here: a client that sends more measures itself."""
+"""No rate above this is tried: a client that sends more measures itself."""
 SPENT = "the budget was spent."
 MEET = 0.3
 """Requests under way, on average, below which they hardly meet."""
@@ -127,13 +127,15 @@ class _Blocks:
             step = min(FARTHEST, max(NEAREST, APART * found.sd))
             tried_rps = max(t.key.rate_rps for t in (*self._ramp, *self._made))
             rate_rps = found.rate_rps * math.exp(step if len(self._made) % 2 else -step)
-            rate_rps = plain(min(rate_rps, tried_rps * math.exp(FARTHEST)))
+            rate_rps = plain(min(rate_rps, tried_rps * math.exp(FARTHEST), MOST_RPS))
             wanted = self._block(rate_rps, found.sd)
             made = [] if wanted is None else (yield [wanted])
             if not made:
                 return self._found(SPENT)
             self._learn(made[0])
             self._made += made
+            if rate_rps >= MOST_RPS and kept_all(made[0].shares, spec.wanted):
+                return self._found(_never(rate_rps))
 
     def _climb(self) -> Generator[list[TrialRequest], list[Trial], str | None]:
         """Twice the rate until a step misses, or half of it until one meets; why there are no two sides, or None."""
@@ -160,7 +162,7 @@ class _Blocks:
             if low is None and rate_rps * self._e2e_s < 0.02:
                 return f"even {rate_rps:g} req/s, where requests hardly meet, is too much."
             rate_rps = plain(2 * low if low is not None else rate_rps / 4)
-        return f"no rate up to {low or rate_rps:g} requests per second was too high."
+        return _never(low or rate_rps)
 
     def _sustained(self, tried: Trial) -> bool:
         """Whether a step of the ramp met the goal and was answered as fast as it came: a short one may meet the SLO at
@@ -292,6 +294,10 @@ def _weighed(tried: Trial, condition: Condition, most_rps: float) -> Block:
     room = max(1e-3, 1 - rate_rps / most_rps)
     weight = min(1.0, max(1 / of, requests / rate_rps * most_rps * room**2 / (FILLED * WORK)))
     return Block(rate_rps, weight * met, weight * of, weight * requests)
+
+
+def _never(rate_rps: float) -> str:
+    return f"no rate up to {rate_rps:g} requests per second was too high."
 
 
 def _side(tried: Trial | None) -> Side | None:

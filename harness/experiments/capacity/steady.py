@@ -101,6 +101,8 @@ class SteadySpec:
     cut_s: float | None = None
     from_rps: float | None = None
     at_rps: float | None = None
+    rough: bool = False
+    """Whether the bracket of single chains is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,21 @@ def growth(chains: Sequence[Observed]) -> float:
     return float(more.mean()) / max(float(more.std(ddof=1)) / math.sqrt(len(more)), 1.0)
 
 
+def away_of(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.inf) -> tuple[float, Condition]:
+    """How far a rate is from the goals in z, and the condition that is the farthest below its goal."""
+    found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in wanted]
+    away, binding = min(found, key=lambda pair: pair[0])
+    return (min(away, -2 * FAR) if is_unstable(tried.chains, most_rps) else away), binding
+
+
+def is_short(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.inf) -> bool:
+    """Whether chains near the goal are too short against what their queue remembers."""
+    away, binding = away_of(tried, wanted, most_rps)
+    one = sample(tried.chains, binding)
+    grows = growth(tried.chains) > 2 * GROWS and away > -FAR
+    return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+
+
 def answered_rps(chain: Observed) -> float:
     """Requests per second that were answered in the second half: all that an overloaded system can."""
     half = len(chain.open) // 2
@@ -222,9 +239,11 @@ def _error(found: Sample, tried: Tried, condition: Condition) -> float:
 
 @dataclass(slots=True)
 class Found:
-    """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all."""
+    """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all;
+    `near_rps` is where a rough search ended."""
 
     estimate: Estimate | None = None
+    near_rps: float | None = None
     resolved: bool = False
     why: str | None = None
     needs: int | None = None
@@ -270,7 +289,8 @@ class SteadySearch:
 
     def _search(self) -> Generator[list[ChainRequest], list[Observed], None]:
         rate_rps = yield from self._bracket()
-        if rate_rps is None or self._decided():
+        if rate_rps is None or self.spec.rough or self._decided():
+            self.found.near_rps = rate_rps
             return
         rate_rps = yield from self._saturated(rate_rps)
         for tried_rps in [*self.found.sides]:  # one chain is sure of its side only far from the goal
@@ -456,16 +476,10 @@ class SteadySearch:
 
     def _away(self, tried: Tried) -> tuple[float, Condition]:
         """How far a rate is from the goal in z, and the condition that is the farthest below it."""
-        found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in self.spec.wanted]
-        away, binding = min(found, key=lambda pair: pair[0])
-        return (min(away, -2 * FAR) if is_unstable(tried.chains, self._most_rps) else away), binding
+        return away_of(tried, self.spec.wanted, self._most_rps)
 
     def _is_short(self, tried: Tried) -> bool:
-        """Whether chains near the goal are too short against what their queue remembers."""
-        away, binding = self._away(tried)
-        one = sample(tried.chains, binding)
-        grows = growth(tried.chains) > 2 * GROWS and away > -FAR
-        return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+        return is_short(tried, self.spec.wanted, self._most_rps)
 
     def _affordable(self, tried: Tried) -> bool:
         """Whether its chains can be made twice as long."""
@@ -560,7 +574,7 @@ class SteadySearch:
         goal, tolerance, clump = plan.condition.goal, spec.tolerance, plan.clump
         seeds = range(spec.first_seed, spec.first_seed + spec.chains)
         values = (
-            clump / (goal * (1 - goal)) * (_student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
+            clump / (goal * (1 - goal)) * (student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
         )
         values = max(values, CLUMPS * clump / (1 - goal))
         span_s = max(values / plan.per_s, plan.counted_s) * PARTS / BATCHES
@@ -604,7 +618,7 @@ class SteadySearch:
         here = sample(tried.chains, plan.condition)
         slope, off = plan.slope, min(0.5, plan.slope_error / plan.slope)
         away = (here.z - logit(goal)) / slope
-        half = (_student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
+        half = (student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
         centre = math.log(tried.rate_rps) + away
         by_seed = {
             chain.request.seed: centre + float(away_) * here.scale / slope
@@ -627,7 +641,8 @@ class _Plan:
     counted_s: float
 
 
-def _student(chains: int) -> float:
+def student(chains: int) -> float:
+    """Half of a 95% interval over so many chains, in standard errors."""
     from scipy.special import stdtrit  # heavy
 
     return float(stdtrit(chains - 1, 0.975))
