@@ -25,7 +25,7 @@ _REMEDY = "the files are not as the run wrote them: restore them, or run it agai
 def rechecked(run: Run) -> Run:
     """The run, not valid where its tables cannot be true, or are not of the schedule that its run.json names.
 
-    They are read once for a run, with all tokens; what was found at the end of the run is not said again.
+    They are read once for a run, with all tokens; what was found at the end of the run is not repeated.
     """
     if _MEMO not in run.memo:
         run.memo[_MEMO] = _found(run)

@@ -20,6 +20,7 @@ from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import SCHEDULE, steps_table, to_table
 from harness.data.run_json import RunInfo
+from harness.data.schedule import digest
 from harness.metrics import slo as slos
 from harness.metrics.summary import summarize
 from reports import _pictures
@@ -83,7 +84,8 @@ def _steps(span_s: float, seed: int) -> list[Step]:
 def _schedule(records: list[RequestRecord]) -> pa.Table:
     rows = [
         {"id": r.request_id, "scheduled_s": r.scheduled_s, "prompt_tokens": r.prompt_tokens, "prefix_ids": [],
-         "output_tokens": r.output_tokens_asked, "prefix_block_tokens": 512, "turn": 0, "tag": r.tag, "priority": 0}
+         "output_tokens": r.output_tokens_asked, "prefix_block_tokens": 512, "turn": 0, "tag": r.tag, "priority": 0,
+         "after": [], "delay_s": 0.0}
         for r in records
     ]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=SCHEDULE)
@@ -96,7 +98,7 @@ _BURSTINESS = {
 }
 
 
-def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
+def _info(table: pa.Table, slo: str) -> dict[str, Any]:
     parsed = slos.parse(slo) if slo else slos.Slo()
     return {
         "schema": 1,
@@ -119,7 +121,6 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
             "text": slo, "goal": 0.9,
             "bounds": [dataclasses.asdict(b) for b in parsed.bounds],
         },
-        "schedule": {"sha256": "5f70bf18a0860070" * 4, "requests": table.num_rows, "span_s": span_s},
         "summary": encode(summarize(table, parsed)),
         "fidelity": {
             "requested_rps": 12.0, "drawn_rps": 11.9, "achieved_rps": 11.9, "scheduled": table.num_rows,
@@ -148,8 +149,10 @@ def make_run() -> MakeRun:
         span_s = records[-1].scheduled_s if records else 0.0
         stepped = steps_table(_steps(span_s, seed)) if steps else None
         state = {} if complete else {"state": "running"}
-        facts = {**_info(table, slo, span_s), **state, **info}
-        return Run(Path("bench-runs/demo"), RunInfo.of(facts), table, stepped, _schedule(records), complete)
+        schedule = _schedule(records)
+        sent = {"schedule": {"sha256": digest(schedule), "requests": n, "span_s": span_s}}
+        facts = {**_info(table, slo), **sent, **state, **info}
+        return Run(Path("bench-runs/demo"), RunInfo.of(facts), table, stepped, schedule, complete)
 
     return make
 

@@ -154,7 +154,7 @@ def test_a_killed_run_is_judged_by_its_schedule_too(copy: Path) -> None:
 
 
 def test_a_schedule_of_another_run_is_found(copy: Path, tmp_path: Path) -> None:
-    """Runs are paired by the hash of what they sent, which is worth nothing beside another schedule."""
+    """Runs are paired by the hash of what they sent, which means nothing beside another schedule."""
     harness.run(out=tmp_path / "other", seed=1, **OPTIONS)
     shutil.copy(tmp_path / "other" / "schedule.parquet", copy)
 
@@ -164,7 +164,7 @@ def test_a_schedule_of_another_run_is_found(copy: Path, tmp_path: Path) -> None:
 
 
 def test_an_edited_schedule_is_refused(copy: Path) -> None:
-    """It could not be told what the run was to send."""
+    """Nothing would say what the run was to send."""
     metadata = pq.read_table(copy / "schedule.parquet").schema.metadata
     rewrite(copy, lambda t: t.slice(0, 59).replace_schema_metadata(metadata), "schedule")
 
