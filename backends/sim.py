@@ -63,9 +63,11 @@ class Sim:
 
     `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
     KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
-    itself) says how many blocks there are. `journal` keeps every call into the replicas in memory, for tests. Without
-    `log_steps` the run has no `steps` table and is a sixth faster; without `leap` it is slower and equal.
-    `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs `latency=abc`.
+    itself) says how many blocks there are. `max_model_len` is the longest prompt and answer in tokens, by default
+    the context of the model; a run of longer requests is not valid. `journal` keeps every call into the replicas in
+    memory, for tests. Without `log_steps` the run has no `steps` table and is a sixth faster; without `leap` it is
+    slower and equal. `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs
+    `latency=abc`.
     """
 
     model: str = "opt-13b"
@@ -87,6 +89,7 @@ class Sim:
     link: str = "nvlink"
     utilisation: float = 0.9
     kv_blocks: int | None = None
+    max_model_len: int | None = None
     leap: bool = True
     journal: bool = False
     log_steps: bool = True
@@ -104,6 +107,8 @@ class Sim:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
             given = f"{self.replicas}, {self.tp} and {self.pp}"
             raise ValueError(f"replicas, tp and pp must be at least 1, got {given}")
+        if self.max_model_len is not None and self.max_model_len < 1:
+            raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
         if self.handoff not in ("pull", "push"):
@@ -212,12 +217,17 @@ class Sim:
         """The `steps` rows since the last call."""
         return self._steps.table()
 
+    @property
+    def max_tokens(self) -> int:
+        """The longest prompt and answer that the model takes."""
+        return self.max_model_len or model(self.model).max_tokens
+
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
         piped = self._flow if any(part.pp != 1 for part in self._parts) else None
         return {
-            "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
+            "backend": "sim", "model": self.model, "max_tokens": self.max_tokens,
             "hardware": self.hardware, "latency": self.latency,
             "policy": " + ".join(dict.fromkeys(part.policy for part in self._parts)), "kv": self.kv,
             "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,

@@ -71,7 +71,7 @@ class SimService:
     def __post_init__(self) -> None:
         shape = model(self.sim.model)
         self.model = self.sim.model
-        self.max_model_len = longest_tokens(self.sim.cluster, shape.max_tokens)
+        self.max_model_len = longest_tokens(self.sim.cluster, self.sim.max_tokens)
         self.tokenizer = builtin(shape.vocab)
         self._live = self.sim.real_time()
 

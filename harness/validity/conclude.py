@@ -112,6 +112,13 @@ def _judged(
     reasons = [
         *([] if error is None else [RunWarning("backend", f"The backend failed: {error}")]),
         *found.reasons,
+        *work_done.too_long(
+            run.requests,
+            "output_tokens_asked",
+            run.info.backend,
+            recorded=bool(workload.recorded),
+            virtual=run.info.virtual,
+        ),
         *work_done.reasons(lengths, remote=run.http is not None),
         *(client_warnings.reasons(run, objective) if remote else []),
         *fidelity.reasons(sent),

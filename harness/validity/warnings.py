@@ -1,4 +1,4 @@
-"""Warnings that the table alone does not show: answers cut off, trace rows left out, requests too long."""
+"""Warnings that the table alone does not show: answers cut off, trace rows left out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 
 from harness.api import RunWarning, Slo
 from harness.data.codec import inner
-from harness.data.lists import number
 from harness.data.run_json import Workload
-from harness.metrics.measure import metrics, succeeded
+from harness.metrics.measure import metrics
 from harness.metrics.slo import bound_text
 from harness.validity.checks import less_traffic
 
@@ -37,13 +36,11 @@ def run_warnings(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[
     """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
     yield from loose(objective)
     workload = run.info.workload
-    recorded = bool(workload.recorded)
-    yield from _cut(run, outcome, less_traffic(recorded, is_closed(workload)))
+    yield from _cut(run, outcome, less_traffic(bool(workload.recorded), is_closed(workload)))
     yield from of_source(workload.provenance)
     yield from _left_out(workload.provenance)
     yield from _cut_tasks(run, objective)
     yield from _not_shared(run)
-    yield from _too_long(run, recorded=recorded)
     yield from _thrown_out_again(run)
 
 
@@ -146,23 +143,3 @@ def _left_out(provenance: Mapping[str, Any]) -> Iterator[RunWarning]:
                 "failures of the recorded system are rightly left out; mend the file where it is something else",
                 {"dropped": left_out},
             )
-
-
-def _too_long(run: Run, *, recorded: bool) -> Iterator[RunWarning]:
-    """Requests that a simulated model served although they are longer than the context it was made for."""
-    backend = run.info.backend
-    limit = backend.get("max_tokens")
-    if not isinstance(limit, int):
-        return
-    total = (number(run.requests, "prompt_tokens") + number(run.requests, "output_tokens"))[succeeded(run.requests)]
-    over = int((total > limit).sum())
-    if over:
-        shorter = "take a part of the trace without them" if recorded else "limit the lengths (--lengths)"
-        yield RunWarning(
-            "context",
-            f"{over:,} of {len(run.requests):,} requests are longer than the context of {backend.get('model')} "
-            f"({limit:,} tokens; the longest has {int(total.max()):,}) and were served all the same, which the real "
-            "model cannot do",
-            f"take a --model with a longer context, or {shorter}",
-            {"requests": over, "limit": limit},
-        )

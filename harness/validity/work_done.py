@@ -1,4 +1,5 @@
-"""The work a run did: whether answers are as long as requested, and how many requests failed because of the backend.
+"""The work a run did: whether the model can do it, whether answers are as long as requested, and how many requests
+failed because of the backend.
 
 Rejections, and timeouts while the queue grows, are effects of load and thus a result. Errors, truncated answers and
 requests that hang are failures of the backend; a run with too many of them fails.
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 LENGTHS = "output-lengths"
 """Name of the check, as run.json lists it."""
+
+CONTEXT = "context"
+"""Code of the reason that requests are longer than the model takes."""
 
 BY_SERVER = "server-output-lengths"
 """Code of the warning of a run in which the server decides the lengths of the answers."""
@@ -100,6 +104,27 @@ def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
             "the lengths, use --output-lengths server"
             if remote
             else "let the backend make as many tokens as are requested",
+        )
+
+
+def too_long(
+    table: pa.Table, output: str, backend: Mapping[str, object], *, recorded: bool, virtual: bool
+) -> Iterator[RunWarning]:
+    """The reason that makes a run not valid whose model does not take prompt and `output` of every row of a table."""
+    limit = backend.get("max_tokens")
+    if not isinstance(limit, int) or not len(table):
+        return
+    total = number(table, "prompt_tokens") + number(table, output)
+    over, longest = int((total > limit).sum()), int(total.max())
+    if over:
+        shorter = "take a part of the trace without them" if recorded else "limit --lengths"
+        ask = f", or ask for it with --backend sim:max_model_len={longest}" if virtual else ""
+        yield RunWarning(
+            CONTEXT,
+            f"{over:,} of {len(table):,} requests are longer than the context of {backend.get('model')} ({limit:,} "
+            f"tokens; the longest has {longest:,}), and a server would refuse them.",
+            f"{shorter}, take a --model with a longer context{ask}",
+            {"requests": over, "limit": limit},
         )
 
 

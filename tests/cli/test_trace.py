@@ -629,6 +629,7 @@ def test_a_changed_replay_repeats_from_its_run(bench: Bench, plain: str, capsys:
     """A run of a filtered, jittered and scaled trace could not be repeated, or would not say what it was."""
     changes = ["--where", "prompt<=4000,output>2", "--jitter", "50ms", "--scale", "superpose:2+thin:0.5"]
     words = ["--limit", "60", "--turns", "recorded", "--seed", "5", "--backend", "sim", "--no-html", "--quiet"]
+    words += ["--model", "llama3-8b"]
     first = main(["run", "--trace", plain, *changes, *words, "--out", "one"])
     second = main(["run", "--config", "one", "--no-html", "--quiet", "--out", "two"])
     out = capsys.readouterr().out

@@ -280,17 +280,43 @@ def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, t
         sim("--trace", trace, "--turns", "answered")
 
 
-def test_requests_longer_than_the_context_are_reported(sim: Sim) -> None:
+def test_requests_longer_than_the_context_are_not_valid_unless_it_is_set(sim: Sim) -> None:
     """OPT-13B knows 2,048 tokens; a simulation of 8,000 would be quoted as its speed."""
-    _, long, text = sim("--lengths", "fixed:prompt=4000,output=10", "--rate", "0.1", "--requests", "5")
-    _, short, _ = sim("--lengths", "fixed:prompt=2000,output=10", "--rate", "0.1", "--requests", "5")
-    warning = _warning(long, "context")
+    traffic = ("--rate", "0.1", "--requests", "5", "--lengths")
+    code, long, text = sim(*traffic, "fixed:prompt=4000,output=10")
+    fits, short, _ = sim(*traffic, "fixed:prompt=2000,output=48")
+    wanted, same, _ = sim("--backend", "sim:max_model_len=4010", *traffic, "fixed:prompt=4000,output=10")
+    reason = (
+        "5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the longest has 4,010), and a server "
+        "would refuse them. Remedy: limit --lengths, take a --model with a longer context, or ask for it with "
+        "--backend sim:max_model_len=4010."
+    )
 
-    assert warning["message"].startswith("5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the lo")
-    assert warning["remedy"] == "take a --model with a longer context, or limit the lengths (--lengths)"
+    assert (4, 0, 0) == (code, fits, wanted)
+    assert [reason] == long["verdict"]["reasons"]
     assert "longer than the context of opt-13b" in text
-    assert "context" not in {w["code"] for w in short["warnings"]}
-    assert "valid, with 2 warnings (context, few-requests)" == long["verdict"]["text"]
+    assert [True, True] == [short["verdict"]["valid"], same["verdict"]["valid"]]
+    assert 4010 == same["backend"]["max_tokens"]
+
+
+def test_requests_longer_than_the_context_of_the_engine_are_not_valid(sim: Sim) -> None:
+    """They are rejected, and would count as load."""
+    code, found, _ = sim("--lengths", "fixed:prompt=16384,output=2", "--requests", "2", "--rate", "5", backend="engine")
+
+    assert 4 == code
+    assert ["rejected"] == [status for status, count in found["summary"]["status"].items() if count]
+    assert "sim:max_model_len" not in found["verdict"]["reasons"][-1]
+    assert any(
+        "2 of 2 requests are longer than the context of seeded-llama-0" in r for r in found["verdict"]["reasons"]
+    )
+
+
+def test_a_search_warns_of_requests_longer_than_the_context(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be the capacity of a model that there is not."""
+    lengths = ["--lengths", "fixed:prompt=4000,output=10", "--slo", "ttft=5", "--tolerance", "20%", "--workers", "1"]
+    main(["capacity", "--backend", "sim", *lengths])
+
+    assert "warning: 100 of 100 requests are longer than the context of opt-13b" in capsys.readouterr().err
 
 
 def test_rows_of_a_trace_that_are_not_sent_are_reported(sim: Sim, trace: str) -> None:

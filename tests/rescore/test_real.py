@@ -65,7 +65,15 @@ def test_requests_are_grouped_by_the_prefix_they_share(simulated):
 
 def test_tasks_and_classes_of_a_mix_are_scored(simulated, capsys):
     """A compound task would be judged by its single requests only."""
-    assert 0 == main(["slo", str(simulated("slo-mix", "--requests", "60")), "--tokens", "--by", "class,turn"])
+    assert 0 == main(
+        [
+            "slo",
+            str(simulated("slo-mix", "--requests", "60", "--model", "llama3.1-8b")),
+            "--tokens",
+            "--by",
+            "class,turn",
+        ]
+    )
     shown = " ".join(capsys.readouterr().out.split())
 
     assert "tasks that met the SLO as a whole" in shown

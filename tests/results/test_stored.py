@@ -18,7 +18,7 @@ from harness.data.run_json import Verdict
 from harness.errors import UsageError
 from harness.validity.conclude import completed
 
-OPTIONS = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "requests": 60, "rate": 2}
+OPTIONS = {"backend": "sim", "model": "llama3.1-8b", "policy": "vllm-v0", "requests": 60, "rate": 2}
 ROW = 7
 Change = Callable[[dict[str, Any]], Any]
 

@@ -310,6 +310,7 @@ def test_what_can_never_be_served_is_refused_at_once():
         ("sim:kv=reserve-oracle:blocks=10", 160),
         ("sim:kv=reserve-pow2:blocks=10", 129),
         ("sim:model=llama3-8b,policy=vllm-v0", 8192),
+        ("sim:max_model_len=300", 300),
         ("sim:kv_blocks=1,kv=paged:block_tokens=1", 2),
     ],
 )

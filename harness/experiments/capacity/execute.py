@@ -26,6 +26,7 @@ from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.run import RUNS, default_folder
 from harness.validity.warmup import check_leaves
+from harness.validity.work_done import too_long
 
 BELOW_OWN = 4
 """Traffic that cannot be sent one after the other begins this much below its own rate."""
@@ -164,6 +165,10 @@ def run_search(
     or NotValid where there are none. Raises Interrupted where no trial had ended.
     """
     budget = Budget(setup.budget_s, time.monotonic())
+    if setup.planned.virtual:
+        table, facts = setup.planned.schedule.table, setup.planned.backend.describe()
+        for wrong in too_long(table, "output_tokens", facts, recorded=setup.recorded, virtual=True):
+            tell(f"warning: {wrong.message} Remedy: {wrong.remedy}.")
     if setup.chained:
         return _run_chains(setup, store, budget, workers, tell)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:

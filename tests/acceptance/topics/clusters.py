@@ -17,7 +17,8 @@ SHAPES: Mapping[str, Mapping[str, str]] = {
     "colocated": {}, "prefill": {"prefill": "1"}, "decode": {"decode": "1"}, "2P1D": {"prefill": "2", "decode": "1"},
 }  # fmt: skip
 FALCON: Mapping[str, object] = {
-    "backend": "sim", "model": "falcon-180b", "tp": 4, "pp": 2, "workload": "sharegpt-8k", "requests": 200,
+    "backend": "sim:max_model_len=8192", "model": "falcon-180b", "tp": 4, "pp": 2,
+    "workload": "sharegpt-8k", "requests": 200,
 }  # fmt: skip
 POLICIES: Mapping[str, Mapping[str, str]] = {
     "orca": {"policy": "orca:max_batch=8", "kv": "reserve-max:max_tokens=8192"},
@@ -168,7 +169,8 @@ def _bubbles() -> Iterator[Row]:
         "backend": "sim", "pp": 2, "latency": "linear", "policy": "vllm-v0:max_seqs=1", "rate": 1000,
         "workload": "fixed:prompt=64,output=8", "requests": 100,
     })  # fmt: skip
-    ask = "bench run --backend sim --model falcon-180b --tp 4 --pp 2 --workload sharegpt-8k --rate 1 --policy "
+    ask = "bench run --backend sim:max_model_len=8192 --model falcon-180b --tp 4 --pp 2 "
+    ask += "--workload sharegpt-8k --rate 1 --policy "
     yield Row(
         "S11.a", SARATHI, "simulated", "bubbles shrink with chunks; none between equal batches",
         f"idle share of busy stages: sarathi-512 {shares['sarathi']:.1%}, orca {shares['orca']:.1%}, vllm-v0 "
