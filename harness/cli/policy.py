@@ -2,13 +2,13 @@
 
 import click
 
-from harness.cli._options import SEED, formats
+from harness.cli._options import COUNT, SEED, formats
 
 _EPILOG = """
 \b
 Examples
   bench policy vllm-v0 sarathi
-  bench policy vllm-v1:budget=256 fastgen --workload sharegpt --rate 2 --requests 100
+  bench policy vllm-v1:budget=256 fastgen --workload sharegpt --rate 1,2 --requests 100
 
 Custom policies work the same way: a file in backends/serving/policies/ or an installed package (docs/guide/policy.md).
 """
@@ -18,34 +18,41 @@ Custom policies work the same way: a file in backends/serving/policies/ or an in
 @click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
 @click.option("--workload", default="uniform:prompt_max_tokens=256,output_max_tokens=64", show_default=True,
               metavar="NAME", help="Preset or lengths spec.")  # fmt: skip
-@click.option("--rate", default="10", show_default=True, metavar="RPS", help="Mean rate of Poisson arrivals.")
-@click.option("--requests", default="100", show_default=True, metavar="N", help="Requests per run.")
+@click.option("--rate", metavar="LIST", help="Mean rates of Poisson arrivals per second. Default: 0.5, 0.9 and 1.2 of "
+              "the lowest capacity of the policies on the simulator.")  # fmt: skip
+@click.option("--requests", metavar="N", help="Requests per run. Default: those of 4 s.")
 @click.option("--slo", default="ttft=0.1,tpot=20ms", show_default=True, metavar="BOUNDS", help="Latency objectives.")
-@click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="Random seed.")
+@click.option("--seeds", type=COUNT, default=5, show_default=True, metavar="N", help="Runs at each rate, of which "
+              "intervals need 5.")  # fmt: skip
+@click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="First seed.")
 @click.option("--out", metavar="DIR", help="Folder of the runs. Default: a new one in bench-runs.")
 @formats
 def command(
-    policies: tuple[str, ...], workload: str, rate: str, requests: str, slo: str, seed: int, out: str | None, form: str
-) -> int:
-    """Measure each POLICY on the built-in engine and on the simulator, with the same traffic.
+    policies: tuple[str, ...], workload: str, rate: str | None, requests: str | None, slo: str, seeds: int, seed: int,
+    out: str | None, form: str,
+) -> int:  # fmt: skip
+    """Measure each POLICY on the built-in engine and on the simulator, with the same traffic at several rates.
 
-    The simulator's step times are fitted to a separate run of the engine on this machine, with different traffic.
+    The simulator's step times are fitted to a separate run of the engine on this machine, with different traffic. A
+    warning tells where engine and simulator disagree, a sentence which policies form the same batches.
     """
     from pathlib import Path
 
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.errors import UsageError
-    from harness.experiments.policies import Traffic, check, measured
+    from harness.experiments.policies import SENDING, Traffic, check, measured
+    from harness.experiments.sweep import axes
 
     if len(set(policies)) < len(policies):
         raise UsageError("A policy is named twice; name each once.")
     folder = Path(out) if out is not None else None
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise UsageError(f"--out '{out}' is not empty; name a new folder.")
-    options = {"workload": workload, "rate": rate, "requests": requests, "slo": slo}
-    traffic = Traffic(options, seed)
+    rates = None if rate is None else axes.axis(axes.RATE, rate).values
+    length = {"duration": SENDING} if requests is None else {"requests": requests}
+    traffic = Traffic({"workload": workload, "slo": slo, **length}, seed, seeds, rates)
     check(policies, traffic)
     info = measured(policies, traffic, folder or new_folder(Path("bench-runs") / "policy"), _terminal.note)
     _terminal.show(form, info)
-    return 0
+    return info.exit_code

@@ -48,14 +48,16 @@ def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp
     """What cannot be measured on both with one command will be measured on neither."""
     done = call(
         installed, tmp_path,
-        "harness", "policy", NAME, "--rate", "40", "--requests", "12", "--out", "runs", "--format", "json",
+        "harness", "policy", NAME, "--requests", "12", "--seeds", "1", "--out", "runs", "--format", "json",
     )  # fmt: skip
 
     assert 0 == done.returncode, done.stderr
-    rows = json.loads(done.stdout)["tables"][0]["rows"]
+    info = json.loads(done.stdout)
+    rows, rates = info["tables"][0]["rows"], info["given"]["rates_rps"]
 
-    assert [[NAME, "engine"], [NAME, "simulator"]] == [row[:2] for row in rows]
-    assert all(value is not None for row in rows for value in row)
+    assert [[rate, NAME, on] for rate in rates for on in ("engine", "simulator")] == [row[:3] for row in rows]
+    assert [pytest.approx(share, rel=0.02) for share in (0.5, 0.9, 1.2)] == [rate / rates[1] * 0.9 for rate in rates]
+    assert all(0 <= row[3] <= 1 for row in rows)
 
 
 def test_the_example_is_short():
