@@ -197,7 +197,9 @@ def _attained(options: PlaceOptions, one: Deployment, found: Attained) -> Facts:
 def _money(options: PlaceOptions, one: Deployment, rate_rps: float, tokens: float | None) -> Facts:
     """What it takes, and where that is money, how much a million output tokens cost."""
     taken = options.objective.taken(one)
-    return {"taken": taken, "per_million_tokens": tokens and taken / (3600 * rate_rps * tokens) * 1e6}
+    if tokens is None:
+        return {"taken": taken}
+    return {"taken": taken, "per_million_tokens": taken / (3600 * rate_rps * tokens) * 1e6}
 
 
 def _tokens(options: PlaceOptions) -> float | None:
