@@ -114,8 +114,9 @@ class Front:
         """A page in a browser must not reach a server that is there for this machine alone."""
         if self.hosts is None:
             return
-        if _host_name(f"//{request.host}") not in self.hosts:
-            message = f"This server is not '{request.host}'; to serve other names, listen with --host 0.0.0.0."
+        host = request.headers.get("Host")  # HTTP/1.0 has none, and no browser
+        if host is not None and _host_name(f"//{host}") not in self.hosts:
+            message = f"This server is not '{host}'; to serve other names, listen with --host 0.0.0.0."
             raise Refused(403, message, code="wrong_host")
         origin = request.headers.get("Origin")
         if request.method == "POST" and origin is not None and _host_name(origin) not in self.hosts:
@@ -312,7 +313,8 @@ class Front:
     async def _fields(self, request: web.Request, record: AnswerRecord | None = None) -> dict[str, object]:
         """The JSON of the body; `record` learns when all of it had come."""
         try:
-            body = await asyncio.wait_for(request.read(), self.body_s)
+            async with asyncio.timeout(self.body_s):
+                body = await request.read()
         except TimeoutError:
             message = f"The body did not come within {self.body_s:g} s (see --body-timeout)."
             raise Refused(408, message, code="request_timeout", headers={"Connection": "close"}) from None

@@ -89,7 +89,7 @@ async def serving(options: Options, service: Service | None = None) -> AsyncIter
         await service.start()
         names = list(dict.fromkeys([options.name or service.model, service.model]))
         truth = TruthLog(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
-        hosts = {*LOOPBACK, options.host} if options.host in LOOPBACK else None
+        hosts = LOOPBACK if options.host in LOOPBACK else None
         front = Front(service, truth, names, version("bench"), options.max_queue, options.max_body_bytes,
                       options.body_s, options.api_key, hosts, faults)  # fmt: skip
         async with _listening(front, options) as running:

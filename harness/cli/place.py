@@ -33,7 +33,7 @@ _EPILOG = """
 \b
 Examples
   bench place --rate 28 --nodes 4 --gpus 8 --hardware h100 --model llama3-70b --workload chatbot
-      the fewest GPUs that carry 28 requests per second, run as a whole before they are recommended
+      the fewest GPUs that sustain 28 requests per second, run as a whole before they are recommended
   bench place --rate 28 --nodes 4 --gpus 8 --hardware h100,l40s --model llama3-8b --prices prices.toml
       the lowest cost per hour, prefill and decode on any of both: prices.toml holds h100 = 3.5 and l40s = 1.1
   bench place --gpus 8 --hardware h100 --model llama3-8b --workload chatbot

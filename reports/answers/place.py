@@ -98,6 +98,8 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
     if on_page:
         unit = info.objective.unit
         title = None if info.objective.name == "gpu" else f"{unit[:1].upper()}{unit[1:]} of each placement"
+        if info.target_rps is not None:
+            title = "Requests within the SLO, by deployment"
         drawn: tuple[Block, ...] = tuple(
             Figure(key, title or row.title, partial(row.draw, info)) for key, row in figures.of("place").items()
         )
@@ -113,7 +115,7 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
         ("skipped", "Left out", (Table("left out", ("tp,pp", "GPU", "reason"), skipped, 2, 1),) if skipped else ()),
     ):
         if blocks:
-            yield Section(key, heading, blocks)
+            yield Section(key, heading, blocks, detail=key == "sides")
 
 
 def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
@@ -163,7 +165,7 @@ def _sides(info: PlaceAnswer) -> Iterator[Table]:
              "-" if one.fewest is None else f"{one.fewest * one.gpus:,}")
             for one in info.sides
         )  # fmt: skip
-        yield Table(f"at {info.target_rps:g} req/s", ("replica", "GPU", "fewest", "GPUs"), rows, 2, 1)
+        yield Table(f"at {info.target_rps:g} req/s", ("replica", "GPU", "fewest", "GPUs"), rows, 2)
 
 
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:

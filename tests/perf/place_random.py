@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.errors import BenchError
 from harness.experiments import pool
-from harness.experiments.capacity.at_rate import Attained, RateQuery, attained
+from harness.experiments.capacity.at_rate import Attained, attained
 from harness.experiments.place.execute import candidates, run_placement
 from harness.experiments.place.questions import Question, rough
 from harness.experiments.place.settings import PlaceOptions, place_options
@@ -99,10 +99,9 @@ def _quantiles(options: PlaceOptions, one: Deployment) -> dict[str, float]:
 def fresh(options: PlaceOptions, deployment: Deployment, seeds: int, limit: int) -> Attained:
     """Attainment of a deployment at the requested rate with seeds of the check."""
     question = Question("", options, deployment)
-    assert options.rate_rps is not None
-    wanted = options.wanted(deployment.kind)
-    query = RateQuery(wanted, options.rate_rps, FRESH_SEED, seeds, options.settles_s, limit)
-    return attained(question.observe, question.unloaded, query)
+    search = question.search(limit)
+    search.spec = replace(search.spec, first_seed=FRESH_SEED)
+    return attained(question.observe, search, seeds)
 
 
 def cheaper(options: PlaceOptions, taken: float) -> list[Deployment]:

@@ -74,7 +74,7 @@ def test_of_equal_rates_the_one_with_fewer_gpus_wins() -> None:
 
 def test_what_seeds_do_not_separate_is_reported() -> None:
     """A user would take luck of the draw for a better placement."""
-    best = scored("vllm++", "mixed", Shape(2, 1), 3.0, 3.4, 3.1)
+    best = scored("vllm++", "mixed", Shape(2, 1), 3.4, 3.0, 3.1)
     near = scored("vllm++", "mixed", Shape(), 3.1, 3.2, 3.0)
     far = scored("vllm++", "mixed", Shape(4, 1), 1.0, 1.1, 1.0)
 

@@ -156,6 +156,7 @@ def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> 
 
     assert (5, "interrupted") == (info.exit_code, info.state)
     assert ("Interrupted; best so far" in printed) is known
+    assert "2 of 3 candidates were not searched" in printed
     assert ("Interrupted before any placement was known" in printed) is not known
     assert "at any rate" not in printed
 
@@ -299,12 +300,12 @@ def test_wrong_usage_is_one_sentence(
 
 
 def test_a_folder_of_an_earlier_bench_is_refused(tmp_path: Path) -> None:
-    """A folder with answers of another form would end in a traceback."""
+    """A folder without the rates that were tried would end in a traceback."""
     store = Store(tmp_path)
     with store.opened(placement()):
-        store.add("low", Found({0: Ends(4.0, 4.5, "ttft=0.2", 5)}, 5, 300))
+        store.add("low", Found({0: Ends(4.0, 4.5, "ttft=0.2", 5, (1.0, 9.0))}, 5, 300))
     info = json.loads((tmp_path / "place.json").read_text())
-    info["searched"]["low"]["ends"] = {"0": 4.0}
+    del info["searched"]["low"]["ends"]["0"]["tried_rps"]
     (tmp_path / "place.json").write_text(json.dumps(info), encoding="utf-8")
 
     with pytest.raises(UsageError, match=r"made by an earlier bench; name another --out"):

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from harness import compose
 from harness.data.codec import of
 from harness.experiments.place.place_json import PlaceAnswer
 from reports import answers, figures
 from reports.document import Figure, text
 from reports.figures.search import placed
+from tests.reports.test_collisions import collisions
 
 NAME = "3 x P(1,1) + 1 x D(1,1)"
 
@@ -44,6 +46,45 @@ def by_rate() -> dict[str, Any]:
 @pytest.fixture
 def by_power() -> dict[str, Any]:
     return _info("power", "requests per kJ", 2.5)
+
+
+@pytest.fixture
+def at_rate() -> dict[str, Any]:
+    info = _info("cost", "requests per unit of money", 1.0) | {"target_rps": 8.0}
+    info["asked"] |= {"goal": 0.9}
+    info["candidates"] = [
+        _one("colocated", name, 1.0, 1.0)
+        | {"attainment": share, "attainment_low": low, "attainment_high": high, "meets": meets}
+        for name, share, low, high, meets in (
+            ("2 x (1,1)", 0.81, None, None, False), ("3 x (1,1)", 0.92, 0.91, 0.93, True),
+            ("(8,1)", 0.9, 0.88, 0.92, None),
+        )
+    ]  # fmt: skip
+    taken = {"taken": 10.5, "per_million_tokens": 0.5, "command": "bench run --rate 8"}
+    info["best"] = [info["candidates"][1] | taken | {"rate_rps": 8.0}]
+    return info
+
+
+def test_a_requested_rate_shows_shares_beside_the_goal(at_rate: dict[str, Any]) -> None:
+    """All deployments are run at one rate: their rates per GPU would rank one that misses the goal first."""
+    drawn = placed(of(PlaceAnswer, at_rate))
+
+    assert not isinstance(drawn, str)
+    assert {"meets the goal": [92.0], "not decided": [90.0], "misses the goal": [81.0]} == {
+        trace.name: pytest.approx([*trace.x]) for trace in drawn.data
+    }
+    assert pytest.approx([1.0]) == [*drawn.data[0].error_x.array]
+    assert [90.0] == [shape.x0 for shape in drawn.layout.shapes if shape.x0 == shape.x1]
+    assert "Cheapest that meets the SLO: 3 x (1,1), 92.0% at 8 req/s." == figures.finding(drawn)
+    (finding,) = answers.document(at_rate).findings
+    assert "10.50 per hour, 0.5000 per million output tokens, 92.0% of requests" in finding.text
+
+
+def test_no_text_of_the_page_hides_another(at_rate: dict[str, Any], opened: Any, tmp_path: Path) -> None:
+    """Long names of deployments would be cut on a phone."""
+    compose.write_answer_page(of(PlaceAnswer, at_rate), tmp_path, lambda _: None)
+
+    assert [] == collisions(opened(tmp_path / "report.html", width=390))
 
 
 def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:

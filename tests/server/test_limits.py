@@ -110,6 +110,19 @@ def test_pages_of_other_sites_are_refused(play: Play, headers: dict[str, str], s
     play(scenario)
 
 
+def test_a_client_without_a_host_is_answered(play: Play, wire_request: Callable[..., bytes]) -> None:
+    """HTTP/1.0 has no such header, and a browser always sends one."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(wire_request(TEXT, {"prompt": "x", "max_tokens": 1}, "1.0").replace(b"Host: localhost\r\n", b""))
+
+        assert b" 200 OK\r\n" in await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+    play(scenario)
+
+
 def test_a_client_that_resets_leaves_no_traceback(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     """A test of disconnections would bury the terminal."""
 

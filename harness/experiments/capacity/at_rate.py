@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.experiments.capacity.chain import ChainRequest
-from harness.experiments.capacity.chains import SETTLES, Here, patience_s
 from harness.experiments.capacity.steady import (
     BLOCKS,
     FEWEST,
     FIRST_REQUESTS,
     PARTS,
     SURE,
+    SteadySearch,
     Tried,
     away_of,
     is_short,
@@ -29,7 +28,7 @@ from harness.experiments.capacity.steady import (
 )
 
 if TYPE_CHECKING:
-    from harness.experiments.capacity.chain import Unloaded
+    from harness.experiments.capacity.chains import Here
     from harness.experiments.capacity.conditions import Condition
 
 LIMIT = 400_000
@@ -57,36 +56,20 @@ class Attained:
     by_seed: dict[int, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RateQuery:
-    """The rate and the goals; `settles_s` is that of the arrivals. With `rough` one chain decides, if it can."""
+def attained(observe: Here, search: SteadySearch, seeds: int = FEWEST, *, rough: bool = False) -> Attained:
+    """Observe chains at the rate of `search.spec.at_rps` until its side of the goals is known, or the limit is spent.
 
-    wanted: tuple[Condition, ...]
-    rate_rps: float
-    first_seed: int = 0
-    seeds: int = FEWEST
-    settles_s: float = 0.0
-    limit: int = LIMIT
-    rough: bool = False
-
-
-def attained(observe: Here, alone: Unloaded, query: RateQuery) -> Attained:
-    """Observe chains at the rate until its side of the goals is known, or the limit is spent."""
-    rate_rps, wanted = query.rate_rps, query.wanted
-    goal = max(condition.goal for condition in wanted)
-    memory_s = max(query.settles_s / SETTLES, alone.longest_s / 3)
-    cut_s = max(3 * alone.p99_s, alone.longest_s)
-    span_s = max(max(FIRST_REQUESTS, 30 / (1 - goal)) / rate_rps, SPANS * alone.p99_s, 5 * memory_s)
+    With `rough` one chain decides, if it can.
+    """
+    spec, alone = search.spec, search.alone
+    rate_rps, wanted = spec.at_rps, spec.wanted
+    assert rate_rps is not None
+    span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, SPANS * alone.p99_s, 5 * search.memory_s)
     sent: dict[int, int] = {}
 
     def made(seeds: int, blocks: int) -> Tried:
-        requests = [
-            ChainRequest(
-                query.first_seed + seed, rate_rps, cut_s, span_s / BLOCKS, blocks,
-                patience_s(observe.slo) + 5 * alone.p99_s,
-            )
-            for seed in range(seeds)
-        ]  # fmt: skip
+        first = spec.first_seed
+        requests = [search.request(seed, rate_rps, span_s, blocks) for seed in range(first, first + seeds)]
         chains = list(observe(requests, lambda _: None))
         sent.update((chain.request.seed, chain.sent) for chain in chains)
         return Tried(rate_rps, chains)
@@ -94,13 +77,13 @@ def attained(observe: Here, alone: Unloaded, query: RateQuery) -> Attained:
     for blocks, sure in INTERIM:
         tried = made(1, blocks)
         side = side_of(tried, wanted, sure, math.inf)
-        if side is False or (query.rough and side):
+        if side is False or (rough and side):
             break
-    if side is False or query.rough:
+    if side is False or rough:
         return _answer(tried, wanted, side, sum(sent.values()))
     longer = 1
     while True:
-        tried = made(query.seeds, longer * BLOCKS)
+        tried = made(seeds, longer * BLOCKS)
         side = side_of(tried, wanted, SURE, math.inf)
         if side is False:
             break
@@ -112,7 +95,7 @@ def attained(observe: Here, alone: Unloaded, query: RateQuery) -> Attained:
             if longer >= 4 and low is not None and low >= condition.goal:
                 side = True
                 break
-        if sum(sent.values()) * 2 > query.limit:
+        if sum(sent.values()) * 2 > spec.limit:
             side = None
             break
         longer *= 2

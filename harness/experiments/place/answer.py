@@ -75,7 +75,6 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
         best = [*_at_rate(options, result)]
     undecided = any(found.meets is None for found in result.cheapest.run.values())
     unsure = bool(best and best[0]["at_least"]) or (not best and undecided)
-    recommended = [one for one in best if one["name"] == best[0]["name"]]
     return codec.of(PlaceAnswer, {
         **stored_options(options),
         "state": "interrupted" if result.interrupted else "finished",
@@ -83,7 +82,7 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
         "objective": {"name": options.objective.name, "unit": UNITS[options.objective.name],
                       "table": {name: dict(row) for name, row in options.objective.table.items()}},
         "target_rps": options.rate_rps,
-        "trust": _trust(options, str(recommended[0]["hardware"]) if recommended else " + ".join(options.hardware)),
+        "trust": _trust(options, str(best[0]["hardware"]) if best else " + ".join(options.hardware)),
         "best": best,
         "sides": [{**one.describe(), "fewest": count} for one, count in sorted(result.cheapest.sides.items())],
         "candidates": [*_candidates(options, result)],
@@ -110,12 +109,13 @@ def _released(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
 
 def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
     """Units with their capacities; those beside the first that its seeds do not separate from it stand there."""
+    tokens = _tokens(options)
     sustained = [(one, found) for one, found in result.sustained if found.rate_rps > 0]
     for one, found in sustained[:CHOICES]:
         near = [other.name for other, theirs in sustained if other != one and _near(options, one, found, other, theirs)]
         yield {
             **_capacity(options, one, found),
-            **_money(options, one, found.rate_rps),
+            **_money(options, one, found.rate_rps, tokens),
             "command": _command(options, one, "capacity"),
             "not_apart": near,
         }
@@ -129,14 +129,14 @@ def _near(options: PlaceOptions, one: Deployment, found: Capacity, other: Deploy
 
 
 def _at_rate(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
-    met = result.cheapest.met[:CHOICES]
+    met, tokens = result.cheapest.met[:CHOICES], _tokens(options)
     taken = options.objective.taken
     for one in met:
         found = result.cheapest.run[one]
         assert options.rate_rps is not None
         yield {
             **_attained(options, one, found),
-            **_money(options, one, options.rate_rps),
+            **_money(options, one, options.rate_rps, tokens),
             "command": _command(options, one, "run"),
             "ties": [other.name for other in met if other != one and taken(other) == taken(one)],
             "not_apart": [
@@ -194,17 +194,23 @@ def _attained(options: PlaceOptions, one: Deployment, found: Attained) -> Facts:
     }  # fmt: skip
 
 
-def _money(options: PlaceOptions, one: Deployment, rate_rps: float) -> Facts:
+def _money(options: PlaceOptions, one: Deployment, rate_rps: float, tokens: float | None) -> Facts:
     """What it takes, and where that is money, how much a million output tokens cost."""
     taken = options.objective.taken(one)
-    if options.objective.name != "cost":
+    if tokens is None:
         return {"taken": taken}
+    return {"taken": taken, "per_million_tokens": taken / (3600 * rate_rps * tokens) * 1e6}
+
+
+def _tokens(options: PlaceOptions) -> float | None:
+    """Output tokens of a request on average, where they turn money per hour into money per token."""
+    if options.objective.name != "cost":
+        return None
     spec = replace(options.spec, requests=None)
     drawn = Schedule.draw(
         load_workload(spec).workload, seed=spec.seed, requests=None if spec.trace is not None else TOKENS_OF
     )
-    tokens = pc.mean(drawn.table["output_tokens"]).as_py()
-    return {"taken": taken, "per_million_tokens": taken / (3600 * rate_rps * tokens) * 1e6}
+    return float(pc.mean(drawn.table["output_tokens"]).as_py())
 
 
 def _command(options: PlaceOptions, one: Deployment, name: str) -> str:

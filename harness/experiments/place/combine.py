@@ -123,8 +123,7 @@ def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], obje
     weakest = {
         seed: min(n * one.system.gpus * one.per_gpu.by_seed[seed] for n, one in members) / gpus for seed in seeds
     }
-    first = all(one.per_gpu.value == next(iter(one.per_gpu.by_seed.values())) for _, one in members)
-    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members), first=first)
+    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members))
     if any(one.per_gpu.low is None for _, one in members):
         per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * gpus

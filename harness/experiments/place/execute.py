@@ -190,7 +190,7 @@ def scored(options: PlaceOptions, candidate: Candidate, found: Found) -> Scored:
     """A candidate with its rate and its value of the objective; the released planner takes its first seed's rate."""
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
     width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())
-    per_gpu = rate(by_seed, width, first=True)
+    per_gpu = rate(by_seed, width)
     at_least = any(ends.binding in (None, TOO_SHORT) for ends in found.ends.values())
     if at_least or not _is_tried(per_gpu, [ends.tried_rps for ends in found.ends.values()]):
         per_gpu = replace(per_gpu, low=None, high=None)

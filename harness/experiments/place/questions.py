@@ -13,12 +13,12 @@ from functools import cache
 
 from harness.api import Slo
 from harness.experiments import trial
-from harness.experiments.capacity.at_rate import LIMIT, Attained, RateQuery, attained
+from harness.experiments.capacity.at_rate import LIMIT, Attained, attained
 from harness.experiments.capacity.chain import Unloaded, unloaded
 from harness.experiments.capacity.chains import SETTLES, Here, patience_s, unloaded_side
 from harness.experiments.capacity.conditions import Settings, shares
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.steady import SteadySearch, SteadySpec
+from harness.experiments.capacity.steady import OutOfRequests, SteadySearch, SteadySpec
 from harness.experiments.capacity.store import Store
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
@@ -50,6 +50,16 @@ class Question:
         """Its requests one by one; the same for any number of replicas."""
         single = self.deployment.counted(*(1 for _ in self.deployment.groups))
         return _unloaded(replace(self.options.of(single), requests=None), self.slo)
+
+    def search(self, limit: int) -> SteadySearch:
+        """A search of its steady state that sends so many requests at most."""
+        options, wanted = self.options, self.options.wanted(self.deployment.kind)
+        spec = SteadySpec(
+            wanted=wanted, goal=max(one.goal for one in wanted), tolerance=TOLERANCE,
+            limit=limit, first_seed=options.seeds[0], memory_s=options.settles_s / SETTLES,
+            patience_s=patience_s(self.slo), at_rps=options.rate_rps,
+        )  # fmt: skip
+        return SteadySearch(spec, self.unloaded)
 
     @property
     def observe(self) -> Here:
@@ -107,17 +117,13 @@ def fewest(question: Question) -> Fewest:
 
 
 def _attained(question: Question, *, rough: bool) -> Attained:
-    options, wanted = question.options, question.options.wanted(question.deployment.kind)
-    assert options.rate_rps is not None
-    if options.unchained is not None:
+    if question.options.unchained is not None:
         return _in_runs(question, rough=rough)
-    alone = question.unloaded
-    if unloaded_side(alone, wanted) is False:
-        joint = alone.shares[0]
+    search = question.search(question.options.spec.requests or LIMIT)
+    if unloaded_side(search.alone, search.spec.wanted) is False:
+        joint = search.alone.shares[0]
         return Attained(False, joint.met / max(1, joint.of), None, None, "without load", ALONE)
-    limit = options.spec.requests or LIMIT
-    query = RateQuery(wanted, options.rate_rps, options.seeds[0], len(options.seeds), options.settles_s, limit, rough)
-    return attained(question.observe, alone, query)
+    return attained(question.observe, search, len(question.options.seeds), rough=rough)
 
 
 def _in_runs(question: Question, *, rough: bool) -> Attained:
@@ -145,21 +151,18 @@ def _in_runs(question: Question, *, rough: bool) -> Attained:
 
 def rough(question: Question) -> Capacity:
     """About what a deployment sustains: between single chains."""
-    options, alone = question.options, question.unloaded
-    wanted = options.wanted(question.deployment.kind)
-    if unloaded_side(alone, wanted) is False:
+    search, observe = question.search(LIMIT), question.observe
+    if unloaded_side(search.alone, search.spec.wanted) is False:
         return Capacity(0.0, None, None, "without load", ALONE)
-    spec = SteadySpec(
-        wanted=wanted, goal=max(c.goal for c in wanted), tolerance=TOLERANCE, limit=LIMIT, first_seed=options.seeds[0],
-        memory_s=options.settles_s / SETTLES, patience_s=patience_s(question.slo), rough=True,
-    )  # fmt: skip
-    steps, made, observe = SteadySearch(spec, alone).steps(), None, question.observe
-    while True:
-        try:
-            made = [*observe(steps.send(made), _nothing)]  # type: ignore[arg-type]  # the first word to a generator is None
-        except StopIteration as end:
-            low = end.value.bracket[0] or 0.0
-            return Capacity(end.value.near_rps or low, None, None, None, end.value.requests)
+    steps, made, rate_rps = search.near(), None, None
+    try:
+        while True:
+            made = [*observe(steps.send(made), lambda _: None)]  # type: ignore[arg-type]  # the first word is None
+    except StopIteration as end:
+        rate_rps = end.value
+    except OutOfRequests:
+        pass
+    return Capacity(rate_rps or search.found.bracket[0] or 0.0, None, None, None, search.spent)
 
 
 def capacity(question: Question) -> Capacity:
@@ -174,7 +177,3 @@ def capacity(question: Question) -> Capacity:
         return Capacity(low or 0.0, None, None, one.binding, requests, at_least=high is None and low is not None)
     by_seed = {int(seed): rate for seed, rate in one.knees.items()}
     return Capacity(one.capacity_rps, one.low_rps, one.high_rps, one.binding, requests, by_seed=by_seed)
-
-
-def _nothing(_: str) -> None:
-    pass

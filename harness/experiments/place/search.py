@@ -36,7 +36,7 @@ class Ends:
     high_rps: float
     binding: str | None
     trials: int
-    tried_rps: tuple[float | None, float | None] = field(default=(None, None), compare=False)
+    tried_rps: tuple[float | None, float | None] = field(compare=False)
 
 
 class _Search:
@@ -149,20 +149,19 @@ class Rate:
         return Rate(self.value * factor, self.mean * factor, low, high, by_seed, self.width * factor)
 
 
-def rate(by_seed: Mapping[int, float], width: float, *, first: bool = False) -> Rate:
-    """The mean of independent values, one per seed, each known to `width` from itself upwards.
+def rate(by_seed: Mapping[int, float], width: float) -> Rate:
+    """Of independent values, one per seed, each known to `width` from itself upwards.
 
-    With `first` the first seed decides, as in DistServe's planner, which has one; the others tell how far to trust it.
+    The first seed decides, as in DistServe's planner, which has one; the others tell how far to trust it.
     """
     values = [*by_seed.values()]
     mean = math.fsum(values) / len(values)
-    value = values[0] if first else mean
     if len(values) == 1:
-        return Rate(value, mean, None, None, dict(by_seed), width)
+        return Rate(values[0], mean, None, None, dict(by_seed), width)
     half = math.hypot(_half(values, mean), width / 2)
     # On the scale of logarithms, because a rate is above 0 and mean - half may not be (as harness.stats.seeds).
     low, high = (mean * math.exp(sign * half / mean) for sign in (-1, 1)) if mean > 0 else (0.0, half)
-    return Rate(value, mean, low, high, dict(by_seed), width)
+    return Rate(values[0], mean, low, high, dict(by_seed), width)
 
 
 def apart(one: Mapping[int, float], other: Mapping[int, float], width: float = 0.0) -> bool | None:

@@ -247,7 +247,6 @@ UNITS: Mapping[ObjectiveName, str] = {
     "cost": "requests per unit of money",
     "power": "requests per kJ",
 }
-TAKEN: Mapping[ObjectiveName, str] = {"gpu": "GPUs", "cost": "per hour", "power": "watts"}
 ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
 
 
