@@ -20,7 +20,7 @@ from harness.stats.curves import logit
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-SLOPES = np.geomspace(1, 200, 20)
+SLOPES = np.geomspace(2, 200, 18)
 """Slopes -dz/dx that are thought possible, equally likely in their logarithm."""
 REACH = math.log(4)
 """How far beyond the rates tried the crossing may lie, in ln(rate)."""
@@ -43,12 +43,13 @@ with too much to do depends on how long it had."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`met` of `of` values of `requests` requests at a rate."""
+    """`met` of `of` values of `requests` requests at a rate; `parts` are the shares of equal parts of it, in order."""
 
     rate_rps: float
     met: float
     of: float
     requests: float
+    parts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +128,25 @@ def window(goal: float) -> tuple[float, float]:
 
 
 def _scatter(blocks: Sequence[Block], goal: float, at: float, slope: float, floor: float) -> float:
-    """Squares of the distances from the curve over those assumed, where there are more blocks than the curve takes."""
-    squares, df = PRIOR_DF, PRIOR_DF
+    """Squares of the distances from the curve over those assumed, where there are more blocks than the curve takes, or
+    those of the parts of a block from its mean where these are more."""
+    among, among_df = PRIOR_DF, PRIOR_DF
+    within, within_df = PRIOR_DF, PRIOR_DF
     least, most = window(goal)
     for block in blocks:
         p = float(_attained(np.asarray(slope * (math.log(block.rate_rps) - at)), goal, floor))
-        spread = p * (1 - p)
-        variance = CLUMP * spread / block.of + (spread * slope) ** 2 * WORK / block.requests
         share = min(max(block.met / block.of, least), most)
-        if least < share < most or (share - p) ** 2 > variance:  # a side that is where it should be tells nothing
-            squares += (share - p) ** 2 / variance
-            df += 1
-    return max(1.0, squares / max(PRIOR_DF, df - 2))
+        square = (share - p) ** 2 / _variance(block, p, slope)
+        if least < share < most or square > 1:  # a side that is where it should be tells nothing
+            among += square
+            among_df += 1
+        if least < share < most and block.parts:
+            within += np.var(block.parts) / _variance(block, share, slope)
+            within_df += len(block.parts) - 1
+    return max(1.0, among / max(PRIOR_DF, among_df - 2), within / within_df)
+
+
+def _variance(block: Block, p: float, slope: float) -> float:
+    """Of the share of a block, as it is assumed."""
+    spread = p * (1 - p)
+    return CLUMP * spread / block.of + (spread * slope) ** 2 * WORK / block.requests

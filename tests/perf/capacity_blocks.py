@@ -20,7 +20,7 @@ import numpy.typing as npt
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.conditions import JOINT, Share, sure_misses
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
-from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps, arrived_rps
+from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps, arrived_rps, dispersion
 from harness.metrics.slo import parse
 from harness.validity.overload import grown
 
@@ -120,13 +120,15 @@ class Clock:
         mask = end_s - due_s <= self.server.bound_s
         inside = np.full(len(due_s), True)
         if want.settle_s is not None:
-            inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - want.settle_s / SETTLE)
+            tail_s = min(want.settle_s / SETTLE, float((answered_s - due_s[np.isfinite(end_s)]).mean()))
+            inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - tail_s)
         mask = mask[inside]
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "e2e=1"))
         return Trial(
             key, len(due_s), len(mask), 0.0, None if key.goal is None else bool(good), good is False and key.goal is None,
             float((end_s - due_s)[np.isfinite(end_s)].mean()), span_s, span_s + OVERHEAD_S, shares,
             answered_rps=answered_rps(answered_s) if key.rate_rps else None, arrived_rps=arrived_rps(due_s[inside]),
+            dispersion=dispersion(due_s[inside]),
         )  # fmt: skip
 
     def searched(self, seed: int) -> SearchResult:

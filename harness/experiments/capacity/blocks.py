@@ -19,6 +19,8 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from harness.experiments.capacity.conditions import SURE, chance, kept_all
 from harness.experiments.capacity.search_spec import (
     Bracket,
@@ -65,7 +67,7 @@ FILLED = 5.0
 ROUGH, FIRST, LONG = 0.15, 2, 2
 """So many first blocks at least, until the guess is better than this; what is left is shared by so many long blocks,
 because a queue near its limit takes long to fill."""
-FILLS = 0.25
+FILLS = 0.2
 """Of a long block, what is not counted at its start."""
 APART, NEAREST, FARTHEST = 0.7, 0.03, 0.3
 """Rates lie so many standard deviations below and above the guess, within these distances in ln(rate)."""
@@ -73,6 +75,8 @@ FEWEST_BLOCKS, FIRST_LOOK = 2, 6
 """Fewer give no interval; the first decision to stop comes after so many."""
 SHORTEST = 5
 """Times the requests in flight that a recording must have to show whether a queue grows."""
+PARTS = 8
+"""Parts of a block whose scatter tells how many requests miss together."""
 BEGUN = 0.3
 """A step of the ramp that did not miss counts for so much of its requests: it began empty."""
 
@@ -159,7 +163,7 @@ class _Blocks:
                 return SPENT
             self._ramp += made
             self._more_s = max(self._more_s, min(5.0, made[0].wall_s - requests / rate_rps))
-            if self._sustained(made[0]):
+            if self._good(made[0]):
                 low = rate_rps
             else:
                 high = rate_rps
@@ -169,11 +173,6 @@ class _Blocks:
                 return f"even {rate_rps:g} req/s, where requests hardly meet, is too much."
             rate_rps = plain(2 * low if low is not None else rate_rps / 4)
         return _never(low or rate_rps)
-
-    def _sustained(self, tried: Trial) -> bool:
-        """Whether a step of the ramp did not surely miss, and was answered as fast as it came: a short one may meet the
-        SLO at many times the capacity, while what is to be done piles up."""
-        return bool(tried.passed) and not self._behind(tried)
 
     def _behind(self, tried: Trial) -> bool:
         """Whether requests came faster than they were answered: then all miss sooner or later."""
@@ -198,7 +197,7 @@ class _Blocks:
             self._long += 1
             span_s = max(span_s, room_s / max(1, LONG + 1 - self._long))
             settle_s = max(settle_s, FILLS * span_s)
-        edges_s = settle_s * (1 + 1 / SETTLE)
+        edges_s = settle_s + e2e_s
         span_s = min(span_s + edges_s, room_s / max(1.0, rate_rps / self._most().rate_rps))
         if span_s < edges_s + max(3 * e2e_s, 10 / rate_rps):
             return None
@@ -216,9 +215,9 @@ class _Blocks:
             self._e2e_s = tried.e2e_s
 
     def _good(self, tried: Trial) -> bool:
-        """Whether a trial met the goals, or did not surely miss them where it is a step of the ramp."""
-        step = tried.key.goal is not None
-        return self._sustained(tried) if step else kept_all(tried.shares, self._spec.wanted)
+        """Whether a server was not behind and met the goals, or did not surely miss them in a step of the ramp."""
+        met = tried.passed if tried.key.goal is not None else kept_all(tried.shares, self._spec.wanted)
+        return bool(met) and not self._behind(tried)
 
     def _sides(self) -> tuple[float, float]:
         """The lowest rate that missed, or the highest that was tried, and the highest below it that did not."""
@@ -246,23 +245,31 @@ class _Blocks:
 
     def _blocks_of(self, condition: Condition, made: Sequence[Trial], most: Most) -> list[Block]:
         """What trials tell of a condition. A server that is behind misses in the end, however short the trial. One that
-        met the goal while its queue grew tells nothing, and one at nearly all that the server can answer little: a queue
-        fills there as slowly as a random walk leaves 0, in WORK / (most (1 - load)^2) seconds."""
-        found = []
+        met the goal while its queue grew tells nothing, and of one that missed the second half counts. One at nearly all
+        that the server can answer tells little: a queue fills there as slowly as a random walk leaves 0, in
+        noise / (most (1 - load)^2) seconds."""
+        found, noise = [], self._dispersion() + WORK
         for tried in (*self._ramp, *made):
             share, rate_rps = tried.share(condition.text), _rate_rps(tried)
-            met, of, requests = share.met, max(1, share.of), max(1, tried.kept)
+            met, of, requests = float(share.met), max(1, share.of), max(1, tried.kept)
+            parts = () if share.mask is None else tuple(float(p.mean()) for p in np.array_split(share.mask, PARTS))
             weight = 1.0
             if self._behind(tried):
-                met = 0
+                met = 0.0
             elif met >= condition.goal * of:
                 weight = 1 / of if tried.overloaded else BEGUN if tried.key.goal is not None else 1.0
                 if not math.isinf(most.rate_rps):
-                    room = max(1e-3, 1 - rate_rps / most.rate_rps)
-                    lasts = requests / rate_rps * most.rate_rps * room**2 / (FILLED * WORK)
-                    weight = max(1 / of, min(weight, lasts))
-            found.append(Block(rate_rps, weight * met, weight * of, weight * requests))
+                    room = math.sqrt(FILLED * noise * rate_rps / (most.rate_rps * requests))
+                    rate_rps = min(rate_rps, most.rate_rps * max(0.05, 1 - room))
+            elif tried.overloaded and parts:
+                met, weight = of * sum(parts[PARTS // 2 :]) / (PARTS - PARTS // 2), 0.5
+            found.append(Block(rate_rps, weight * met, weight * of, weight * requests, parts))
         return found
+
+    def _dispersion(self) -> float:
+        """The variance of how many requests come, over their mean: 1 for Poisson arrivals."""
+        found = [(t.dispersion, t.requests) for t in (*self._ramp, *self._made) if t.dispersion is not None]
+        return sum(value * of for value, of in found) / sum(of for _, of in found) if found else 1.0
 
     def _estimate(self, found: Knee) -> Estimate | None:
         if len(self._made) < FEWEST_BLOCKS:

@@ -62,6 +62,7 @@ TRIALS = pa.schema(
         pa.field("output_tokens", pa.float64()),
         pa.field("answered_rps", pa.float64()),
         pa.field("arrived_rps", pa.float64()),
+        pa.field("dispersion", pa.float64()),
         pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
                                                ("bits", pa.binary())]))),
         pa.field("block_s", pa.float64()),
@@ -95,7 +96,8 @@ class Trial:
 
     A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token,
     `output_tokens` what the answers had of the requested tokens, times the mean that was requested of all.
-    `answered_rps` is how fast answers ended, `arrived_rps` how fast the requests that count came.
+    `answered_rps` is how fast answers ended, `arrived_rps` how fast the requests that count came, and
+    `dispersion` the variance of their number in short times over its mean.
     """
 
     key: Key
@@ -111,6 +113,7 @@ class Trial:
     output_tokens: float | None = None
     answered_rps: float | None = None
     arrived_rps: float | None = None
+    dispersion: float | None = None
     chain: Observed | None = None
 
     @property
@@ -127,7 +130,7 @@ class Trial:
 class Task:
     """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; it is decided by `wanted`.
 
-    `settle_s` is how long a block takes to fill the system, which is not counted, nor the last two thirds of that.
+    `settle_s` is how long a block takes to fill the system, which is not counted, nor at its end the time of an answer.
     """
 
     spec: RunSpec
@@ -167,9 +170,13 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     probe = task.key.goal is not None or task.key.rate_rps == 0
     cut = warmup.find(table, "none" if probe else task.run.warmup)
     measured = kept(table, cut)
+    end_s = _end_s(table)
+    e2e_s = end_s - number(table, "scheduled_s")
+    e2e_s = e2e_s[np.isfinite(e2e_s)]
     if task.settle_s is not None and len(measured):
         due_s = number(measured, "scheduled_s")
-        measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - task.settle_s / SETTLE))
+        tail_s = min(task.settle_s / SETTLE, float(e2e_s.mean())) if len(e2e_s) else 0.0
+        measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - tail_s))
     found = shares(table if probe else measured, task.slo)
     early = passed is not None
     if not (probe or len(measured)):
@@ -182,14 +189,11 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     if probe and passed is None:
         by_text = {share.text: share for share in found}
         passed = not grown and all(chance(by_text[c.text], c.goal) >= SURE for c in task.wanted)
-    end_s = _end_s(table)
     sent = len(table)
     if early:  # those under way when the probe was ended were paid for too
         due_s = number(table, "scheduled_s")
         per_s = len(due_s) / max(float(due_s.max()), 1e-9)
         sent = min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
-    e2e_s = end_s - number(table, "scheduled_s")
-    e2e_s = e2e_s[np.isfinite(e2e_s)]
     ok, requested, made = (
         succeeded(measured),
         number(measured, "output_tokens_asked"),
@@ -209,6 +213,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         shares=found,
         answered_rps=answered_rps(end_s[succeeded(table)]),
         arrived_rps=arrived_rps(number(measured, "scheduled_s")),
+        dispersion=dispersion(number(measured, "scheduled_s")),
         # requests that fail, more of them at a higher rate, do not change it
         output_tokens=float(made[ok].sum() / wanted * requested.mean()) if wanted else None,
     )
@@ -217,12 +222,13 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
 LOOK = 50
 """Records of a simulated trial that are scored together: each by itself would take longer than simulating it."""
 TICK_S = 0.25
+OF_A_PART = 10
 FEWEST = 12
 """Fewer requests or answers have no rate."""
 LATE_SHARE = 0.3
 """Of the requests of a trial that only tells a side, those that may leave late: of few requests one is 10 %."""
 SETTLE = 1.5
-"""Times an answer takes, which are not counted at the start of a block; at its end it is once."""
+"""Times an answer takes, which are not counted at the start of a block; at its end it is once at most."""
 
 
 class Watch:
@@ -309,6 +315,15 @@ def arrived_rps(due_s: Floats) -> float | None:
     """Requests per second, from the first to the last."""
     span_s = float(np.ptp(due_s)) if len(due_s) >= FEWEST else 0.0
     return (len(due_s) - 1) / span_s if span_s > 0 else None
+
+
+def dispersion(due_s: Floats) -> float | None:
+    """The variance of how many requests come over its mean, in parts of the time of so many requests each."""
+    parts = len(due_s) // OF_A_PART
+    if parts < FEWEST:
+        return None
+    counts = np.histogram(due_s, parts)[0]
+    return float(counts.var(ddof=1) / counts.mean())
 
 
 def deadlines(schedule: pa.Table, slo: Slo) -> Floats:
@@ -424,7 +439,7 @@ def _row(tried: Trial) -> dict[str, object]:
         for s in tried.shares
     ]
     names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens",
-             "answered_rps", "arrived_rps")  # fmt: skip
+             "answered_rps", "arrived_rps", "dispersion")  # fmt: skip
     own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
     row: dict[str, object] = {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
     if chain is not None:
@@ -453,7 +468,7 @@ def _read(path: Path) -> Iterable[Trial]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(str(share["text"]), int(share["met"]), of, mask))
-        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[3:])
+        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[4:])
         chain = None
         if block_s is not None:
             request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
@@ -462,7 +477,7 @@ def _read(path: Path) -> Iterable[Trial]:
         yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
 
-ADDED = ("output_tokens", "answered_rps", "arrived_rps", "block_s", "patience_s", "open", "blocks")
+ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "block_s", "patience_s", "open", "blocks")
 """Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
