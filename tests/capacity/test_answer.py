@@ -50,7 +50,7 @@ def test_a_known_bracket_is_the_answer_when_the_budget_ends(searched):
     assert (5, "unresolved") == (info.exit_code, one.state)
     assert None is one.capacity_rps is one.low_rps is one.high_rps is one.per_gpu_rps
     assert {} == one.knees
-    assert (low, high) == (8.0, 16.0)
+    assert (low, high) == (4.0, 16.0)
     assert 1 == one.bracket.low_seeds
     for form in (text, markdown):
         assert f"between {low:g} and {high:g} req/s, unresolved" in form.render(pages.document(info))

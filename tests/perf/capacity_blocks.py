@@ -112,21 +112,23 @@ class Clock:
         self, want: TrialRequest, due_s: Floats, begun_s: Floats, end_s: Floats, span_s: float, good: bool | None
     ) -> Trial:
         key = want.key
-        left_s = max(float(due_s[-1]), self.budget_s - self.spent_s - OVERHEAD_S)
+        left_s = max(0.0, self.budget_s - self.spent_s - OVERHEAD_S)
         if span_s > left_s and key.rate_rps:
-            span_s, end_s = left_s, np.where(end_s <= left_s, end_s, math.inf)
+            sent, span_s = due_s <= left_s, left_s
+            due_s, begun_s, end_s = due_s[sent], begun_s[sent], np.where(end_s <= left_s, end_s, math.inf)[sent]
         self.spent_s += span_s + OVERHEAD_S
         answered_s = end_s[np.isfinite(end_s)]
         mask = end_s - due_s <= self.server.bound_s
         inside = np.full(len(due_s), True)
         if want.settle_s is not None:
-            tail_s = min(want.settle_s / SETTLE, float((answered_s - due_s[np.isfinite(end_s)]).mean()))
+            took_s = (end_s - due_s)[np.isfinite(end_s)]
+            tail_s = min(want.settle_s / SETTLE, float(took_s.mean())) if len(took_s) else 0.0
             inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - tail_s)
         mask = mask[inside]
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "e2e=1"))
         return Trial(
             key, len(due_s), len(mask), 0.0, None if key.goal is None else bool(good), good is False and key.goal is None,
-            float((end_s - due_s)[np.isfinite(end_s)].mean()), span_s, span_s + OVERHEAD_S, shares,
+            float((end_s - due_s)[np.isfinite(end_s)].mean()) if len(answered_s) else None, span_s, span_s + OVERHEAD_S, shares,
             answered_rps=answered_rps(answered_s) if key.rate_rps else None, arrived_rps=arrived_rps(due_s[inside]),
             dispersion=dispersion(due_s[inside]),
         )  # fmt: skip

@@ -71,6 +71,8 @@ FILLS = 0.2
 """Of a long block, what is not counted at its start."""
 APART, NEAREST, FARTHEST = 0.7, 0.03, 0.3
 """Rates lie so many standard deviations below and above the guess, within these distances in ln(rate)."""
+BELOW = 0.26
+"""A rate so far below all that missed, two steps of the ramp, is on the other side."""
 FEWEST_BLOCKS, FIRST_LOOK = 2, 6
 """Fewer give no interval; the first decision to stop comes after so many."""
 SHORTEST = 5
@@ -112,6 +114,8 @@ class _Blocks:
         if not alone:
             return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
         self._learn(alone[0])
+        if not self._e2e_s:
+            return SearchResult(None, resolved=False, why="no request was answered in time.")
         self._alone_s = self._e2e_s
         few = alone[0].key.rate_rps * self._e2e_s < MEET
         if few and (binding := missed_alone(alone[0], spec)) is not None:
@@ -220,10 +224,11 @@ class _Blocks:
         return bool(met) and not self._behind(tried)
 
     def _sides(self) -> tuple[float, float]:
-        """The lowest rate that missed, or the highest that was tried, and the highest below it that did not."""
+        """The highest rate that did not miss, and the lowest that did; a step of the ramp counts less than a block."""
         tried = [(t.key.rate_rps, self._good(t)) for t in (*self._ramp, *self._made)]
-        high_rps = min((rate_rps for rate_rps, good in tried if not good), default=max(tried)[0])
-        return max((rate_rps for rate_rps, good in tried if good and rate_rps < high_rps), default=0.0), high_rps
+        met_rps = max((t.key.rate_rps for t in self._made if self._good(t)), default=0.0)
+        high_rps = min((rate_rps for rate_rps, good in tried if not good and rate_rps > met_rps), default=max(tried)[0])
+        return max((rate_rps for rate_rps, good in tried if good and rate_rps <= high_rps), default=0.0), high_rps
 
     def _most(self) -> Most:
         """What the server answers when it is behind. Where a queue takes longer to fill than a trial lasts, this alone
@@ -292,13 +297,16 @@ class _Blocks:
         return values
 
     def _bracket(self, found: Knee) -> Bracket:
-        """The highest rate tried that surely meets the goals, and the lowest that surely misses one."""
+        """The highest rate tried that surely meets the goals, and the lowest that surely misses one; before there is an
+        estimate, one far below those that missed."""
         trials = [*self._ramp, *self._made]
+        missed_rps = min((t.key.rate_rps for t in trials if not self._good(t)), default=0.0)
+        sure_rps = found.low_rps if self._estimate(found) is not None else max(found.low_rps, BELOW * missed_rps)
         met, missed = [], []
         for tried in trials:
             rate_rps = tried.key.rate_rps
             good = self._good(tried)
-            if good and rate_rps <= found.low_rps:
+            if good and rate_rps <= sure_rps:
                 met.append(tried)
             elif not good and rate_rps >= found.high_rps:
                 missed.append(tried)

@@ -131,6 +131,7 @@ class Task:
     """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; it is decided by `wanted`.
 
     `settle_s` is how long a block takes to fill the system, which is not counted, nor at its end the time of an answer.
+    `ends_s` is when it is cut at the latest, on the monotonic clock: what is under way then has missed.
     """
 
     spec: RunSpec
@@ -139,6 +140,7 @@ class Task:
     key: Key
     wanted: tuple[Condition, ...] = ()
     settle_s: float | None = None
+    ends_s: float = math.inf
 
     @property
     def run(self) -> RunSpec:
@@ -234,7 +236,7 @@ SETTLE = 1.5
 class Watch:
     """Ends a trial as soon as its side is certain: a probe when so many have missed that it is no chance, a block when it
     is far below the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of something else than
-    requests are decided by the end of the trial alone.
+    requests are decided by the end of the trial alone. `cut`: the time was over first.
     """
 
     def __init__(self, task: Task) -> None:
@@ -245,16 +247,19 @@ class Watch:
         self._new: list[RequestRecord] = []
         self._over = Event()
         self.passed: bool | None = None
+        self.cut = False
 
     def begin(self, planned: Plan, live: Live) -> None:
-        """See several times a second which requests are too late."""
+        """See several times a second which requests are too late, and whether the time is over."""
         self._deadline_s = deadlines(planned.schedule.table, self._task.slo)
 
         def look() -> None:
             while not self._over.wait(TICK_S):
-                if live.epoch_s is not None and self.tick(live.elapsed_s()):
+                if time.monotonic() > self._task.ends_s:
+                    self.cut = True
+                    live.stop(at_once=True)
+                elif live.epoch_s is not None and self.tick(live.elapsed_s()):
                     live.stop()
-                    return
 
         Thread(target=look, daemon=True).start()
 
@@ -514,12 +519,12 @@ class Runs:
             result.outcome.check()
             if result.outcome.error is not None:
                 raise BackendError(result.outcome.error)
-            if result.outcome.ended != "finished" and early is None:
+            if result.outcome.ended != "finished" and early is None and not watch.cut:
                 raise KeyboardInterrupt
             if (fault := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
             side = task.key.goal is not None or task.key.rate_rps == 0
-            if _is_valid(result, ended_early=early is not None, side=side):
+            if _is_valid(result, ended_early=early is not None or watch.cut, side=side):
                 return concluded(task, result.run.requests, early, begun_s)
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
