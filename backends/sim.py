@@ -58,8 +58,8 @@ class Sim:
     Or, with `prefill=2:tp=2` and `decode=1`, so many replicas for prefill and for decode alone: KV is handed on over
     `link` (nvlink, pcie, none, 25Gbps, 600GBps:latency=1ms), pulled or pushed (`handoff`). With `prefill` alone every
     request ends with its first token, with `decode` alone requests come with their prompts computed. A side may have a
-    policy, router and latency model of its own (`decode=1:policy=distserve-decode:max_seqs=64`); `router` is that of
-    the prefill side.
+    policy, router, latency model and kind of GPU of its own (`decode=1:policy=distserve-decode:max_seqs=64`,
+    `decode=2:hardware=a100-80g`); `router` is that of the prefill side.
 
     `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
     KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
@@ -112,7 +112,7 @@ class Sim:
         self._parts = replica_groups(self)
         self._link, self._rate = Link(), None
         if self.prefill is not None and self.decode is not None and self.compat is None:
-            self._link, self._rate = link_of(self.link, self.model, self.hardware)
+            self._link, self._rate = link_of(self.link, self.model, [part.hardware for part in self._parts])
         first = self._parts[0]
         self._model = first.model
         if self.compat is not None:

@@ -8,10 +8,11 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
@@ -38,7 +39,8 @@ _AT_START = ("429", "503")
 class Front:
     """A server in front of one service. `names` are the models it answers to, the first one as its own name.
 
-    `max_queue` requests may wait in the service; one more is refused with 429. None: any number.
+    `max_queue` requests may wait in the service; one more is refused with 429. None: any number. `hosts` are the names
+    that a request may call the server by, None: any; where they are given, pages of other sites may not post either.
     """
 
     service: Service
@@ -47,11 +49,15 @@ class Front:
     version: str
     max_queue: int | None = None
     max_body_bytes: int = 2**24
+    body_s: float = 60.0
     api_key: str | None = None
+    hosts: Container[str] | None = None
     faults: Faults = field(default_factory=Faults)
     metrics: metrics.Metrics = field(default_factory=metrics.Metrics)
     draining: bool = False
     open: int = 0
+    served: set[web.RequestHandler] = field(default_factory=set)
+    """Connections that have brought a request."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _created: int = field(default_factory=lambda: int(time.time()))
 
@@ -85,7 +91,9 @@ class Front:
     @web.middleware
     async def _with_error_body(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Every refusal and every error leaves as OpenAI's error object."""
+        self.served.add(request.protocol)
         try:
+            self._check_origin(request)
             self._authorize(request)
             response = await handler(request)
         except Refused as refused:
@@ -101,6 +109,18 @@ class Front:
             response.headers["Server"] = f"bench/{self.version}"
             response.headers.setdefault("X-Request-Id", _given_id(request) or _new_id())
         return response
+
+    def _check_origin(self, request: web.Request) -> None:
+        """A page in a browser must not reach a server that is there for this machine alone."""
+        if self.hosts is None:
+            return
+        host = request.headers.get("Host")  # HTTP/1.0 has none, and no browser
+        if host is not None and _host_name(f"//{host}") not in self.hosts:
+            message = f"This server is not '{host}'; to serve other names, listen with --host 0.0.0.0."
+            raise Refused(403, message, code="wrong_host")
+        origin = request.headers.get("Origin")
+        if request.method == "POST" and origin is not None and _host_name(origin) not in self.hosts:
+            raise Refused(403, f"Pages of '{origin}' may not use this server.", code="cross_site")
 
     def _authorize(self, request: web.Request) -> None:
         if self.api_key is None or not request.path.startswith("/v1/"):
@@ -139,7 +159,7 @@ class Front:
     ) -> web.StreamResponse:
         self._admit()
         await self._fail_first(request, faults)
-        body = await _fields(request, record)
+        body = await self._fields(request, record)
         fields.check_model(body, self.names)
         ask = fields.ask(api, body, self.service.tokenizer, self.service.max_model_len)
         record.prompt_tokens, record.stream = len(ask.prompt), ask.stream
@@ -273,7 +293,7 @@ class Front:
         return web.Response(body=page.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        body = await _fields(request)
+        body = await self._fields(request)
         fields.check_model(body, self.names)
         read = fields.chat_prompt if "messages" in body else fields.text_prompt
         limit = self.service.max_model_len
@@ -281,7 +301,7 @@ class Front:
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
-        body = await _fields(request)
+        body = await self._fields(request)
         fields.check_model(body, self.names)
         tokens = fields.token_ids(body, self.service.tokenizer)
         return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
@@ -290,16 +310,28 @@ class Front:
         self.service.clear_cache()
         return web.Response()
 
+    async def _fields(self, request: web.Request, record: AnswerRecord | None = None) -> dict[str, object]:
+        """The JSON of the body; `record` learns when all of it had come."""
+        try:
+            async with asyncio.timeout(self.body_s):
+                body = await request.read()
+        except TimeoutError:
+            message = f"The body did not come within {self.body_s:g} s (see --body-timeout)."
+            raise Refused(408, message, code="request_timeout", headers={"Connection": "close"}) from None
+        except web.RequestPayloadError as error:
+            text = " ".join(str(error).split())
+            raise Refused(400, f"The body cannot be read: {text}", code="invalid_body") from None
+        if record is not None:
+            record.read_s = time.monotonic()
+        return fields.parse(body)
 
-async def _fields(request: web.Request, record: AnswerRecord | None = None) -> dict[str, object]:
-    """The JSON of the body; `record` learns when all of it had come."""
+
+def _host_name(url: str) -> str | None:
+    """The host of an address, without its port; None where there is none."""
     try:
-        body = await request.read()
-    except web.RequestPayloadError as error:
-        raise Refused(400, f"The body cannot be read: {' '.join(str(error).split())}", code="invalid_body") from None
-    if record is not None:
-        record.read_s = time.monotonic()
-    return fields.parse(body)
+        return urlsplit(url).hostname
+    except ValueError:  # no address at all
+        return None
 
 
 def _transport(request: web.Request) -> asyncio.Transport:

@@ -24,18 +24,24 @@ from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
 
 SERVICES = ("engine", "null", "sim")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  to warn of it
 KEEP_ALIVE_S = 75.0
+"""A connection without a request, or with half of a head, is closed after this."""
+LINGERING_S = 2.0
+"""The rest of a refused body is read this long, so that the client sees the answer."""
 GARBAGE_S = 600.0
-NOT_HTTP = (HttpProcessingError, web.RequestPayloadError)
+NOT_OURS = (HttpProcessingError, web.RequestPayloadError, ConnectionResetError)
 _HOUSEKEEPING_S = 1.0
 _LOGGER = logging.getLogger(__name__)
-# only for internal errors: input that is not HTTP got its 400, and is not logged
-_LOGGER.addFilter(lambda row: not (row.exc_info and isinstance(row.exc_info[1], NOT_HTTP)))
+# only for internal errors: input that is not HTTP got its 400, and a client that has gone needs no answer
+_LOGGER.addFilter(lambda row: not (row.exc_info and isinstance(row.exc_info[1], NOT_OURS)))
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of `bench serve`. `port` 0 takes a free one; `log` is the file of true send times."""
+    """Options of `bench serve`. `port` 0 takes a free one; `log` is the file of true send times; a body must have come
+    within `body_s`."""
 
     backend: str = "engine"
     host: str = "127.0.0.1"
@@ -45,6 +51,7 @@ class Options:
     grace_s: float = 10.0
     max_queue: int | None = None
     max_body_bytes: int = 2**24
+    body_s: float = 60.0
     faults: tuple[str, ...] = ()
     api_key: str | None = None
 
@@ -82,8 +89,9 @@ async def serving(options: Options, service: Service | None = None) -> AsyncIter
         await service.start()
         names = list(dict.fromkeys([options.name or service.model, service.model]))
         truth = TruthLog(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
+        hosts = LOOPBACK if options.host in LOOPBACK else None
         front = Front(service, truth, names, version("bench"), options.max_queue, options.max_body_bytes,
-                      options.api_key, faults)  # fmt: skip
+                      options.body_s, options.api_key, hosts, faults)  # fmt: skip
         async with _listening(front, options) as running:
             yield running
     finally:
@@ -103,11 +111,12 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
         handle_signals=False,
         handler_cancellation=True,
         keepalive_timeout=KEEP_ALIVE_S,
+        lingering_time=LINGERING_S,
         shutdown_timeout=0.1,
     )
     await runner.setup()
     site = web.TCPSite(runner, options.host, options.port, backlog=4096)
-    counting = asyncio.create_task(_count_steps(front))
+    counting = asyncio.create_task(_keep_house(front, runner))
     try:
         try:
             await site.start()
@@ -124,11 +133,20 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
         await runner.cleanup()
 
 
-async def _count_steps(front: Front) -> None:
-    """Count steps regularly: they would pile up if /metrics is not scraped."""
+async def _keep_house(front: Front, runner: web.AppRunner) -> None:
+    """Count steps, which would pile up if /metrics is not scraped, and close connections that bring no request; aiohttp
+    does that only after the first one."""
+    opened_s: dict[web.RequestHandler, float] = {}  # the others
     while True:
         await asyncio.sleep(_HOUSEKEEPING_S)
         front.count_steps()
+        now_s = time.monotonic()
+        connections = runner.server.connections if runner.server is not None else []
+        front.served.intersection_update(connections)
+        opened_s = {one: opened_s.get(one, now_s) for one in connections if one not in front.served}
+        for one, since_s in opened_s.items():
+            if now_s - since_s > KEEP_ALIVE_S:
+                one.force_close()
 
 
 def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
@@ -160,6 +178,8 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
     try:
         async with serving(options) as running:
             ready(running)
+            if options.host in EVERYWHERE and options.api_key is None:
+                say("Anyone who reaches this machine can use the server; --api-key-env asks for a key.")
             others = [asyncio.create_task(_tidy(running.front)), asyncio.create_task(_watch(running.front, ended))]
             await ended.wait()
             for other in others:

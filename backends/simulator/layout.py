@@ -6,7 +6,7 @@ Which replicas a simulated cluster has: alike, or some for prefill and some for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,11 +32,15 @@ _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`count` replicas of one role, each on `tp` x `pp` GPUs; `policy`, `router` and `latency` are specs."""
+    """`count` replicas of one role, each on `tp` x `pp` GPUs; `policy`, `router` and `latency` are specs.
+
+    `hardware` is the kind of GPU where it is not that of the cluster.
+    """
 
     count: int
     tp: int = 1
     pp: int = 1
+    hardware: str | None = None
     policy: str | None = None
     router: str | None = None
     latency: str | None = None
@@ -119,6 +123,7 @@ class ReplicaGroup:
 
     role: Role
     count: int
+    hardware: str
     tp: int
     pp: int
     policy: str
@@ -139,7 +144,7 @@ class ReplicaGroup:
 def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
     if sim.prefill is None and sim.decode is None:
-        return (_group(sim, "mixed", sim.replicas, sim.tp, sim.pp, sim.policy, sim.router, sim.latency),)
+        return (_group(sim, "mixed", Side(sim.replicas, sim.tp, sim.pp), sim.policy, sim.router),)
     for name, value in (("replicas", sim.replicas), ("tp", sim.tp), ("pp", sim.pp)):
         if value != 1:
             raise UsageError(f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead.")
@@ -154,26 +159,24 @@ def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
         policy = sim.policy
     if sim.router != ROUTER and role == "prefill":
         router = sim.router
-    return _group(
-        sim, role, given.count, given.tp, given.pp, given.policy or policy, given.router or router,
-        given.latency or sim.latency,
-    )  # fmt: skip
+    return _group(sim, role, given, given.policy or policy, given.router or router)
 
 
-def _group(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, router: str, latency: str) -> ReplicaGroup:
-    kv = sim.kv
+def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
+    gpu, tp, pp = given.hardware or sim.hardware, given.tp, given.pp
+    latency, kv = given.latency or sim.latency, sim.kv
     if sim.compat is not None:
         named = None if latency == "roofline" else latency
-        way = mode(sim.compat, named, sim.model, sim.hardware, tp, pp)
+        way = mode(sim.compat, named, sim.model, gpu, tp, pp)
         latency, policy, kv = way.latency, way.policy, way.kv
-    built = make("latency", latency, model=sim.model, hardware=sim.hardware, tp=tp, pp=pp)
+    built = make("latency", latency, model=sim.model, hardware=gpu, tp=tp, pp=pp)
     if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
         what = "pipeline stages" if role == "mixed" else "prefill and decode"
         raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
     front_s = built.front_s if isinstance(built, FrontTime) else 0.0
     stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
-    return ReplicaGroup(role, count, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
+    return ReplicaGroup(role, given.count, gpu, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
 
 
 def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
@@ -183,7 +186,7 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
         return given
     weight_bits, kv_bits = part.stored_bits
     return kv_capacity_blocks(
-        sim.model, sim.hardware, tp=part.tp, pp=part.pp, utilisation=sim.utilisation,
+        sim.model, part.hardware, tp=part.tp, pp=part.pp, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
     )  # fmt: skip
 
@@ -198,7 +201,7 @@ def token_bytes(part: ReplicaGroup, sim: Sim) -> int:
 
 def block_cost(part: ReplicaGroup, memory: Any, sim: Sim) -> BlockCost:
     """Cost of moving a block of one of its GPUs to the host."""
-    m, gpu = model(sim.model), hardware(sim.hardware)
+    m, gpu = model(sim.model), hardware(part.hardware)
     _, kv_bits = part.stored_bits
     size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
     return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
@@ -225,9 +228,11 @@ def cluster(
     return Cluster(replicas, make("routers", parts[0].router), handoffs)
 
 
-def link_of(text: str, model_name: str, hardware_name: str) -> tuple[Link, Rate]:
-    """The link between prefill and decode replicas, and its rate. Raises UsageError."""
-    given = rate(text, hardware(hardware_name))
+def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Rate]:
+    """The link between prefill and decode replicas on these kinds of GPU, and its rate. Raises UsageError."""
+    if len(kinds := sorted({*gpus})) > 1 and parse(text).name in ("nvlink", "pcie"):
+        raise UsageError(f"{' and '.join(kinds)} share no node; give the link between them, such as 400Gbps.")
+    given = rate(text, hardware(kinds[0]))
     return Link(kv_bytes_per_token(model(model_name)) / given.bytes_per_s, given.latency_s), given
 
 
@@ -239,7 +244,8 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
     for part in parts:
         blocks = next(r.blocks for r in of.replicas if (r.inbox is not None) == (part.role == "decode"))
         facts[part.role] = {
-            "replicas": part.count, "tp": part.tp, "pp": part.pp, "gpus": part.gpus, "policy": part.policy,
+            "replicas": part.count, "hardware": part.hardware, "tp": part.tp, "pp": part.pp, "gpus": part.gpus,
+            "policy": part.policy,
             "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
         }  # fmt: skip
     if link is not None:

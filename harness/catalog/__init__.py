@@ -192,7 +192,7 @@ class Model:
 
 
 @cache
-def _table(file: str) -> Mapping[str, Mapping[str, Any]]:
+def _table(file: str) -> Mapping[str, Any]:
     return MappingProxyType(tomllib.loads((_FOLDER / file).read_text(encoding="utf-8")))
 
 
@@ -234,6 +234,14 @@ def hardware(name: str) -> Hardware:
     numbers = {key: entry["value"] for key, entry in found.items() if key != "title"}
     sources = {key: entry["source"] for key, entry in found.items() if key != "title"}
     return Hardware(name=name.lower(), title=found["title"], sources=MappingProxyType(sources), **numbers)
+
+
+def compared(latency: str, model_name: str, hardware_name: str) -> str | None:
+    """How far a latency model was from measurements of a model on a GPU; None where they were not compared."""
+    for row in _table("compared.toml")["compared"]:
+        if (row["latency"], row["hardware"]) == (latency, hardware_name) and model_name in row["models"]:
+            return str(row["figures"])
+    return None
 
 
 def check_parallel(m: Model, tp: int, pp: int) -> None:

@@ -1,4 +1,4 @@
-"""`bench place`: the parallelism and prefill-decode placement with the highest rate per GPU, cost or watt."""
+"""`bench place`: the cheapest deployment for a rate, or the one with the highest rate per GPU, cost or watt."""
 
 from typing import Any
 
@@ -22,8 +22,9 @@ from harness.cli._options import (
 )  # fmt: skip
 from harness.options import OBJECTIVES, OPTIONS
 
-_TAKEN = ("workload", "lengths", "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency",
-          "policy", "kv", "admission", "preempt", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
+_TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "where", "jitter", "turns", "lengths",
+          "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency", "policy", "kv",
+          "admission", "preempt", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "goal", "conditions",
@@ -31,14 +32,14 @@ OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "alg
 _EPILOG = """
 \b
 Examples
+  bench place --rate 28 --nodes 4 --gpus 8 --hardware h100 --model llama3-70b --workload chatbot
+      the fewest GPUs that sustain 28 requests per second, run as a whole before they are recommended
+  bench place --rate 28 --nodes 4 --gpus 8 --hardware h100,l40s --model llama3-8b --prices prices.toml
+      the lowest cost per hour, prefill and decode on any of both: prices.toml holds h100 = 3.5 and l40s = 1.1
+  bench place --gpus 8 --hardware h100 --model llama3-8b --workload chatbot
+      the unit with the highest rate per GPU
   bench place --gpus 4 --slo ttft=0.2,tpot=0.1 --conditions separate
       OPT-13B on one node with 4 A100, searched as DistServe's planner does, in two seconds
-  bench place --nodes 4 --gpus 8 --model opt-66b --workload distserve-66b-chat-ae --rate 10
-      the same on 32 GPUs, and the number of replicas that 10 requests per second need
-  bench place --gpus 8 --hardware h100 --model llama3-70b --backend sim --latency roofline --workload chatbot
-      any model on any GPU, with KV hand-off over NVLink and limited memory
-  bench place --gpus 8 --hardware a100-80g,h100 --model llama2-13b --objective cost --prices prices.toml
-      the lowest cost: prices.toml holds h100 = 3.5 and a100-80g = 1.9
 
 \b
 Algorithms (DistServe, OSDI 2024)
@@ -49,24 +50,27 @@ Algorithms (DistServe, OSDI 2024)
 \b
 Exit codes
   0 success
-  1 no candidate meets the SLO at any rate
+  1 no deployment meets the SLO
   2 wrong usage
   3 the backend failed
   4 terminated (SIGTERM) with the results so far
-  5 ended early (Ctrl-C) with the results so far, or the best candidate sustained every rate tried
+  5 ended early (Ctrl-C) with the results so far, or whether the goal is met is not decided
   70 a bug, or exhausted memory
   130 interrupted before the first candidate finished, or twice; rerun with the same --out to resume
 """
 
 
 @click.command(
-    "place", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the best parallelism and placement on a cluster."
+    "place",
+    cls=GroupedCommand,
+    epilog=_EPILOG,
+    short_help="Search the cheapest deployment for a rate, or the best per GPU.",
 )
 @option("--nodes", default="1", show_default=True, type=COUNT, metavar="N", group=CLUSTER,
         help="Nodes of the cluster.")  # fmt: skip
 @option("--gpus", default="8", show_default=True, type=COUNT, metavar="N", group=CLUSTER, help="GPUs per node.")
 @option("--hardware", default="a100-80g", show_default=True, metavar="NAMES", group=CLUSTER,
-        help="GPU type (bench list hardware); several, separated by commas, are searched in turn.")  # fmt: skip
+        help="GPU types (bench list hardware), separated by commas; prefill and decode may differ.")  # fmt: skip
 @option("--algorithm", default="all", show_default=True, metavar="NAMES", group=CLUSTER,
         help="high, low, vllm++, or all.")  # fmt: skip
 @run_options(
@@ -75,28 +79,31 @@ Exit codes
     backend={"help": "sim (default), or sim:utilisation=0.95, sim:compat=distserve_sim, ..."},
     model={"help": "Model name (bench list models). Default: opt-13b."},
     latency={"help": "Step latency model. Default: roofline, or DistServe's released constants for its models."},
-    policy={"help": "Batch scheduling policy of a colocated replica. Default: vllm-v0."},
+    policy={"help": "Batch scheduling policy of a colocated replica. Default: sarathi."},
+    link={"help": "Bandwidth of KV transfers. Default: nvlink or pcie within a node, 400Gbps between nodes."},
 )
 @option("--goal", metavar="SHARE", type=SHARE, group=OBJECTIVES,
         help="Share of requests that must meet the SLO. Default: 0.9.")  # fmt: skip
 @option("--conditions", default="joint", show_default=True, metavar="NAME", group=OBJECTIVES,
         help="joint: a request meets all bounds; separate: each bound by itself, as in DistServe.")  # fmt: skip
-@option("--objective", default="gpu", show_default=True, metavar="NAME", group=TARGET,
-        help="Maximize the rate per gpu, cost or power.")  # fmt: skip
+@option("--objective", metavar="NAME", group=TARGET,
+        help="Save gpu, cost or power. Default: by --prices or --power, else gpu.")  # fmt: skip
 @option("--prices", metavar="FILE", group=TARGET, help="TOML file with the price per hour of each GPU: h100 = 3.5.")
 @option("--power", metavar="FILE", group=TARGET,
         help="TOML file with the watts of each GPU: h100 = 700, or [h100] with prefill, decode, mixed.")  # fmt: skip
 @option("--rate", type=RATE, metavar="RPS", group=TARGET,
-        help="Replicate the best placement to sustain this total request rate.")  # fmt: skip
+        help="Find the cheapest deployment for this total request rate. Default: the best rate per GPU; "
+        "of a trace: its own rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,
-        help="Requests of a trial. Default: 300, as in DistServe's planner, or more.")  # fmt: skip
+        help="Most simulated requests of a question about a deployment (default: 400,000); of a trial, where trials "
+        "start and end.")  # fmt: skip
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
-        help="Seeds per candidate. Default: 3, or 1 (no interval) when searching as DistServe's planner.")  # fmt: skip
+        help="Seeds behind an interval. Default: 8, or 1 (no interval) for DistServe's planner.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
 @option("--max-rate", default="8", show_default=True, type=RATE, metavar="RPS", group=SEARCH,
-        help="Highest rate per GPU; doubled while it is sustained.")  # fmt: skip
+        help="DistServe's planner: highest rate per GPU; doubled while it is sustained.")  # fmt: skip
 @option("--width", default="0.0625", show_default=True, type=RATE, metavar="RPS", group=SEARCH,
-        help="Resolution of the rate per GPU; finer where 5% of the rate is less.")  # fmt: skip
+        help="DistServe's planner: resolution of the rate per GPU; finer where 5% of the rate is less.")  # fmt: skip
 @workers
 @option("--pool", "where", default="processes", show_default=True, metavar="NAME", group=SEARCH,
         help="processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")  # fmt: skip
@@ -106,10 +113,11 @@ Exit codes
 @quiet
 @config
 def command(form: str, config: str | None, out: str | None, no_html: bool, quiet: bool, **options: Any) -> int:
-    """Search the placement of a model on a cluster: the tensor and pipeline parallelism, colocated or with
-    disaggregated prefill and decode, that sustains the highest rate within the SLO per GPU (or per cost, or per watt).
+    """Search the deployment of a model on a cluster: how many replicas of which tensor and pipeline parallelism,
+    colocated or with disaggregated prefill and decode, on which GPUs. With --rate the cheapest that meets the SLO at
+    that rate, else the one with the highest rate per GPU (or per cost, or per watt).
 
-    Each candidate is a simulated system. Its highest rate is found by bisection, with several seeds.
+    Deployments are simulated in the steady state, with several seeds. What is recommended was run as a whole.
     """
     from pathlib import Path
 

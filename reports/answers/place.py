@@ -1,4 +1,4 @@
-"""The report of `bench place`: the best of each algorithm, every candidate with its interval, what was left out."""
+"""The report of `bench place`: the recommendation with its runners-up, every candidate, what was left out."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,24 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.codec import encode, inner
-from harness.experiments.place.place_json import PlaceAnswer, PlaceCost, PlacedUnit
+from harness.experiments.place.place_json import BestUnit, PlaceAnswer, PlaceCost, PlacedUnit
 from reports import _format, figures
 from reports._format import clean
 from reports._system import flat
-from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Block, Command, Document, Figure, Finding, Notice, Section, Table
 
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
 _KINDS = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
-_UNIT = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s", "req/s per GPU")
+_UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
+_TAKEN = {"gpu": None, "cost": "per hour", "power": "watts"}
 _DEFINITIONS = (
-    ("tp, pp", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
+    ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
     ("P, D", "a replica that prefills only, and one that decodes only"),
+    ("meets the SLO", "the share of all requests in the steady state at the requested rate"),
     ("rate per GPU", "the highest rate at which enough requests meet the SLO, over the GPUs of the unit"),
     ("interval", "holds the mean over all traffic of this kind with 95%, by Student's t over the seeds"),
     (">=", "no rate was shown to be too high; the rate is the highest that was tried"),
-    ("misses above it", "the condition that is not met at the next higher rate that was tried"),
 )
 
 
@@ -33,7 +34,7 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
     query, finished = info.query, info.cost is not None and not info.cost.left
     hardware = " or ".join(clean(name, 40) for name in query.hardware)
     conditions = f"{clean(query.slo, 200)}, {clean(query.conditions, 40)}, goal {query.goal}"
-    workload = f"{clean(query.workload, 80)}, {query.requests} requests a trial"
+    workload = clean(query.workload or query.trace, 80)
     mark, good, text = _verdict(info)
     return Document(
         title=f"Placement of {clean(query.model or 'a model', 60)} on {query.nodes} x {query.gpus_per_node} {hardware}",
@@ -43,7 +44,8 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
         findings=(Finding(text, good, () if finished else (RESUME,)),),
         key_facts=(
             ("Workload", workload),
-            ("Planner", clean(query.planner, 40)),
+            *([("Planner", "DistServe's, as released")] if query.planner == "distserve_sim" else []),
+            *([("Latency model", clean(info.trust, None))] if info.trust else []),
             *([("Cost", _cost(info.cost))] if info.cost else []),
         ),
         warnings=tuple(Notice(f"{clean(one.message, None)}.") for one in info.warnings),
@@ -60,31 +62,44 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     """The state in capitals, whether that is good news, and the best placement in one line."""
     if info.cost is None:
         return "NOT FINISHED", None, "The placement is not finished."
-    left = info.cost.left
-    mark = "INTERRUPTED" if left else "PLACED" if info.best else "SLO NOT MET"
+    stopped = info.state == "interrupted"
+    mark = "INTERRUPTED" if stopped else "PLACED" if info.best else "SLO NOT MET"
     if not info.best:
-        text = "Interrupted before any placement was known." if left else "No placement meets the SLO at any rate."
+        rate = "any rate" if info.target_rps is None else f"{info.target_rps:g} req/s in this cluster"
+        text = "Interrupted before any placement was known." if stopped else f"No deployment meets the SLO at {rate}."
         return mark, False, text
     best, objective = info.best[0], info.objective
+    start = "Interrupted; best so far" if info.state == "interrupted" else "Best"
+    system = f"{clean(best.name)} on {best.gpus:,} x {clean(best.hardware)}"
+    if best.attainment is not None:
+        share = f"{best.attainment:.1%} of requests meet the SLO{_share_interval(best)} at {best.rate_rps:g} req/s"
+        money = "" if best.per_million_tokens is None else (
+            f"{_number(best.taken or 0)} per hour, {_number(best.per_million_tokens)} per million output tokens, "
+        )  # fmt: skip
+        start = start if info.state == "interrupted" else "Cheapest"
+        return mark, True, f"{start}: {system}, {money}{share}."
     interval = "" if best.low_per_gpu_rps is None else f" (95%: {_interval(best)})"
     value = "" if objective.name == "gpu" else f", {_number(best.value)} {objective.unit}"
-    start = f"Interrupted with {left} candidates left; best so far" if left else "Best"
     rate = f"{_at_least(best)}{_number(best.rate_per_gpu_rps)} req/s per GPU{interval}{value}"
-    return mark, True, f"{start}: {clean(best.name)} on {best.gpus:,} x {clean(best.hardware)}, {rate}."
+    return mark, True, f"{start}: {system}, {rate}."
 
 
 def _cost(spent: PlaceCost) -> str:
     left = f"; {spent.left} candidates left" if spent.left else ""
+    trials = "" if spent.trials is None else f"{spent.trials:,} trials, "
     return (
-        f"{spent.candidates:,} candidates, {spent.trials:,} trials, {spent.requests:,} requests, "
-        f"{_format.seconds(spent.wall_s)}{left}"
+        f"{spent.candidates:,} candidates, {trials}{spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
     )
 
 
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
+    if info.best:
+        yield Section("best", "Recommendation and runners-up", tuple(_best(info)))
     if on_page:
         unit = info.objective.unit
         title = None if info.objective.name == "gpu" else f"{unit[:1].upper()}{unit[1:]} of each placement"
+        if info.target_rps is not None:
+            title = "Requests within the SLO, by deployment"
         drawn: tuple[Block, ...] = tuple(
             Figure(key, title or row.title, partial(row.draw, info)) for key, row in figures.of("place").items()
         )
@@ -95,69 +110,86 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
         reasons.setdefault((clean(one.hardware), clean(one.reason, None)), []).append(clean(one.name))
     skipped = tuple((", ".join(names), *of) for of, names in reasons.items())
     for key, heading, blocks in (
-        ("best", "Best of each algorithm", tuple(_best(info))),
+        ("sides", "Fewest replicas of one kind", tuple(_sides(info))),
         ("candidates", "Candidates", candidates),
         ("skipped", "Left out", (Table("left out", ("tp,pp", "GPU", "reason"), skipped, 2, 1),) if skipped else ()),
     ):
         if blocks:
-            yield Section(key, heading, blocks)
+            yield Section(key, heading, blocks, detail=key == "sides")
 
 
-def _best(info: PlaceAnswer) -> Iterator[Table]:
-    """The best of each algorithm beside the first, what is as good as these, and replicas for the rate of --rate."""
-    best = info.best
-    if not best:
-        return
-    first = best[0]
-    objective = _objective(info)
-    rows = tuple(
-        (
-            *_unit(one),
-            _number(one.mean_per_gpu_rps),
-            _interval(one),
-            *(_number(one.value) for _ in objective),
-            f"{first.value / one.value:.3g}x" if one.value > 0 else "-",
-        )
-        for one in best
-    )
-    ratio = f"{first.algorithm} / this"
-    yield Table("best of each algorithm", (*_UNIT, "mean per GPU", "95% interval", *objective, ratio), rows, 3)
-    relations = (("ties", "equal, on no fewer GPUs"), ("not_apart", "not separated by the seeds"))
-    if near := tuple(
-        (one.algorithm, clean(other.name), clean(other.hardware), f"{other.gpus:,}",
-         _number(other.rate_per_gpu_rps), relation)
-        for one in best for key, relation in relations for other in getattr(one, key)
+def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
+    """The recommendation first, what it takes, what stands beside it, and the command that confirms it."""
+    best, objective = info.best, info.objective
+    columns: list[tuple[str, list[str]]] = [
+        (head, [_unit(one)[place] for one in best]) for place, head in enumerate(_UNIT)
+    ]
+    if (head := _TAKEN[objective.name]) is not None:
+        columns.append((head, [_number(one.taken or 0.0) for one in best]))
+    if best[0].per_million_tokens is not None:
+        columns.append(("per 1M tokens", [_number(one.per_million_tokens or 0.0) for one in best]))
+    if best[0].attainment is not None:
+        columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
+        columns.append(("95% interval", [_share_interval(one, "{} to {}") for one in best]))
+    else:
+        columns.append(("95% interval", [_interval(one) for one in best]))
+        if objective.name != "gpu":
+            columns.append((objective.unit, [_number(one.value) for one in best]))
+    columns.append(("beside the first", ["", *(_beside(best[0], one) for one in best[1:])]))
+    heads, cells = zip(*columns, strict=True)
+    yield Table("the first is recommended", heads, tuple(zip(*cells, strict=True)), 2, 1)
+    shown = {one.name for one in best}
+    if others := tuple(
+        (clean(one.name), clean(name), "equal" if name in one.ties else "not distinguishable")
+        for one in best for name in dict.fromkeys([*one.ties, *one.not_apart]) if name not in shown
     ):  # fmt: skip
-        heads = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s per GPU", "beside the best")
-        yield Table("as good as the best of its algorithm", heads, near, 3, 1)
-    if whole := [(one.algorithm, one.replicated) for one in best if one.replicated]:
-        target = f"{_number(whole[0][1].target_rps)} req/s"
-        replicas = tuple(
-            (
-                algorithm,
-                " and ".join(f"{member.count} x {clean(member.name)}" for member in one.members),
-                f"{one.gpus:,}",
-                _number(one.rate_rps),
-                "yes" if one.fits else "no",
-            )
-            for algorithm, one in whole
-        )
-        columns = ("algorithm", "replicas", "GPUs", "sustained (req/s)", "fits the cluster")
-        yield Table(f"replicas for {target}", columns, replicas, 2)
+        yield Table("as good as one of these", ("deployment", "other", "relation"), others, 3, 1)
+    if best[0].command:
+        yield Command("Confirm it", clean(best[0].command, None))
+
+
+def _beside(first: BestUnit, one: BestUnit) -> str:
+    if one.name in first.not_apart:
+        return "not distinguishable"
+    if one.taken and first.taken and one.attainment is not None:
+        more = one.taken / first.taken - 1
+        return f"{more:+.0%} to pay" if more else "takes as much"
+    return f"{one.value / first.value:.3g} times the value" if first.value else "-"
+
+
+def _sides(info: PlaceAnswer) -> Iterator[Table]:
+    """How many replicas of each kind may do at the requested rate."""
+    if info.sides:
+        rows = tuple(
+            (clean(one.name), clean(one.hardware), "too many" if one.fewest is None else f"{one.fewest:,}",
+             "-" if one.fewest is None else f"{one.fewest * one.gpus:,}")
+            for one in info.sides
+        )  # fmt: skip
+        yield Table(f"at {info.target_rps:g} req/s", ("replica", "GPU", "fewest", "GPUs"), rows, 2)
 
 
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
-    """A table for each algorithm and kind of replica."""
+    """A table for each algorithm and kind of replica; of a requested rate one of all deployments that were run."""
     objective = _objective(info)
+    if info.target_rps is not None:
+        sides = {True: "meets", False: "misses", None: "not decided"}
+        rows = tuple(
+            (*_unit(one), f"{one.attainment or 0:.1%}", _share_interval(one, "{} to {}"), sides[one.meets],
+             clean(one.binding or "-"))
+            for one in info.candidates[:most]
+        )  # fmt: skip
+        requested = (*_UNIT, "share", "95% interval", "the goal", "of")
+        yield Table("deployments that were run, the cheapest first", requested, rows, 2)
+        return
     for (algorithm, kind), group in groupby(info.candidates, key=lambda one: (one.algorithm, one.kind)):
         every = [*group]
         more = f" (the best {most} of {len(every)})" if len(every) > most else ""
         rows = tuple(
-            (*_unit(one), _interval(one), one.binding or "-", *(_number(one.value) for _ in objective))
+            (*_unit(one), _interval(one), clean(one.binding or "-"), *(_number(one.value) for _ in objective))
             for one in every[:most]
         )
         heads = (*_UNIT, "95% interval", "misses above it", *objective)
-        yield Table(f"{algorithm}: {_KINDS[kind]}{more}", heads, rows, 3)
+        yield Table(f"{algorithm}: {_KINDS[kind]}{more}", heads, rows, 2)
 
 
 def _objective(info: PlaceAnswer) -> tuple[str, ...]:
@@ -167,7 +199,7 @@ def _objective(info: PlaceAnswer) -> tuple[str, ...]:
 
 def _unit(one: PlacedUnit) -> tuple[str, ...]:
     rates = (f"{_at_least(one)}{_number(rate)}" for rate in (one.rate_rps, one.rate_per_gpu_rps))
-    return (one.algorithm, clean(one.name), clean(one.hardware), f"{one.gpus:,}", *rates)
+    return (clean(one.name), clean(one.hardware), f"{one.gpus:,}", *rates)
 
 
 def _at_least(one: PlacedUnit) -> str:
@@ -179,6 +211,12 @@ def _interval(one: PlacedUnit) -> str:
     if one.low_per_gpu_rps is None or one.high_per_gpu_rps is None:
         return "-"
     return f"{_format.number(one.low_per_gpu_rps)} to {_format.number(one.high_per_gpu_rps)}"
+
+
+def _share_interval(one: PlacedUnit, text: str = " (95%: {} to {})") -> str:
+    if one.attainment_low is None or one.attainment_high is None:
+        return "" if text.startswith(" ") else "-"
+    return text.format(f"{one.attainment_low:.1%}", f"{one.attainment_high:.1%}")
 
 
 def _number(value: float) -> str:

@@ -151,6 +151,11 @@ _HALVES = {
     "prefill": ("prefill alone (high)", Look(style.GREEN, symbol="diamond")),
     "decode": ("decode alone (high)", Look(style.PURPLE, symbol="x")),
 }
+_SIDES = {
+    True: ("meets the goal", Look(style.GREEN)),
+    None: ("not decided", Look(style.OCHRE, symbol="diamond")),
+    False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
+}
 _ROW, _BETWEEN = 24, 80
 """Pixels of a placement, and from one panel to the next."""
 
@@ -160,6 +165,8 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     every = info.candidates
     if not every:
         return NOTHING_PLACED
+    if info.target_rps is not None:
+        return _at_rate(info)
     groups: dict[str, Sequence[PlacedUnit]] = {
         kind: [one for one in every if one.kind == kind][:MOST] for kind in (*_PLACED, *_HALVES)
     }
@@ -192,6 +199,41 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
         if any(groups[kind] for kind in _HALVES) else "",
         "Lines: 95% interval of the mean over seeds." if intervals else "One seed gives no interval.",
     ])  # fmt: skip
+
+
+def _at_rate(info: PlaceAnswer) -> go.Figure:
+    """The share of requests that meet the SLO in each deployment that was run, the cheapest on top."""
+    shown = info.candidates[: len(_SIDES) * MOST]
+    names = {id(one): in_figure(f"{one.name}, {one.gpus} x {one.hardware}", 60) for one in shown}
+    drawn = style.panels([_ROW * (len(shown) + 1)], 100 + _ROW * (len(shown) + 1))
+    for side, (name, look) in _SIDES.items():
+        if group := [one for one in shown if one.meets is side]:
+            shares = [[*_percent(one)] for one in group]
+            error = {"type": "data", "symmetric": False, "color": look.color,
+                     "array": [high - share for share, _, high in shares],
+                     "arrayminus": [share - low for share, low, _ in shares]}  # fmt: skip
+            style.curve(drawn, [share for share, _, _ in shares], [names[id(one)] for one in group], name, look,
+                        "%{y}: %{x:.1f}%", mode="markers", size=10, error_x=error)  # fmt: skip
+    order = {"categoryorder": "array", "categoryarray": [*names.values()]}
+    style.axes(drawn, style.axis("within the SLO (%)"), style.axis("", autorange="reversed", **order))
+    if info.query.goal is not None:
+        drawn.add_vline(x=100 * info.query.goal, line={"color": style.GREY, "width": 1})
+    best = info.best[0] if info.best else None
+    cheapest = ["none in this cluster"] if best is None else [
+        in_figure(best.name, 60), f"{best.attainment or 0:.1%} at {best.rate_rps:g} req/s"
+    ]  # fmt: skip
+    more = len(info.candidates) - len(shown)
+    return style.done(drawn, style.finding({"Cheapest that meets the SLO": cheapest}), [
+        f"{more} more deployments were run." if more else "", "The vertical line is the goal.",
+        "Behind a name: (tp, pp). Lines: 95% interval over seeds, where there are several.",
+    ])  # fmt: skip
+
+
+def _percent(one: PlacedUnit) -> Iterator[float]:
+    """The share and the ends of its interval, which are the share itself where there is none."""
+    share = one.attainment or 0.0
+    for value in (share, one.attainment_low, one.attainment_high):
+        yield 100 * (share if value is None else value)
 
 
 def _placements(drawn: go.Figure, group: Sequence[PlacedUnit], name: str, look: Look, unit: str, row: int) -> None:

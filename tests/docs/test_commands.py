@@ -78,6 +78,7 @@ def test_commands_of_a_page_have_known_options(page: Path) -> None:
 def test_commands_of_a_page_run_in_order(page: Path, most: int | None, tmp_path: Path) -> None:
     """A newcomer's first command would fail."""
     lines = commands(page, most)
+    assert lines
     shutil.copytree(TOP / "baselines", tmp_path / "baselines")
     shutil.copytree(TOP / "docs" / "examples" / "measured", tmp_path / "docs" / "examples" / "measured")
 

@@ -36,7 +36,7 @@ COMMANDS = {
     "trend": "compare --trend series",
     "fit": "fit --steps run",
     "validate": "validate --against run --backend sim",
-    "place": "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 2 --rate 9 --workers 1",
+    "place": "place --gpus 2 --hardware h100 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 5000 --rate 3",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
 PRINTED = ("trend", "fit", "theory", "theory_slo", "slo", "validate")

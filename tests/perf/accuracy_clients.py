@@ -138,7 +138,7 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
 async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]:
     """`backends.openai`, sent as a run does it; not `stamped`: with the times of its reads."""
     from backends.openai import OpenAI
-    from harness.runner.remote.calibration import Kept, Words
+    from harness.runner.remote.calibration import Records, Words
     from harness.runner.remote.coordinator import Senders
     from harness.runner.virtual import quiet_process
 
@@ -149,7 +149,7 @@ async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]
         )
     backend = OpenAI(url=url, model="null", api="completions", salt="none")
     await backend.open(Words())
-    kept = Kept()
+    kept = Records()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "schedule.parquet"
         scheduled(plan).save(path)

@@ -68,7 +68,7 @@ def read(port: int, streams: int, tokens: int) -> int:
     """Ask for that many streams and read until all have ended; how many did not end well."""
     fields = {"prompt": "hi", "stream": True, "max_tokens": tokens, "ignore_eos": True}
     body = json.dumps(fields).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     waiting = selectors.DefaultSelector()
     sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(streams)]
     for connection in sockets:

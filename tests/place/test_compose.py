@@ -5,23 +5,34 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.experiments.place.combine import Scored, replicated, tied, units
+from harness.experiments.place.combine import Scored, tied, units
 from harness.experiments.place.search import apart, rate
-from harness.experiments.place.systems import Algorithm, Cluster, Kind, Objective, Shape, System, load_objective
+from harness.experiments.place.systems import (
+    Algorithm,
+    Cluster,
+    Deployment,
+    Group,
+    Objective,
+    Role,
+    Shape,
+    load_objective,
+)
 
 NODE = Cluster(1, 8)
 
 
 def scored(
     algorithm: Algorithm,
-    kind: Kind,
+    role: Role,
     shape: Shape,
     *per_gpu: float,
     other: Shape | None = None,
     saves: Objective | None = None,
+    hardware: str = "a100-80g",
 ) -> Scored:
-    """A candidate with these rates per GPU, one a seed."""
-    system = System(kind, "a100-80g", shape, other)
+    """A candidate with these rates per GPU, one a seed; a pair with an `other` side."""
+    groups = (Group(role, hardware, shape), *([Group("decode", hardware, other)] if other is not None else []))
+    system = Deployment(groups)
     found = rate(dict(enumerate(per_gpu)), 0.0625)
     return Scored(algorithm, system, found, (saves or Objective()).of(system, found.value * system.gpus), "joint")
 
@@ -51,8 +62,8 @@ def test_the_faster_side_does_not_help() -> None:
 
 def test_of_equal_rates_the_one_with_fewer_gpus_wins() -> None:
     """More GPUs would be bought for nothing; the other one is reported as a tie."""
-    small = scored("low", "pair", Shape(2, 1), 4.75, other=Shape())
-    large = scored("low", "pair", Shape(2, 1), 4.75, other=Shape(2, 1))
+    small = scored("low", "prefill", Shape(2, 1), 4.75, other=Shape())
+    large = scored("low", "prefill", Shape(2, 1), 4.75, other=Shape(2, 1))
 
     best, *others = units("low", [large, small], Objective(), NODE)
 
@@ -63,29 +74,28 @@ def test_of_equal_rates_the_one_with_fewer_gpus_wins() -> None:
 
 def test_what_seeds_do_not_separate_is_reported() -> None:
     """A user would take luck of the draw for a better placement."""
-    best = scored("vllm++", "colocated", Shape(2, 1), 3.0, 3.4, 3.1)
-    near = scored("vllm++", "colocated", Shape(), 3.1, 3.2, 3.0)
-    far = scored("vllm++", "colocated", Shape(4, 1), 1.0, 1.1, 1.0)
+    best = scored("vllm++", "mixed", Shape(2, 1), 3.4, 3.0, 3.1)
+    near = scored("vllm++", "mixed", Shape(), 3.1, 3.2, 3.0)
+    far = scored("vllm++", "mixed", Shape(4, 1), 1.0, 1.1, 1.0)
 
     first, *others = units("vllm++", [far, near, best], Objective(), NODE)
 
     assert "(2,1)" == first.name
     assert ["(1,1)"] == [unit.name for unit in tied(first, others)[1]]
-    assert apart(best.per_gpu, far.per_gpu) is True
+    assert apart(best.per_gpu.by_seed, far.per_gpu.by_seed, best.per_gpu.width) is True
 
 
-def test_copies_for_a_target_rate() -> None:
-    """The fleet would be too small, or a GPU would stand idle."""
-    pair = units("low", [scored("low", "pair", Shape(2, 1), 2.0, other=Shape())], Objective(), NODE)[0]
-    apart_ = units(
-        "high", [scored("high", "prefill", Shape(), 5.0), scored("high", "decode", Shape(), 10.0)], Objective(), NODE
-    )[0]
+def test_sides_on_other_kinds_of_gpu_make_units(tmp_path: Path) -> None:
+    """Cheap GPUs would stand idle that are good enough to decode."""
+    (tmp_path / "prices.toml").write_text("h100 = 4\nl40s = 1\n")
+    saves = load_objective("cost", str(tmp_path / "prices.toml"), ("h100", "l40s"))
+    sides = [
+        scored("high", "prefill", Shape(), 10.0, hardware="h100", saves=saves),
+        scored("high", "decode", Shape(), 5.0, hardware="l40s", saves=saves),
+    ]
 
-    copies = replicated(pair, 25.0, Objective())
-    sides = replicated(apart_, 25.0, Objective())
-
-    assert ("5 x P(2,1) D(1,1)", 15, pytest.approx(30.0)) == (copies.name, copies.gpus, copies.total_rps)
-    assert ("5 x P(1,1) + 3 x D(1,1)", pytest.approx(25.0)) == (sides.name, sides.total_rps)
+    assert "1 x P(1,1) + 2 x D(1,1)" == units("high", sides, saves, Cluster(2, 2))[0].name
+    assert [] == units("high", sides, saves, Cluster(1, 4))  # a node has one kind
 
 
 def test_watts_may_differ_between_the_sides(tmp_path: Path) -> None:
@@ -93,7 +103,7 @@ def test_watts_may_differ_between_the_sides(tmp_path: Path) -> None:
     (tmp_path / "power.toml").write_text("[a100-80g]\nprefill = 400\ndecode = 200\nmixed = 300\n")
     saves = load_objective("power", str(tmp_path / "power.toml"), ("a100-80g",))
 
-    found = scored("low", "pair", Shape(2, 1), 1.0, other=Shape(), saves=saves)
+    found = scored("low", "prefill", Shape(2, 1), 1.0, other=Shape(), saves=saves)
 
     assert pytest.approx(1000 * 3.0 / (2 * 400 + 200)) == found.value
 
@@ -103,7 +113,7 @@ def test_money_is_per_hour(tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text("a100-80g = 1.8\n")
     saves = load_objective("cost", str(tmp_path / "prices.toml"), ("a100-80g",))
 
-    assert pytest.approx(2000.0) == scored("vllm++", "colocated", Shape(), 1.0, saves=saves).value
+    assert pytest.approx(2000.0) == scored("vllm++", "mixed", Shape(), 1.0, saves=saves).value
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness import compose
-from harness.api import RequestRecord
 from harness.cli import main
 from harness.data.codec import encode
 from harness.errors import BackendError, UsageError
 from harness.experiments import answers, pool
-from harness.experiments.place.execute import Candidate, run_placement, scored
+from harness.experiments.place.execute import Candidate, run_placement, scored, task
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.search import Ends
 from harness.experiments.place.settings import opened, place_options
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import Shape, System
-from harness.experiments.place.task import TOO_SHORT, Found, Task, _Seen, _Trials, searched, traffic
+from harness.experiments.place.systems import Deployment, Group, Shape
+from harness.experiments.place.task import TOO_SHORT, Found, searched, traffic
 from harness.options import Given
 from reports.answers import place
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 OWN: Mapping[str, Any] = {
     "nodes": 1, "gpus": 2, "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",
-    "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": "60", "seeds": 1, "seed": None,
+    "rate": None, "objective": None, "prices": None, "power": None, "requests": "60", "seeds": 1, "seed": None,
     "max_rate": 8, "width": 0.5,
 }  # fmt: skip
 
@@ -42,36 +41,33 @@ def placement(run: Mapping[str, object] | None = None, **own: Any) -> PlaceOptio
     return place_options(Given({"slo": "ttft=0.2,tpot=0.1", **(run or {})}), None, {**OWN, **own})
 
 
-def rate_per_gpu(options: PlaceOptions, system: System) -> float:
-    """The highest rate of one system."""
-    sent = traffic(options.spec, options.seeds, released=options.released)
-    kind = system.kind
-    task = Task(
-        "", system, options.of(system), options.bounds(kind), options.wanted(kind), sent, options.seeds, 8.0, 0.0625
-    )
-    return scored(options, Candidate("low", system), searched(task)).per_gpu.value
+def system(shape: Shape, decode: Shape | None = None) -> Deployment:
+    """One replica, or a pair, of A100."""
+    groups = (Group("mixed" if decode is None else "prefill", "a100-80g", shape),)
+    return Deployment(groups if decode is None else (*groups, Group("decode", "a100-80g", decode)))
 
 
 @pytest.mark.parametrize(
-    ("slo", "system", "published_rps"),
+    ("slo", "placed", "published_rps"),
     [
-        ("ttft=0.2,tpot=0.1", System("colocated", "a100-80g", Shape(1, 1)), 3.1875),
-        ("ttft=0.2,tpot=0.1", System("colocated", "a100-80g", Shape(2, 1)), 3.375),
-        ("ttft=0.2,tpot=0.1", System("pair", "a100-80g", Shape(1, 1), Shape(1, 1)), 3.3125),
-        ("ttft=0.2,tpot=0.1", System("pair", "a100-80g", Shape(2, 1), Shape(1, 1)), 4.75),
-        ("ttft=0.2,tpot=0.1", System("colocated", "a100-80g", Shape(1, 2)), 3.625),
-        ("ttft=0.2,tpot=0.1", System("pair", "a100-80g", Shape(1, 2), Shape(1, 1)), 4.6875),
-        ("ttft=0.4,tpot=0.04", System("pair", "a100-80g", Shape(1, 2), Shape(2, 1)), 6.25),
-        ("ttft=0.4,tpot=0.04", System("colocated", "a100-80g", Shape(1, 1)), 1.5625),
-        ("ttft=0.4,tpot=0.04", System("pair", "a100-80g", Shape(1, 1), Shape(1, 1)), 5.8125),
+        ("ttft=0.2,tpot=0.1", system(Shape(1, 1)), 3.1875),
+        ("ttft=0.2,tpot=0.1", system(Shape(2, 1)), 3.375),
+        ("ttft=0.2,tpot=0.1", system(Shape(1, 1), Shape(1, 1)), 3.3125),
+        ("ttft=0.2,tpot=0.1", system(Shape(2, 1), Shape(1, 1)), 4.75),
+        ("ttft=0.2,tpot=0.1", system(Shape(1, 2)), 3.625),
+        ("ttft=0.2,tpot=0.1", system(Shape(1, 2), Shape(1, 1)), 4.6875),
+        ("ttft=0.4,tpot=0.04", system(Shape(1, 2), Shape(2, 1)), 6.25),
+        ("ttft=0.4,tpot=0.04", system(Shape(1, 1)), 1.5625),
+        ("ttft=0.4,tpot=0.04", system(Shape(1, 1), Shape(1, 1)), 5.8125),
     ],
-    ids=lambda value: value.name if isinstance(value, System) else None,
+    ids=lambda value: value.name if isinstance(value, Deployment) else None,
 )
-def test_rates_of_the_released_planner(slo: str, system: System, published_rps: float) -> None:
+def test_rates_of_the_released_planner(slo: str, placed: Deployment, published_rps: float) -> None:
     """The planner of DistServe finds these with 300 requests: another would place another system (GN3, S22)."""
-    found = rate_per_gpu(placement({"slo": slo}, requests="300"), system)
+    options, candidate = placement({"slo": slo}, requests="300", width=0.0625), Candidate("low", placed)
+    found = searched(task(options, traffic(options.spec, options.seeds), candidate))
 
-    assert published_rps == found
+    assert published_rps == scored(options, candidate, found).per_gpu.value
 
 
 def test_every_pool_gives_the_same_answer() -> None:
@@ -147,9 +143,9 @@ def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:
 
 def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
     """No cluster with a link of its own could be planned."""
-    small = placement({"link": "25Gbps"}, algorithm="high", requests="20", width=4)
+    small = placement({"link": "25Gbps"}, algorithm="high", requests="2000", rate=0.5, seeds=3)
 
-    assert 1 == len(run_placement(small, Store(None), pool.Here()).best)
+    assert "25Gbps" in str(run_placement(small, Store(None), pool.Here()).best[0].command)
 
 
 @pytest.mark.parametrize(("slo", "known"), [("ttft=0.2,tpot=0.1", True), ("ttft=1ms,tpot=1ms", False)])
@@ -159,7 +155,8 @@ def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> 
     printed = compose.render_answer(info, "text")
 
     assert (5, "interrupted") == (info.exit_code, info.state)
-    assert ("Interrupted with 2 candidates left; best so far" in printed) is known
+    assert ("Interrupted; best so far" in printed) is known
+    assert "2 of 3 candidates were not searched" in printed
     assert ("Interrupted before any placement was known" in printed) is not known
     assert "at any rate" not in printed
 
@@ -197,25 +194,63 @@ def without_time(info: PlaceAnswer) -> dict[str, Any]:
     return found
 
 
-def test_the_command_shows_rates_skips_and_replicas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A user must see what was tried, what was not and why, and how many GPUs the target takes."""
-    code = main(["place", "--gpus", "3", "--algorithm", "vllm++", "--slo", "ttft=0.2,tpot=0.1", "--requests", "60",
-                 "--width", "0.5", "--rate", "20", "--seeds", "2", "--workers", "1", "--quiet", "--format", "json",
-                 "--out", str(tmp_path)])  # fmt: skip
+QUERY = ["place", "--hardware", "h100", "--model", "llama3-8b", "--workers", "1", "--quiet", "--format", "json",
+         "--slo", "ttft=0.3,tpot=0.03"]  # fmt: skip
+
+
+def test_a_rate_is_placed_by_deployments_that_were_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The cheapest would be copies of what is best per GPU, without a run that meets the SLO."""
+    (tmp_path / "prices.toml").write_text("h100 = 3.5\n")
+    code = main([*QUERY, "--gpus", "3", "--workload", "chatbot", "--requests", "20000", "--algorithm", "vllm++",
+                 "--rate", "30", "--prices", str(tmp_path / "prices.toml"),
+                 "--out", str(tmp_path / "out")])  # fmt: skip
     info = json.loads(capsys.readouterr().out)
 
     assert 0 == code
-    assert {"tp 3": "3 does not divide the 40 attention heads of opt-13b"}.items() <= {
-        one["name"]: one["reason"] for one in info["skipped"]
-    }.items()
-    best = info["best"][0]
-    intervals = [(one["low_per_gpu_rps"], one["high_per_gpu_rps"]) for one in info["candidates"]]
-    assert all(low is high is None or low < high for low, high in intervals)
-    assert best["replicated"]["rate_rps"] >= 20
-    assert best["replicated"]["gpus"] == best["gpus"] * best["replicated"]["members"][0]["count"]
-    page = (tmp_path / "report.html").read_text()
-    assert "Rate per GPU of each placement" in page
-    assert "does not divide the 40 attention heads" in page
+    assert ["tp 3"] == [one["name"] for one in info["skipped"]][:1]
+    best, *others = info["best"]
+    assert (30.0, True) == (best["rate_rps"], best["meets"])
+    assert 0.9 <= best["attainment_low"] <= best["attainment"] <= best["attainment_high"]
+    assert pytest.approx(3.5 * best["gpus"]) == best["taken"]
+    assert all(best["gpus"] <= one["gpus"] for one in others)
+    assert not [one for one in info["candidates"] if one["meets"] and one["gpus"] < best["gpus"]]
+    assert "not compared" in info["trust"] or "%" in info["trust"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "per hour" in page
+    assert "does not divide" in page
+
+    assert 0 == main([*shlex.split(best["command"].replace("20000", "2000"))[1:], "--quiet", "--no-html"])
+
+
+def test_a_rate_that_the_cluster_does_not_carry(capsys: pytest.CaptureFixture[str]) -> None:
+    """A fleet larger than the cluster would be recommended."""
+    code = main([*QUERY, "--gpus", "1", "--workload", "chatbot", "--requests", "20000", "--rate", "500"])
+
+    assert 1 == code
+    assert [] == json.loads(capsys.readouterr().out)["best"]
+
+
+def test_without_a_rate_the_best_unit_has_a_capacity(capsys: pytest.CaptureFixture[str]) -> None:
+    """The rate per GPU would be that of trials shorter than a queue takes to fill."""
+    code = main([*QUERY, "--gpus", "1", "--workload", "fixed:prompt=500,output=20", "--algorithm", "vllm++"])
+    best = json.loads(capsys.readouterr().out)["best"][0]
+
+    assert 0 == code
+    assert best["low_per_gpu_rps"] < best["rate_per_gpu_rps"] < best["high_per_gpu_rps"]
+    assert best["command"].startswith("bench capacity ")
+
+
+def test_a_trace_is_placed_at_its_own_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Users with a recording would have to invent a workload like it."""
+    rows = "\n".join(f"{i / 5},300,50" for i in range(400))
+    (tmp_path / "trace.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}\n")
+    code = main([*QUERY, "--gpus", "2", "--trace", str(tmp_path / "trace.csv")])
+    info = json.loads(capsys.readouterr().out)
+
+    assert 0 == code
+    assert pytest.approx(5.0, rel=0.01) == info["target_rps"]
+    assert 1 == info["best"][0]["gpus"]
+    assert info["best"][0]["attainment_low"] is None
 
 
 def test_the_report_names_the_best() -> None:
@@ -234,7 +269,8 @@ def test_the_report_names_the_best() -> None:
         (["--algorithm", "hihg"], "No placement algorithm named 'hihg'. Did you mean 'high'?"),
         (["--conditions", "sarathi"], "No condition named 'sarathi'."),
         (["--objective", "cost"], "--objective cost needs --prices FILE"),
-        (["--prices", "p.toml"], "--prices belongs to --objective cost; give both."),
+        (["--prices", "p.toml"], "'p.toml' cannot be read"),
+        (["--prices", "p.toml", "--objective", "gpu"], "--prices does not belong to --objective gpu"),
         (["--pool", "slurm"], "No pool named 'slurm'."),
         (["--seeds", "99"], "--seeds must be at most 30, got 99."),
         (["--gpus", "0"], "--gpus must be a whole number from 1 on, got '0'."),
@@ -263,54 +299,11 @@ def test_wrong_usage_is_one_sentence(
     assert 1 == printed.count("bench: ")
 
 
-@pytest.mark.parametrize(
-    ("e2e_s", "found", "made"), [(0.5, None, [300]), (5.0, None, [300, 2500]), (20.0, TOO_SHORT, [300, 4800])]
-)
-def test_a_trial_that_passes_is_as_long_as_a_queue_takes(e2e_s: float, found: str | None, made: list[int]) -> None:
-    """300 requests pass at four times the capacity when they are sent before one of them has ended."""
-    planned: list[int] = []
-    trials: Any = object.__new__(_Trials)
-    trials._task = SimpleNamespace(traffic=SimpleNamespace(requests=300), most_requests=4800)
-    trials._made = lambda _seed, _rate, requests: (planned.append(requests), (None, requests / 100, e2e_s))[1]
-
-    assert found == trials.missed(0, 100.0)
-    assert made == planned
-
-
-def test_a_queue_that_grows_is_seen_by_its_records() -> None:
-    """An SLO that is loose would be kept for as long as a trial lasts."""
-    seen = {keeps_up: _Seen() for keeps_up in (True, False)}
-    for keeps_up, times in seen.items():
-        served_s = 0.9 if keeps_up else 1.5
-        end_s = 0.0
-        for due_s in range(300):
-            end_s = max(end_s, float(due_s)) + served_s
-            list(times.of(iter([RequestRecord(due_s, float(due_s), None, [end_s], None, 1, 1, 1, "ok")])))
-
-    assert (False, True) == (seen[True].grew, seen[False].grew)
-
-
-def test_a_trial_that_is_sure_early_is_seen_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that grows would be looked for in half of the records, and the rate come out too high."""
-    seen: list[int] = []
-    monkeypatch.setattr("harness.experiments.place.task.grown", lambda due_s, *_, **__: seen.append(len(due_s)))
-    loose = placement({"slo": "ttft=5,tpot=0.5", "latency": "roofline"}, goal="0.5", requests="300")
-    sent = traffic(loose.spec, loose.seeds, released=loose.released)
-    system = System("colocated", "a100-80g", Shape(1, 1))
-    task = Task("", system, loose.of(system), loose.bounds("colocated"), loose.wanted("colocated"), sent,
-                loose.seeds, 8.0, 0.5, loose.most_requests)  # fmt: skip
-    trials = _Trials(task)
-
-    found, _, _ = trials._made(loose.seeds[0], 1.0, 300)
-
-    assert (None, [300]) == (found, seen)
-
-
 def test_a_folder_of_an_earlier_bench_is_refused(tmp_path: Path) -> None:
-    """A folder without the rates that were tried would end in a KeyError."""
+    """A folder without the rates that were tried would end in a traceback."""
     store = Store(tmp_path)
     with store.opened(placement()):
-        store.add("low", Found({0: Ends(4.0, 4.5, "ttft=0.2", 5)}, 5, 300))
+        store.add("low", Found({0: Ends(4.0, 4.5, "ttft=0.2", 5, (1.0, 9.0))}, 5, 300))
     info = json.loads((tmp_path / "place.json").read_text())
     del info["searched"]["low"]["ends"]["0"]["tried_rps"]
     (tmp_path / "place.json").write_text(json.dumps(info), encoding="utf-8")
@@ -334,7 +327,7 @@ def test_a_rate_that_nothing_showed_to_be_too_high_is_no_more_than_a_bound(
     """The highest rate that was tried would be printed as what a placement sustains."""
     options = placement({"policy": "sarathi"}, seeds=3)
     ends = {seed: Ends(rate, rate + 0.1, binding, 5, tried_rps) for seed, rate in enumerate((4.0, 4.5, 5.0))}
-    found = scored(options, Candidate("low", System("colocated", "a100-80g", Shape(1, 1))), Found(ends, 15, 900))
+    found = scored(options, Candidate("low", system(Shape(1, 1))), Found(ends, 15, 900))
 
     assert at_least == found.at_least
     assert interval == (found.per_gpu.low is not None)

@@ -41,7 +41,7 @@ def test_a_seed_that_agrees_costs_two_trials() -> None:
     """Intervals would cost as much as the search itself."""
     first = bisected(system(4.75), 8.0, WIDTH)
 
-    assert Ends(4.75, 4.8125, "ttft=0.2", 7) == first
+    assert Ends(4.75, 4.8125, "ttft=0.2", 7, (None, None)) == first
     assert 2 == nearby(system(4.75), first).trials
 
 

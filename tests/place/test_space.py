@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import UsageError
-from harness.experiments.place.systems import Cluster, Shape, System, space
+from harness.experiments.place.systems import Cluster, Deployment, Group, Shape, space
 
 
 def refused(shape: Shape) -> str | None:
@@ -28,15 +28,28 @@ def test_pipelines_over_nodes_keep_both_sides_on_each() -> None:
     cluster = Cluster(4, 8)
     here = space("opt-66b", "a100-80g", cluster, lambda _: None)
 
-    found = [*here.of("low", cluster)]
+    found = {system.name: system for system in here.of("low", cluster)}
 
-    assert {1, 2, 4} == {system.cross for system in found}
-    assert all(system.prefill.gpus + system.decode.gpus <= 8 for system in found if system.decode is not None)
-    assert System("pair", "a100-80g", Shape(4, 1), Shape(2, 2)) in found
-    across = System("pair", "a100-80g", Shape(4, 1), Shape(2, 2), cross=4)
-    assert across in found
-    assert (32, "P(4,4) D(2,8)") == (across.gpus, across.name)
-    assert {"prefill": "1:tp=4,pp=4", "decode": "1:tp=2,pp=8"} == across.parts
+    assert "P(4,1) D(2,2)" in found
+    assert 32 == found["P(4,4) D(2,8)"].gpus
+    assert "P(8,1) D(8,1)" not in found  # 16 GPUs on one node
+    parts = found["P(4,4) D(2,8)"].parts
+    assert ("1:tp=4,pp=4", "1:tp=2,pp=8") == (parts["prefill"], parts["decode"])
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "link"),
+    [
+        (Group("prefill", "h100", Shape(2), 1), Group("decode", "h100", Shape(2), 3), "nvlink"),
+        (Group("prefill", "l40s", Shape(2), 1), Group("decode", "l40s", Shape(2), 3), "pcie"),
+        (Group("prefill", "h100", Shape(4), 3), Group("decode", "h100", Shape(4), 3), "nvlink"),
+        (Group("prefill", "h100", Shape(4), 3), Group("decode", "h100", Shape(4), 2), "400Gbps"),
+        (Group("prefill", "h100", Shape(2), 1), Group("decode", "l40s", Shape(2), 1), "400Gbps"),
+    ],
+)
+def test_the_link_is_that_of_the_place(prefill: Group, decode: Group, link: str) -> None:
+    """KV would move between nodes, or GPUs without NVLink, as fast as within one node."""
+    assert link == Deployment((prefill, decode)).link(Cluster(4, 8))
 
 
 def test_what_is_left_out_is_reported_with_its_reason() -> None:
@@ -57,8 +70,8 @@ def test_sides_apart_are_one_replica_each() -> None:
     found = {system.name: dict(system.parts) for system in here.of("high", Cluster(1, 2))}
 
     assert {"P(1,1)", "P(1,2)", "P(2,1)", "D(1,1)", "D(1,2)", "D(2,1)"} == set(found)
-    assert {"prefill": "1:tp=2,pp=1"} == found["P(2,1)"]
-    assert {"decode": "1:tp=1,pp=2"} == found["D(1,2)"]
+    assert "1:tp=2,pp=1" == found["P(2,1)"]["prefill"]
+    assert "1:tp=1,pp=2" == found["D(1,2)"]["decode"]
 
 
 def test_an_unknown_model_is_answered_with_the_nearest() -> None:

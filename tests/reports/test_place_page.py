@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
+from harness import compose
 from harness.data.codec import of
 from harness.experiments.place.place_json import PlaceAnswer
 from reports import answers, figures
 from reports.document import Figure, text
 from reports.figures.search import placed
+from tests.reports.test_collisions import collisions
 
 NAME = "3 x P(1,1) + 1 x D(1,1)"
 
 
 def _one(kind: str, name: str, rate: float, each: float) -> dict[str, Any]:
     return {
-        "algorithm": {"pair": "low", "colocated": "vllm++"}.get(kind, "high"), "kind": kind, "name": name,
+        "groups": [], "algorithm": {"pair": "low", "colocated": "vllm++"}.get(kind, "high"), "kind": kind, "name": name,
         "hardware": "a100-80g", "gpus": 2, "rate_rps": 2 * rate, "rate_per_gpu_rps": rate, "mean_per_gpu_rps": rate,
         "low_per_gpu_rps": rate - 1, "high_per_gpu_rps": rate + 1, "value": rate * each, "binding": None,
         "ties": [], "not_apart": [],
@@ -30,8 +32,8 @@ def _info(objective: str, unit: str, each: float) -> dict[str, Any]:
                   _one("pair", "P(2,1) D(1,1)", 4.0, each), _one("colocated", "(1,2)", 3.0, each)]  # fmt: skip
     return {
         "kind": "place", "versions": {}, "asked": {"hardware": ["a100-80g"]}, "state": "finished",
-        "objective": {"name": objective, "unit": unit}, "best": [_one("", NAME, 5.0, each)], "candidates": candidates,
-        "skipped": [], "warnings": [],
+        "objective": {"name": objective, "unit": unit}, "candidates": candidates,
+        "best": [_one("pair", NAME, 5.0, each) | {"algorithm": "high"}], "skipped": [], "warnings": [],
         "cost": {"candidates": 4, "left": 0, "trials": 9, "requests": 900, "wall_s": 1.0},
     }  # fmt: skip
 
@@ -46,6 +48,45 @@ def by_power() -> dict[str, Any]:
     return _info("power", "requests per kJ", 2.5)
 
 
+@pytest.fixture
+def at_rate() -> dict[str, Any]:
+    info = _info("cost", "requests per unit of money", 1.0) | {"target_rps": 8.0}
+    info["asked"] |= {"goal": 0.9}
+    info["candidates"] = [
+        _one("colocated", name, 1.0, 1.0)
+        | {"attainment": share, "attainment_low": low, "attainment_high": high, "meets": meets}
+        for name, share, low, high, meets in (
+            ("2 x (1,1)", 0.81, None, None, False), ("3 x (1,1)", 0.92, 0.91, 0.93, True),
+            ("(8,1)", 0.9, 0.88, 0.92, None),
+        )
+    ]  # fmt: skip
+    taken = {"taken": 10.5, "per_million_tokens": 0.5, "command": "bench run --rate 8"}
+    info["best"] = [info["candidates"][1] | taken | {"rate_rps": 8.0}]
+    return info
+
+
+def test_a_requested_rate_shows_shares_beside_the_goal(at_rate: dict[str, Any]) -> None:
+    """All deployments are run at one rate: their rates per GPU would rank one that misses the goal first."""
+    drawn = placed(of(PlaceAnswer, at_rate))
+
+    assert not isinstance(drawn, str)
+    assert {"meets the goal": [92.0], "not decided": [90.0], "misses the goal": [81.0]} == {
+        trace.name: pytest.approx([*trace.x]) for trace in drawn.data
+    }
+    assert pytest.approx([1.0]) == [*drawn.data[0].error_x.array]
+    assert [90.0] == [shape.x0 for shape in drawn.layout.shapes if shape.x0 == shape.x1]
+    assert "Cheapest that meets the SLO: 3 x (1,1), 92.0% at 8 req/s." == figures.finding(drawn)
+    (finding,) = answers.document(at_rate).findings
+    assert "10.50 per hour, 0.5000 per million output tokens, 92.0% of requests" in finding.text
+
+
+def test_no_text_of_the_page_hides_another(at_rate: dict[str, Any], opened: Any, tmp_path: Path) -> None:
+    """Long names of deployments would be cut on a phone."""
+    compose.write_answer_page(of(PlaceAnswer, at_rate), tmp_path, lambda _: None)
+
+    assert [] == collisions(opened(tmp_path / "report.html", width=390))
+
+
 def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
     """The report would show p(1,1), gpus and kj, which no reader can look up."""
     (finding,) = answers.document(by_power).findings
@@ -55,18 +96,14 @@ def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
     )
 
 
-def test_algorithms_stand_beside_the_best(by_rate: dict[str, Any]) -> None:
-    """How much an algorithm gains, what its seeds do not tell apart, and replicas for a rate would be missing."""
-    near = {"name": "(2,1)", "hardware": "a100-80g", "gpus": 2, "rate_per_gpu_rps": 2.75}
-    one = {"count": 3, "name": "(1,2)", "hardware": "a100-80g", "gpus": 2}
-    whole = {"members": [one], "gpus": 6, "rate_rps": 18.0, "target_rps": 16.0, "fits": False}
-    by_rate["best"].append(_one("colocated", "(1,2)", 2.5, 1.0) | {"not_apart": [near], "replicated": whole})
+def test_runners_up_stand_beside_the_best(by_rate: dict[str, Any]) -> None:
+    """How much the best gains, and what its seeds do not tell apart, would be missing."""
+    by_rate["best"].append(_one("colocated", "(1,2)", 2.5, 1.0) | {"not_apart": ["(2,1)"]})
     sections = {section.key: section for section in answers.document(by_rate).sections}
 
-    best, ties, replicas = sections["best"].blocks
-    assert ["1x", "2x"] == [row[-1] for row in best.rows]  # type: ignore[union-attr]  # tables
-    assert (("vllm++", "(2,1)", "a100-80g", "2", "2.750", "not separated by the seeds"),) == ties.rows  # type: ignore[union-attr]
-    assert (("vllm++", "3 x (1,2)", "6", "18.00", "no"),) == replicas.rows  # type: ignore[union-attr]
+    best, ties = sections["best"].blocks
+    assert ["", "0.5 times the value"] == [row[-1] for row in best.rows]  # type: ignore[union-attr]  # tables
+    assert (("(1,2)", "(2,1)", "not distinguishable"),) == ties.rows  # type: ignore[union-attr]
 
 
 def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> None:
@@ -89,7 +126,8 @@ def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_r
 
 def test_the_figure_shows_the_objective(by_power: dict[str, Any]) -> None:
     """Requests per kJ would be read as a rate per GPU."""
-    (shown,) = answers.document(by_power, Path("place.json")).sections[0].blocks
+    sections = {one.key: one for one in answers.document(by_power, Path("place.json")).sections}
+    (shown,) = sections["figures"].blocks
     drawn = placed(of(PlaceAnswer, by_power))
 
     assert not isinstance(drawn, str)

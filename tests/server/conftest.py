@@ -146,7 +146,7 @@ class Stage:
 def request_bytes(path: str, fields: Mapping[str, object], version: str = "1.1") -> bytes:
     """A request that asks for the connection to be closed after its answer."""
     body = json.dumps(fields).encode()
-    head = f"POST {path} HTTP/{version}\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

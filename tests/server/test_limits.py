@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
+from backends.server import run
 from backends.server.run import Options, make_service, serving
 from harness.errors import BackendError, UsageError
 
@@ -50,6 +52,92 @@ def test_a_long_body_is_refused(play: Play) -> None:
         assert 200 == (await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}))[0]
 
     play(scenario, max_body_bytes=2000)
+
+
+def test_a_body_that_does_not_come_is_refused(play: Play) -> None:
+    """Half a request would hold its connection for ever."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
+
+        answer = await asyncio.wait_for(reader.read(), 5)  # up to the end of the connection
+
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"within 0.2 s" in answer
+        writer.close()
+
+    play(scenario, body_s=0.2)
+
+
+def test_connections_without_a_request_are_closed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends its head byte by byte would take all connections."""
+    monkeypatch.setattr(run, "KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr(run, "_HOUSEKEEPING_S", 0.05)
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(b"POST /v1/comp")
+        streaming = asyncio.create_task(stage.post(TEXT, {"prompt": "x", "max_tokens": 10, "stream": True}))
+
+        assert b"" == await asyncio.wait_for(reader.read(), 5)
+        assert 200 == (await streaming)[0]  # which takes longer
+        writer.close()
+
+    play(scenario, backend="null:ttft=0.5,itl=0.01")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:8000"}, 403),
+        ({"Host": "localhost:8000"}, 200),
+        ({"Host": "[::1]:8000"}, 200),
+        ({"Host": "["}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:3000"}, 200),
+    ],
+)
+def test_pages_of_other_sites_are_refused(play: Play, headers: dict[str, str], status: int) -> None:
+    """A page in the browser of someone who runs a server could use it."""
+
+    async def scenario(stage: Stage) -> None:
+        answer = await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}, **headers)
+
+        assert status == answer[0], answer[2]
+
+    play(scenario)
+
+
+def test_a_client_without_a_host_is_answered(play: Play, wire_request: Callable[..., bytes]) -> None:
+    """HTTP/1.0 has no such header, and a browser always sends one."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(wire_request(TEXT, {"prompt": "x", "max_tokens": 1}, "1.0").replace(b"Host: localhost\r\n", b""))
+
+        assert b" 200 OK\r\n" in await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+    play(scenario)
+
+
+def test_a_client_that_resets_leaves_no_traceback(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """A test of disconnections would bury the terminal."""
+
+    async def scenario(stage: Stage) -> None:
+        body = json.dumps({"prompt": "x", "max_tokens": 3, "stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", stage.running.port)) as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.sendall(head + body)
+        await asyncio.sleep(0.2)
+        assert 200 == (await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}))[0]
+
+    play(scenario)
+    assert [] == caplog.records
 
 
 def test_too_long_a_prompt_is_refused_before_the_service_sees_it(play: Play, by_hand: Callable[..., ByHand]) -> None:
@@ -115,7 +203,7 @@ def test_a_key_that_is_no_text_is_wrong_like_any_other(play: Play, caplog: pytes
 
     async def scenario(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
         status = await reader.readline()
         writer.close()
 
@@ -299,11 +387,11 @@ def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) ->
 ODD = [
     b"garbage\r\n\r\n",
     b"\x16\x03\x01\x02\x00" + bytes(range(128)),
-    b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n[" + b"[" * 100_000,
+    b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100001\r\n\r\n[" + b"[" * 100_000,
 ]
 
 
@@ -335,7 +423,7 @@ def test_a_client_that_disconnects_in_its_request_is_no_error(
 
     async def scenario(stage: Stage) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc")
         while not stage.running.front.open:
             await stage.get("/health")
         writer.transport.abort()
@@ -353,7 +441,7 @@ def test_an_odd_request_id_is_replaced(play: Play, name: bytes) -> None:
     async def scenario(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         body = b'{"prompt":"a","max_tokens":1}'
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: %b\r\n" % name
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: %b\r\n" % name
         writer.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         data = await reader.read()
         writer.close()

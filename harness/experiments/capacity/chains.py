@@ -164,8 +164,7 @@ def search_chains(setup: Setup, goal: float, runner: TrialRunner, observe: Obser
 
 def steady_spec(setup: Setup, goal: float) -> SteadySpec:
     """The search for one goal."""
-    settings, bounds = setup.settings, setup.slo.bounds
-    waits_s = [b.limit * (2 if b.metric == "ttft" else 1) for b in bounds if b.metric not in ("tpot", "itl", "itl_p99")]
+    settings = setup.settings
     return SteadySpec(
         wanted=setup.search_spec(goal).wanted,
         goal=goal,
@@ -174,10 +173,17 @@ def steady_spec(setup: Setup, goal: float) -> SteadySpec:
         first_seed=setup.spec.seed,
         chains=min(CHAINS, settings.max_seeds),
         memory_s=setup.planned.loaded.settles_s / SETTLES,
-        patience_s=sum(waits_s),
+        patience_s=patience_s(setup.slo),
         cut_s=None if setup.spec.warmup in (None, "mser5") else _cut_s(setup.spec.warmup),
         from_rps=settings.from_rps,
         at_rps=settings.at_rps,
+    )
+
+
+def patience_s(slo: Slo) -> float:
+    """How long an open request is waited for beyond what it takes without load: it has missed then."""
+    return sum(
+        b.limit * (2 if b.metric == "ttft" else 1) for b in slo.bounds if b.metric not in ("tpot", "itl", "itl_p99")
     )
 
 

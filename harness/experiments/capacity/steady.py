@@ -204,6 +204,21 @@ def growth(chains: Sequence[Observed]) -> float:
     return float(more.mean()) / max(float(more.std(ddof=1)) / math.sqrt(len(more)), 1.0)
 
 
+def away_of(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.inf) -> tuple[float, Condition]:
+    """How far a rate is from the goals in z, and the condition that is the farthest below its goal."""
+    found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in wanted]
+    away, binding = min(found, key=lambda pair: pair[0])
+    return (min(away, -2 * FAR) if is_unstable(tried.chains, most_rps) else away), binding
+
+
+def is_short(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.inf) -> bool:
+    """Whether chains near the goal are too short against what their queue remembers."""
+    away, binding = away_of(tried, wanted, most_rps)
+    one = sample(tried.chains, binding)
+    grows = growth(tried.chains) > 2 * GROWS and away > -FAR
+    return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+
+
 def answered_rps(chain: Observed) -> float:
     """Requests per second that were answered in the second half: all that an overloaded system can."""
     half = len(chain.open) // 2
@@ -248,8 +263,8 @@ class SteadySearch:
 
     def __init__(self, spec: SteadySpec, alone: Unloaded) -> None:
         self.spec = spec
-        self._alone = alone
-        self._memory_s = max(spec.memory_s, alone.longest_s / 3)
+        self.alone = alone
+        self.memory_s = max(spec.memory_s, alone.longest_s / 3)
         self._most_rps = math.inf
         self._sent: dict[tuple[int, float, float, float], int] = {}
         self.found = Found()
@@ -261,15 +276,16 @@ class SteadySearch:
             yield from self._search()
         except OutOfRequests as why:
             found.why = str(why)
-        found.requests = self._spent
+        found.requests = self.spent
         return found
 
     @property
-    def _spent(self) -> int:
+    def spent(self) -> int:
+        """Requests that were sent so far."""
         return sum(self._sent.values())
 
     def _search(self) -> Generator[list[ChainRequest], list[Observed], None]:
-        rate_rps = yield from self._bracket()
+        rate_rps = yield from self.near()
         if rate_rps is None or self._decided():
             return
         rate_rps = yield from self._saturated(rate_rps)
@@ -293,17 +309,16 @@ class SteadySearch:
         at_rps = self.spec.at_rps
         return at_rps is not None and ((low is not None and at_rps <= low) or (high is not None and at_rps >= high))
 
-    def _request(self, seed: int, rate_rps: float, span_s: float, blocks: int = BLOCKS) -> ChainRequest:
-        cut_s = max(3 * self._alone.p99_s, self._alone.longest_s) if self.spec.cut_s is None else self.spec.cut_s
-        return ChainRequest(
-            seed, rate_rps, cut_s, span_s / BLOCKS, blocks, self.spec.patience_s + 5 * self._alone.p99_s
-        )
+    def request(self, seed: int, rate_rps: float, span_s: float, blocks: int = BLOCKS) -> ChainRequest:
+        """A chain of which `span_s` are counted after the cut."""
+        cut_s = max(3 * self.alone.p99_s, self.alone.longest_s) if self.spec.cut_s is None else self.spec.cut_s
+        return ChainRequest(seed, rate_rps, cut_s, span_s / BLOCKS, blocks, self.spec.patience_s + 5 * self.alone.p99_s)
 
     def _observe(self, requests: list[ChainRequest]) -> Generator[list[ChainRequest], list[Observed], Tried]:
         costs = {r.chain: r.requests for r in requests}
         cost = sum(max(0, planned - self._sent.get(key, 0)) for key, planned in costs.items())
-        if self._spent + cost > self.spec.limit:
-            self.found.needs = max(self.found.needs or 0, self._spent + cost)
+        if self.spent + cost > self.spec.limit:
+            self.found.needs = max(self.found.needs or 0, self.spent + cost)
             raise OutOfRequests(self._limit_reached)
         made = yield requests
         if len(made) < len(requests):
@@ -314,19 +329,17 @@ class SteadySearch:
 
     # Bracket
 
-    def _bracket(self) -> Generator[list[ChainRequest], list[Observed], float | None]:
+    def near(self) -> Generator[list[ChainRequest], list[Observed], float | None]:
         """A rate near the knee, from single chains; None where there is none."""
         spec = self.spec
-        mean_s = max(self._alone.mean_s, 1e-6)
+        mean_s = max(self.alone.mean_s, 1e-6)
         seed = spec.first_seed + CHAINS
         rate_rps = plain(spec.at_rps or spec.from_rps or 4 / mean_s)
         low: float | None = None
         high: float | None = None
         for _ in range(60):
-            span_s = max(
-                max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 5 * self._alone.p99_s, 2 * self._memory_s
-            )
-            request = self._request(seed, rate_rps, span_s)
+            span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 5 * self.alone.p99_s, 2 * self.memory_s)
+            request = self.request(seed, rate_rps, span_s)
             side = None
             for longer in (1, 2, 4):
                 tried = yield from self._observe([replace(request, blocks=longer * request.blocks)])
@@ -377,7 +390,7 @@ class SteadySearch:
         spec = self.spec
         seeds = range(spec.first_seed, spec.first_seed + FEWEST)  # of the final chains: what two searches share
         span_s = max(
-            max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 10 * self._alone.p99_s, 5 * self._memory_s, shortest_s
+            max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, 10 * self.alone.p99_s, 5 * self.memory_s, shortest_s
         )
         levels: dict[float, Tried] = {}
         longest, pending = 1, [plain(rate_rps)]
@@ -387,7 +400,7 @@ class SteadySearch:
                 known = levels.get(rate_rps)
                 longer = max(1, longest // 4) if known is None else 2 * known.chains[0].request.blocks // BLOCKS
                 longest = max(longest, longer)
-                wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
+                wanted = [self.request(seed, rate_rps, span_s) for seed in seeds]
                 tried = yield from self._observe([replace(r, blocks=longer * r.blocks) for r in wanted])
                 side = self._note_side(tried)
                 levels[rate_rps] = tried
@@ -456,21 +469,15 @@ class SteadySearch:
 
     def _away(self, tried: Tried) -> tuple[float, Condition]:
         """How far a rate is from the goal in z, and the condition that is the farthest below it."""
-        found = [(sample(tried.chains, c).z - logit(c.goal), c) for c in self.spec.wanted]
-        away, binding = min(found, key=lambda pair: pair[0])
-        return (min(away, -2 * FAR) if is_unstable(tried.chains, self._most_rps) else away), binding
+        return away_of(tried, self.spec.wanted, self._most_rps)
 
     def _is_short(self, tried: Tried) -> bool:
-        """Whether chains near the goal are too short against what their queue remembers."""
-        away, binding = self._away(tried)
-        one = sample(tried.chains, binding)
-        grows = growth(tried.chains) > 2 * GROWS and away > -FAR
-        return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
+        return is_short(tried, self.spec.wanted, self._most_rps)
 
     def _affordable(self, tried: Tried) -> bool:
         """Whether its chains can be made twice as long."""
         cost = sum(chain.request.requests for chain in tried.chains)
-        return cost <= PILOT_SHARE * self.spec.limit and self._spent + cost <= 0.5 * self.spec.limit
+        return cost <= PILOT_SHARE * self.spec.limit and self.spent + cost <= 0.5 * self.spec.limit
 
     def _bisect(
         self, low: float, high: float, like: Tried, seeds: Sequence[int]
@@ -560,18 +567,18 @@ class SteadySearch:
         goal, tolerance, clump = plan.condition.goal, spec.tolerance, plan.clump
         seeds = range(spec.first_seed, spec.first_seed + spec.chains)
         values = (
-            clump / (goal * (1 - goal)) * (_student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
+            clump / (goal * (1 - goal)) * (student(spec.chains) / (AIM * tolerance * plan.slope)) ** 2 / spec.chains
         )
         values = max(values, CLUMPS * clump / (1 - goal))
         span_s = max(values / plan.per_s, plan.counted_s) * PARTS / BATCHES
-        wanted = [self._request(seed, rate_rps, span_s) for seed in seeds]
-        found.needs = self._spent + math.ceil(spec.chains * wanted[0].until_s * rate_rps)
+        wanted = [self.request(seed, rate_rps, span_s) for seed in seeds]
+        found.needs = self.spent + math.ceil(spec.chains * wanted[0].until_s * rate_rps)
         if found.needs > spec.limit:  # a wide interval for a part of the price
-            paid = min(spec.limit - self._spent, UNDECIDED * spec.limit)
+            paid = min(spec.limit - self.spent, UNDECIDED * spec.limit)
             span_s = paid / spec.chains / rate_rps - wanted[0].cut_s
             if span_s * plan.per_s * BATCHES / PARTS < MEMORIES * clump:
                 raise OutOfRequests(self._limit_reached)
-            wanted = [self._request(seed, rate_rps, 0.999 * span_s) for seed in seeds]
+            wanted = [self.request(seed, rate_rps, 0.999 * span_s) for seed in seeds]
         blocks = BLOCKS
         while True:
             tried = yield from self._observe([replace(r, blocks=blocks) for r in wanted])
@@ -587,7 +594,7 @@ class SteadySearch:
             factor = min(4.0, max(2.0 if short else 1.25, 1.1 * (estimate.half_width / (0.95 * tolerance)) ** 2))
             longer = math.ceil(blocks * factor / PARTS) * PARTS
             cost = math.ceil((longer - blocks) * wanted[0].block_s * rate_rps * spec.chains)
-            found.needs = self._spent + cost
+            found.needs = self.spent + cost
             if found.needs > spec.limit:
                 found.why = self._limit_reached
                 return None
@@ -604,7 +611,7 @@ class SteadySearch:
         here = sample(tried.chains, plan.condition)
         slope, off = plan.slope, min(0.5, plan.slope_error / plan.slope)
         away = (here.z - logit(goal)) / slope
-        half = (_student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
+        half = (student(len(tried.chains)) * here.error * here.scale / slope + 2 * abs(away) * off) / (1 - off)
         centre = math.log(tried.rate_rps) + away
         by_seed = {
             chain.request.seed: centre + float(away_) * here.scale / slope
@@ -627,7 +634,8 @@ class _Plan:
     counted_s: float
 
 
-def _student(chains: int) -> float:
+def student(chains: int) -> float:
+    """Half of a 95% interval over so many chains, in standard errors."""
     from scipy.special import stdtrit  # heavy
 
     return float(stdtrit(chains - 1, 0.975))

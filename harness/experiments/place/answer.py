@@ -1,21 +1,43 @@
 """What a placement found: the content of place.json."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
 
+import math
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from harness import catalog
 from harness.data import codec
 from harness.data.codec import Facts
 from harness.data.host import versions
-from harness.experiments.place.combine import Scored, Unit, by_algorithm, replicated, tied, units
+from harness.data.schedule import Schedule
+from harness.experiments.capacity.at_rate import Attained
+from harness.experiments.place.cheapest import CHOICES, algorithm_of
+from harness.experiments.place.combine import by_algorithm, tied
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.search import Rate
+from harness.experiments.place.questions import Capacity
+from harness.experiments.place.search import Rate, apart
 from harness.experiments.place.settings import COMPAT, PlaceOptions
-from harness.experiments.place.systems import UNITS, Algorithm, Skipped
-from harness.experiments.place.task import TOO_SHORT, Found
+from harness.experiments.place.systems import NETWORK, UNITS, Deployment
+from harness.experiments.place.task import TOO_SHORT
 from harness.metrics import slo
+from harness.runner.plan import load_workload
+from harness.spec import parse
+
+if TYPE_CHECKING:
+    from harness.experiments.place.execute import PlaceResult
 
 SCHEMA = 1
 SHOWN = 3
 """Units of an algorithm that are compared with the best."""
+TOKENS_OF = 10_000
+"""Requests whose mean output length turns money per hour into money per token."""
+CONFIRMED_BY = 20_000
+"""Requests of the run that confirms an answer."""
 
 
 def stored_options(options: PlaceOptions) -> Facts:
@@ -34,86 +56,193 @@ def stored_options(options: PlaceOptions) -> Facts:
             "goal": options.slo.goal,
             "conditions": options.definition,
             "seeds": list(options.seeds),
-            "max_rate": options.top_rps,
-            "width": options.width_rps,
+            "rate": options.rate_rps,
+            "max_rate": options.top_rps if options.released else None,
+            "width": options.width_rps if options.released else None,
             "planner": COMPAT if options.released else "bench",
         },
     }
 
 
-def answer(
-    options: PlaceOptions,
-    scored: Sequence[Scored],
-    skipped: Sequence[Skipped],
-    found: Sequence[Found],
-    wall_s: float,
-    *,
-    left: int,
-) -> PlaceAnswer:
-    """The whole answer, with `left` candidates not searched; no number in it is infinite or NaN."""
-    each = {name: units(name, scored, options.objective, options.cluster) for name in options.algorithms}
-    best = by_algorithm(each)
-    in_order = sorted(
-        scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
-    )
+def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], wall_s: float) -> PlaceAnswer:
+    """The whole answer; no number in it is infinite or NaN."""
+    answers = list(answers)
+    if options.released:
+        best = [*_released(options, result)]
+    elif options.rate_rps is None:
+        best = [*_sustained(options, result)]
+    else:
+        best = [*_at_rate(options, result)]
+    undecided = any(found.meets is None for found in result.cheapest.run.values())
+    unsure = bool(best and best[0]["at_least"]) or (not best and undecided)
     return codec.of(PlaceAnswer, {
         **stored_options(options),
-        "state": "interrupted" if left else "finished",
-        "exit_code": 5 if left or (best and best[0].at_least) else 0 if best else 1,
+        "state": "interrupted" if result.interrupted else "finished",
+        "exit_code": 5 if result.interrupted or unsure else 0 if best else 1,
         "objective": {"name": options.objective.name, "unit": UNITS[options.objective.name],
                       "table": {name: dict(row) for name, row in options.objective.table.items()}},
-        "target_rps": options.target_rps,
-        "best": [_best(options, unit, each[unit.algorithm], best) for unit in best],
-        "candidates": [
-            {"algorithm": one.algorithm, **one.system.describe(), "rate_rps": one.total_rps, **_rate(one.per_gpu),
-             "value": one.value, "binding": one.binding, "at_least": one.at_least}
-            for one in in_order
-        ],
-        "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in skipped],
-        "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
-                 "requests": sum(one.requests for one in found), "wall_s": wall_s},
-        "warnings": [{"code": code, "message": text} for code, text in _warnings(options, best, each, scored, left)],
+        "target_rps": options.rate_rps,
+        "trust": _trust(options, str(best[0]["hardware"]) if best else " + ".join(options.hardware)),
+        "best": best,
+        "sides": [{**one.describe(), "fewest": count} for one, count in sorted(result.cheapest.sides.items())],
+        "candidates": [*_candidates(options, result)],
+        "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in result.skipped],
+        "cost": {"candidates": len(answers), "left": result.left,
+                 "trials": sum(one.trials for one in answers) if options.released else None,
+                 "requests": sum(one.requests for one in answers), "wall_s": wall_s},
+        "warnings": [{"code": code, "message": text} for code, text in _warnings(options, result, best)],
     })  # fmt: skip
 
 
-def _best(options: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> Facts:
-    equal, near = tied(unit, here)
-    fields = _unit(unit)
-    if options.target_rps is not None:
-        whole = replicated(unit, options.target_rps, options.objective)
-        fits = whole.gpus <= options.cluster.gpus
-        fields["replicated"] = {**_unit(whole), "target_rps": options.target_rps, "fits": fits}
-    return {**fields, "ties": [_short(one) for one in equal], "not_apart": [_short(one) for one in near[:SHOWN]],
-            "times_the_worst": unit.value / best[-1].value}  # fmt: skip
+def _released(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+    """The best of each algorithm."""
+    for unit in by_algorithm(result.units):
+        equal, near = tied(unit, result.units[unit.algorithm])
+        binding = next((one.binding for _, one in unit.members if one.binding), None)
+        yield {
+            **_unit(unit.algorithm, unit.deployment, unit.per_gpu, unit.value, binding, at_least=unit.at_least),
+            "taken": options.objective.taken(unit.deployment),
+            "ties": [one.name for one in equal],
+            "not_apart": [one.name for one in near[:SHOWN]],
+        }
 
 
-def _unit(unit: Unit) -> Facts:
+def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+    """Units with their capacities; those beside the first that its seeds do not separate from it stand there."""
+    tokens = _tokens(options)
+    sustained = [(one, found) for one, found in result.sustained if found.rate_rps > 0]
+    for one, found in sustained[:CHOICES]:
+        near = [other.name for other, theirs in sustained if other != one and _near(options, one, found, other, theirs)]
+        yield {
+            **_capacity(options, one, found),
+            **_money(options, one, found.rate_rps, tokens),
+            "command": _command(options, one, "capacity"),
+            "not_apart": near,
+        }
+
+
+def _near(options: PlaceOptions, one: Deployment, found: Capacity, other: Deployment, theirs: Capacity) -> bool:
+    """Whether seeds do not separate the values of two units; their logarithms are as far apart as those of the rates,
+    but for what the units take."""
+    step = math.log(options.objective.taken(other) / options.objective.taken(one))
+    return apart(found.by_seed, {seed: rate - step for seed, rate in theirs.by_seed.items()}) is False
+
+
+def _at_rate(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+    met, tokens = result.cheapest.met[:CHOICES], _tokens(options)
+    taken = options.objective.taken
+    for one in met:
+        found = result.cheapest.run[one]
+        assert options.rate_rps is not None
+        yield {
+            **_attained(options, one, found),
+            **_money(options, one, options.rate_rps, tokens),
+            "command": _command(options, one, "run"),
+            "ties": [other.name for other in met if other != one and taken(other) == taken(one)],
+            "not_apart": [
+                other.name for other in met if other != one and taken(other) == taken(one)
+                and apart(found.by_seed, result.cheapest.run[other].by_seed) is False
+            ],
+        }  # fmt: skip
+
+
+def _candidates(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+    """Deployments that were run at the requested rate, the cheapest first; or systems by their rates."""
+    for one in sorted(result.cheapest.run, key=lambda one: (options.objective.taken(one), one.key)):
+        yield _attained(options, one, result.cheapest.run[one])
+    for each in sorted(
+        result.scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
+    ):
+        yield _unit(each.algorithm, each.system, each.per_gpu, each.value, each.binding, at_least=each.at_least)
+
+
+def _unit(
+    algorithm: str, deployment: Deployment, per_gpu: Rate, value: float, binding: str | None, *, at_least: bool
+) -> Facts:
     return {
-        "algorithm": unit.algorithm,
-        "name": unit.name,
-        "hardware": unit.hardware,
-        "gpus": unit.gpus,
-        "rate_rps": unit.total_rps,
-        **_rate(unit.per_gpu),
-        "at_least": unit.at_least,
-        "value": unit.value,
-        "members": [{"count": count, **one.system.describe()} for count, one in unit.members],
-        "binding": next((one.binding for _, one in unit.members if one.binding), None),
+        "algorithm": algorithm,
+        **deployment.describe(),
+        "rate_rps": per_gpu.value * deployment.gpus,
+        "rate_per_gpu_rps": per_gpu.value,
+        "mean_per_gpu_rps": per_gpu.mean,
+        "low_per_gpu_rps": per_gpu.low,
+        "high_per_gpu_rps": per_gpu.high,
+        "by_seed": {str(seed): value for seed, value in per_gpu.by_seed.items()},
+        "value": value,
+        "binding": binding,
+        "at_least": at_least,
     }
 
 
-def _short(unit: Unit) -> Facts:
-    return {"name": unit.name, "hardware": unit.hardware, "gpus": unit.gpus, "rate_per_gpu_rps": unit.per_gpu.value}
+def _capacity(options: PlaceOptions, one: Deployment, found: Capacity) -> Facts:
+    rates = (found.rate_rps, found.rate_rps, found.low_rps, found.high_rps)
+    value, mean, low, high = (rate if rate is None else rate / one.gpus for rate in rates)
+    by_seed = {seed: math.exp(rate) / one.gpus for seed, rate in found.by_seed.items()}
+    per_gpu = Rate(value or 0.0, mean or 0.0, low, high, by_seed, 0.0)
+    value = options.objective.of(one, found.rate_rps)
+    return _unit(algorithm_of(options, one), one, per_gpu, value, found.binding, at_least=found.at_least)
 
 
-def _rate(rate: Rate) -> Facts:
+def _attained(options: PlaceOptions, one: Deployment, found: Attained) -> Facts:
+    assert options.rate_rps is not None
+    per_gpu = options.rate_rps / one.gpus
     return {
-        "rate_per_gpu_rps": rate.value,
-        "mean_per_gpu_rps": rate.mean,
-        "low_per_gpu_rps": rate.low,
-        "high_per_gpu_rps": rate.high,
-        "by_seed": {str(seed): value for seed, value in rate.by_seed.items()},
-    }
+        "algorithm": algorithm_of(options, one), **one.describe(), "rate_rps": options.rate_rps,
+        "rate_per_gpu_rps": per_gpu, "value": options.objective.of(one, options.rate_rps), "binding": found.binding,
+        "at_least": False, "attainment": found.share, "attainment_low": found.low, "attainment_high": found.high,
+        "meets": found.meets, "by_seed": {str(seed): share for seed, share in found.by_seed.items()},
+    }  # fmt: skip
+
+
+def _money(options: PlaceOptions, one: Deployment, rate_rps: float, tokens: float | None) -> Facts:
+    """What it takes, and where that is money, how much a million output tokens cost."""
+    taken = options.objective.taken(one)
+    if tokens is None:
+        return {"taken": taken}
+    return {"taken": taken, "per_million_tokens": taken / (3600 * rate_rps * tokens) * 1e6}
+
+
+def _tokens(options: PlaceOptions) -> float | None:
+    """Output tokens of a request on average, where they turn money per hour into money per token."""
+    if options.objective.name != "cost":
+        return None
+    spec = replace(options.spec, requests=None)
+    drawn = Schedule.draw(
+        load_workload(spec).workload, seed=spec.seed, requests=None if spec.trace is not None else TOKENS_OF
+    )
+    return float(pc.mean(drawn.table["output_tokens"]).as_py())
+
+
+def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
+    """The run (at the requested rate), or the search of the capacity, that confirms an answer."""
+    given = options.of(one).options()
+    for own in ("requests", "seed", "rate"):
+        given.pop(own, None)
+    backend = parse(options.spec.backend)
+    given["backend"] = str(replace(backend, args={n: v for n, v in backend.args.items() if n != "log_steps"}))
+    if name == "run":
+        assert options.rate_rps is not None
+        if options.spec.trace is None:
+            given |= {"rate": f"{options.rate_rps:g}", "requests": CONFIRMED_BY, "seed": options.seeds[-1] + 1}
+        else:
+            given |= {"scale": f"compress:{options.rate_rps / options.own_rps:g}"}
+    if given.get("goal") == 0.9:
+        del given["goal"]
+    return f"bench {name} " + " ".join(f"--{option} {shlex.quote(str(value))}" for option, value in given.items())
+
+
+def _trust(options: PlaceOptions, hardware: str) -> str:
+    """How far the latency model was from measurements of the model on these GPUs."""
+    model = options.spec.model or ""
+    latency = parse(options.spec.latency or parse(options.spec.backend).args.get("latency", "")
+                    or ("abc" if options.released else "roofline")).name  # fmt: skip
+    known = [
+        f"{latency} for {model} on {gpu}: {catalog.compared(latency, model, gpu) or 'not compared with measurements'}"
+        for gpu in hardware.split(" + ")
+    ]
+    if latency == "file":
+        known = ["the latency model is your own fit; bench validate tells how far it is from what you measure"]
+    return "; ".join(known)
 
 
 _RELEASED = (
@@ -126,10 +255,6 @@ _TWO_ENGINES = (
     "the engine; with --latency abc:vllm both have the same"
 )
 _APART = "high searches each side with the other one unlimited, so both may miss their share of requests at once"
-_SHORT = (
-    "where --requests binds, a trial is too short against the time that one request takes to show whether a queue "
-    "grows, so the rate is the highest that was shown and not a limit; give more --requests until it stays"
-)
 _SHORT_RELEASED = (
     "where --requests binds, all requests of a trial are sent within the time that one takes: too few to let a queue "
     "grow, so the rate may be far too high; give more --requests until it stays"
@@ -137,28 +262,44 @@ _SHORT_RELEASED = (
 _NEVER = "where nothing is missed above a rate, every rate that was tried was sustained; give a higher --max-rate"
 
 
-def _warnings(
-    options: PlaceOptions,
-    best: Sequence[Unit],
-    each: Mapping[Algorithm, Sequence[Unit]],
-    scored: Sequence[Scored],
-    left: int,
-) -> list[tuple[str, str]]:
-    found = []
-    if left:
-        found.append(("interrupted", f"interrupted: {left} of {left + len(scored)} candidates were not searched"))
+def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts]) -> Iterator[tuple[str, str]]:
+    if result.interrupted:
+        left = f"{result.left} of {result.left + len(result.scored)} candidates were not searched"
+        yield "interrupted", f"interrupted: {left if options.released else 'not every question was answered'}"
     if options.released:
-        found.append(("released_planner", _RELEASED))
-        if options.spec.latency is None and "vllm++" in options.algorithms and len(options.algorithms) > 1:
-            found.append(("two_engines", _TWO_ENGINES))
-    if "high" in each:
-        found.append(("sides_apart", _APART))
-    if any(one.binding == TOO_SHORT for one in scored):
-        found.append(("too_short", _SHORT_RELEASED if options.released else _SHORT))
-    if any(one.at_least and one.binding is None for one in scored):
-        found.append(("never_missed", _NEVER))
+        yield from _of_released(options, result)
+    elif options.objective.name == "gpu":
+        kinds = "; a GPU of any kind counts alike" if len(options.hardware) > 1 else ""
+        yield "no_prices", f"ranked by GPUs, because no prices are known: give --prices{kinds}"
+    if options.unchained is not None:
+        yield "no_steady_state", f"deployments were tried by runs that start and end: {options.unchained}"
+    if result.cheapest.left:
+        yield "not_all_run", f"{result.cheapest.left} more deployments were not run"
+    for one, found in result.cheapest.run.items():
+        if found.meets is None and (not best or options.objective.taken(one) < float(str(best[0]["taken"]))):
+            yield (
+                "undecided",
+                (
+                    f"{one.name} on {one.gpus} x {one.hardware} takes less and may meet the goal too "
+                    f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the chains do not tell"
+                ),
+            )
+    if any(NETWORK in str(one.get("command")) for one in best) and options.spec.link is None:
+        yield "network", f"KV between nodes takes a link of {NETWORK}; --link names another"
+    if not best and not result.interrupted:
+        what = "at any rate" if options.rate_rps is None else f"at {options.rate_rps:g} req/s in this cluster"
+        yield "nothing_sustained", f"no deployment meets the SLO {what}; relax --slo, or take other or more GPUs"
+
+
+def _of_released(options: PlaceOptions, result: PlaceResult) -> Iterator[tuple[str, str]]:
+    yield "released_planner", _RELEASED
+    if options.spec.latency is None and "vllm++" in options.algorithms and len(options.algorithms) > 1:
+        yield "two_engines", _TWO_ENGINES
+    if "high" in options.algorithms:
+        yield "sides_apart", _APART
+    if any(one.binding == TOO_SHORT for one in result.scored):
+        yield "too_short", _SHORT_RELEASED
+    if any(one.at_least and one.binding is None for one in result.scored):
+        yield "never_missed", _NEVER
     if len(options.seeds) == 1:
-        found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
-    if not best and not left:
-        found.append(("nothing_carried", "no candidate meets the SLO at any rate; relax --slo, or take other GPUs"))
-    return found
+        yield "one_seed", "one seed gives no interval; --seeds 5 would"

@@ -1,14 +1,15 @@
-"""What is built of the candidates: the best unit of each algorithm, ratios of both sides, copies for a target rate."""
+"""What is built of the candidates: the best unit of each algorithm, and ratios of both sides."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from harness.experiments.place.search import Rate, apart, rate
-from harness.experiments.place.systems import System
+from harness.experiments.place.systems import Deployment
 
 if TYPE_CHECKING:
     from harness.experiments.place.systems import Algorithm, Cluster, Objective
@@ -24,7 +25,7 @@ class Scored:
     `at_least`: with some seed no rate was shown to be too high."""
 
     algorithm: Algorithm
-    system: System
+    system: Deployment
     per_gpu: Rate
     value: float
     binding: str | None
@@ -46,9 +47,15 @@ class Unit:
     value: float
 
     @property
+    def deployment(self) -> Deployment:
+        """All its replicas."""
+        each = [(n, group) for n, one in self.members for group in one.system.groups]
+        return Deployment(tuple(replace(group, count=n * group.count) for n, group in each))
+
+    @property
     def gpus(self) -> int:
         """GPUs of the unit."""
-        return sum(count * one.system.gpus for count, one in self.members)
+        return self.deployment.gpus
 
     @property
     def total_rps(self) -> float:
@@ -63,14 +70,7 @@ class Unit:
     @property
     def name(self) -> str:
         """`P(2,1) D(1,1)`, or `2 x P(1,1) + 1 x D(1,1)`."""
-        if len(self.members) == 1 and self.members[0][0] == 1:
-            return self.members[0][1].system.name
-        return " + ".join(f"{count} x {one.system.name}" for count, one in self.members)
-
-    @property
-    def hardware(self) -> str:
-        """The kind of GPU that all of it stands on."""
-        return self.members[0][1].system.hardware
+        return self.deployment.name
 
 
 def ordered(units: Sequence[Unit]) -> list[Unit]:
@@ -89,9 +89,10 @@ def units(algorithm: Algorithm, scored: Sequence[Scored], objective: Objective, 
 def _apart(sustained: Sequence[Scored], objective: Objective, cluster: Cluster) -> Iterator[Unit]:
     """Algorithm 1: the best of each side on each kind of GPU, in every ratio that the cluster holds."""
     ordered = sorted(sustained, key=lambda one: (-one.value, one.system.gpus, one.system.name))
-    for hardware in dict.fromkeys(one.system.hardware for one in sustained):
-        here = [one for one in ordered if one.system.hardware == hardware]
-        prefill, decode = ([one for one in here if one.system.kind == kind] for kind in ("prefill", "decode"))
+    kinds = dict.fromkeys(one.system.hardware for one in sustained)
+    for ours, theirs in product(kinds, kinds):
+        prefill = [one for one in ordered if one.system.kind == "prefill" and one.system.hardware == ours]
+        decode = [one for one in ordered if one.system.kind == "decode" and one.system.hardware == theirs]
         found = [*_of_sides(prefill[:1], decode[:1], objective, cluster)]
         found = found or [
             *_of_sides(prefill, decode, objective, cluster)
@@ -110,8 +111,9 @@ def _of_sides(
 def _ratios(prefill: Scored, decode: Scored, objective: Objective, cluster: Cluster) -> Iterator[Unit]:
     for n in range(1, cluster.gpus // prefill.system.gpus + 1):
         for m in range(1, (cluster.gpus - n * prefill.system.gpus) // decode.system.gpus + 1):
-            if math.gcd(n, m) == 1:
-                yield together("high", ((n, prefill), (m, decode)), objective)
+            unit = together("high", ((n, prefill), (m, decode)), objective)
+            if math.gcd(n, m) == 1 and cluster.holds(unit.deployment):
+                yield unit
 
 
 def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], objective: Objective) -> Unit:
@@ -121,22 +123,12 @@ def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], obje
     weakest = {
         seed: min(n * one.system.gpus * one.per_gpu.by_seed[seed] for n, one in members) / gpus for seed in seeds
     }
-    first = all(one.per_gpu.value == next(iter(one.per_gpu.by_seed.values())) for _, one in members)
-    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members), first=first)
+    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members))
     if any(one.per_gpu.low is None for _, one in members):
         per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * gpus
-    taken = sum(count * one.total_rps / objective.of(one.system, one.total_rps) for count, one in members)
-    return Unit(algorithm, members, per_gpu, total_rps / taken)
-
-
-def replicated(unit: Unit, target_rps: float, objective: Objective) -> Unit:
-    """As many copies as the target rate needs; sides that are placed apart are counted separately."""
-    if unit.algorithm != "high":
-        copies = math.ceil(target_rps / unit.total_rps - 1e-9)
-        return Unit(unit.algorithm, tuple((copies * n, one) for n, one in unit.members), unit.per_gpu, unit.value)
-    members = tuple((math.ceil(target_rps / one.total_rps - 1e-9), one) for _, one in unit.members)
-    return together("high", members, objective)
+    unit = Unit(algorithm, members, per_gpu, 0.0)
+    return replace(unit, value=objective.of(unit.deployment, total_rps))
 
 
 def tied(best: Unit, others: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
@@ -151,7 +143,8 @@ def _near(best: Unit, other: Unit) -> bool:
     if not other.per_gpu.value or not best.per_gpu.value:
         return False
     scale = (other.value / other.per_gpu.value) / (best.value / best.per_gpu.value)
-    return apart(best.per_gpu, other.per_gpu.times(scale)) is False
+    theirs = other.per_gpu.times(scale)
+    return apart(best.per_gpu.by_seed, theirs.by_seed, max(best.per_gpu.width, theirs.width)) is False
 
 
 def by_algorithm(found: Mapping[Algorithm, Sequence[Unit]]) -> list[Unit]:

@@ -1,27 +1,34 @@
-"""Runs a placement search: every candidate is one call to a pool; those already stored are not searched again."""
+"""Runs a placement search: every question is one call to a pool, and those already answered are not requested again."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import Interrupted, UsageError
+from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.answer import answer
-from harness.experiments.place.combine import Scored
+from harness.experiments.place.cheapest import CHOICES, Cheapest, cheapest
+from harness.experiments.place.combine import Scored, Unit, ordered, units
 from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.place.questions import Capacity, Fewest, Question, capacity, rough
 from harness.experiments.place.search import Rate, rate
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import Algorithm, Kind, Skipped, System, space
+from harness.experiments.place.systems import Algorithm, Deployment, Role, Skipped, space
 from harness.experiments.place.task import TOO_SHORT, Found, Task, Traffic, searched, traffic
 
 if TYPE_CHECKING:
     from harness.experiments import pool
 
-KINDS: dict[Algorithm, tuple[Kind, ...]] = {"vllm++": ("colocated",), "low": ("pair",), "high": ("prefill", "decode")}
+ROLES: dict[Algorithm, Role] = {"vllm++": "mixed", "low": "prefill", "high": "prefill"}
+SEARCHED = 2 * CHOICES
+"""Units whose capacity is searched: the best by the rough rates of their parts."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,26 @@ class Candidate:
     """A system that an algorithm considers."""
 
     algorithm: Algorithm
-    system: System
+    system: Deployment
 
     @property
     def key(self) -> str:
         """Its name in the folder of a search, unique there."""
-        return f"{self.algorithm} {self.system.hardware} {self.system.name} x{self.system.cross}"
+        return f"{self.algorithm} {self.system.key}"
+
+
+@dataclass(slots=True)
+class PlaceResult:
+    """What was found so far. `scored` are candidates with rates per GPU, `units` what was built of them; `sustained`
+    are the capacities of the best units, the best first; `cheapest` is what a search for a requested rate found."""
+
+    skipped: list[Skipped]
+    scored: list[Scored] = field(default_factory=list)
+    units: dict[Algorithm, list[Unit]] = field(default_factory=dict)
+    sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
+    cheapest: Cheapest = field(default_factory=Cheapest)
+    left: int = 0
+    interrupted: bool = False
 
 
 def candidates(options: PlaceOptions) -> tuple[list[Candidate], list[Skipped]]:
@@ -43,10 +64,8 @@ def candidates(options: PlaceOptions) -> tuple[list[Candidate], list[Skipped]]:
     skipped: dict[Skipped, None] = {}
     for algorithm in options.algorithms:
         for hardware in options.hardware:
-            kind = KINDS[algorithm][0]
-            here = space(
-                options.spec.model or "opt-13b", hardware, options.cluster, partial(options.refused, kind, hardware)
-            )
+            refused = partial(options.refused, ROLES[algorithm], hardware)
+            here = space(options.spec.model or "opt-13b", hardware, options.cluster, refused)
             skipped.update(dict.fromkeys(here.skipped))
             each = (Candidate(algorithm, system) for system in here.of(algorithm, options.cluster))
             found.update((candidate.key, candidate) for candidate in each)
@@ -56,9 +75,9 @@ def candidates(options: PlaceOptions) -> tuple[list[Candidate], list[Skipped]]:
 def run_placement(
     options: PlaceOptions, store: Store, processes: pool.Pool, tell: Callable[[str], None] = lambda _: None
 ) -> PlaceAnswer:
-    """Search every candidate and return the content of place.json. Ctrl-C ends it with the results so far.
+    """Search, and return the content of place.json. Ctrl-C ends it with the results so far.
 
-    Raises Interrupted where no candidate was finished, UsageError where there is none.
+    Raises Interrupted where nothing was found, UsageError where there is nothing to search.
     """
     begun_s = time.monotonic()
     every, skipped = candidates(options)
@@ -68,42 +87,111 @@ def run_placement(
             f"There is nothing to place: {next(reasons, 'no shape fits the cluster')}. "
             "Give more GPUs, another --model or --hardware, or a --latency for it."
         )
-    sent = traffic(options.spec, options.seeds, released=options.released)
+    result = PlaceResult(skipped)
+    search = _released if options.released else _per_gpu if options.rate_rps is None else _at_rate
     with store.opened(options):
-        by_key = {candidate.key: candidate for candidate in every}
-        missing = [_task(options, sent, candidate) for key, candidate in by_key.items() if key not in store.found]
         try:
-            for task, found in processes.map(searched, missing):
-                store.add(task.key, found)
-                tell(format_candidate(by_key[task.key], found, len(every) - len(store.found)))
+            search(_Asker(options, store, processes, tell), every, result)
         except KeyboardInterrupt:
-            pass  # the answer reports what is left
-        known = [(candidate, store.found[candidate.key]) for candidate in every if candidate.key in store.found]
-        if not known:
+            result.interrupted = True
+        if result.interrupted and not store.known:
             raise Interrupted("interrupted before the first candidate was finished; rerun the command to start again.")
-        info = answer(
-            options, [scored(options, candidate, found) for candidate, found in known], skipped,
-            [found for _, found in known], time.monotonic() - begun_s, left=len(every) - len(known),
-        )  # fmt: skip
+        info = answer(options, result, store.known.values(), time.monotonic() - begun_s)
         store.finish(info)
     return info
 
 
-def _task(options: PlaceOptions, sent: Traffic, candidate: Candidate) -> Task:
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Asks in the processes of a pool, and stores what they answer."""
+
+    options: PlaceOptions
+    store: Store
+    processes: pool.Pool
+    tell: Callable[[str], None]
+
+    def __call__(
+        self, call: Callable[[Question], Answer], deployments: Sequence[Deployment], most: Sequence[int] = ()
+    ) -> list[Answer]:
+        keys = [f"{call.__name__} {one.key}" for one in deployments]
+        missing = [
+            Question(key, self.options, one, count)
+            for key, one, count in zip(keys, deployments, most or [1] * len(keys), strict=True)
+            if key not in self.store.known
+        ]
+        for question, found in self.processes.map(call, missing):
+            self.store.add(question.key, found)
+            self.tell(f"{question.deployment.name} on {question.deployment.hardware}: {_text(self.options, found)}")
+        return [self.store.known[key] for key in keys]
+
+
+def _text(options: PlaceOptions, found: object) -> str:
+    """What a question has found, for a line of progress."""
+    if isinstance(found, Fewest):
+        return "too many would be needed" if found.count is None else f"{found.count} or more of them"
+    if isinstance(found, Attained):
+        side = {True: "meets the goal", False: "misses the goal", None: "undecided"}[found.meets]
+        return f"{found.share:.1%} at {options.rate_rps:g} req/s ({side}; {found.requests:,} requests)"
+    assert isinstance(found, Capacity)
+    return f"{found.rate_rps:.3g} req/s ({found.requests:,} requests)"
+
+
+def _at_rate(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
+    """The cheapest deployment for the requested rate."""
+    groups = {Deployment((group,)): None for candidate in every for group in candidate.system.groups}
+    cheapest(ask.options, [*groups], ask, result.cheapest, result.skipped)
+
+
+def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
+    """The units that carry most per GPU, money or power: what one replica sustains roughly, then whole units."""
+    options, seed = ask.options, ask.options.seeds[0]
+    for candidate, found in zip(every, ask(rough, [candidate.system for candidate in every]), strict=True):
+        per_gpu = rate({seed: found.rate_rps / candidate.system.gpus}, 0.0)
+        value = options.objective.of(candidate.system, found.rate_rps)
+        result.scored.append(Scored(candidate.algorithm, candidate.system, per_gpu, value, found.binding))
+    result.units = {name: units(name, result.scored, options.objective, options.cluster) for name in options.algorithms}
+    best = ordered([unit for some in result.units.values() for unit in some])
+    chosen = [*dict.fromkeys(unit.deployment for unit in best)][:SEARCHED]
+    for deployment, found in zip(chosen, ask(capacity, chosen), strict=True):
+        result.sustained.append((deployment, found))
+    result.sustained.sort(key=lambda one: (-options.objective.of(one[0], one[1].rate_rps), one[0].gpus, one[0].key))
+
+
+def _released(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
+    """As DistServe's planner: every candidate by bisection."""
+    options, store = ask.options, ask.store
+    sent = traffic(options.spec, options.seeds)
+    by_key = {candidate.key: candidate for candidate in every}
+    tasks = [task(options, sent, candidate) for key, candidate in by_key.items() if key not in store.known]
+    try:
+        for one, found in ask.processes.map(searched, tasks):
+            store.add(one.key, found)
+            rates = ", ".join(f"{ends.low_rps:.4g}" for ends in found.ends.values())
+            left = len(every) - len(store.known)
+            ask.tell(f"{by_key[one.key].algorithm} {one.system.name}: {rates} req/s per GPU ({left} more)")
+    except KeyboardInterrupt:
+        result.interrupted = True
+    known = [candidate for candidate in every if candidate.key in store.known]
+    result.left = len(every) - len(known)
+    result.scored = [scored(options, candidate, store.known[candidate.key]) for candidate in known]
+    result.units = {name: units(name, result.scored, options.objective, options.cluster) for name in options.algorithms}
+
+
+def task(options: PlaceOptions, sent: Traffic, candidate: Candidate) -> Task:
+    """The search of a candidate as DistServe's planner makes it."""
     kind = candidate.system.kind
     return Task(
         candidate.key, candidate.system, options.of(candidate.system), options.bounds(kind), options.wanted(kind),
-        sent, options.seeds, options.top_rps, options.width_rps, options.most_requests,
+        sent, options.seeds, options.top_rps, options.width_rps,
     )  # fmt: skip
 
 
 def scored(options: PlaceOptions, candidate: Candidate, found: Found) -> Scored:
-    """A candidate with its rate and its value of the objective."""
+    """A candidate with its rate and its value of the objective; the released planner takes its first seed's rate."""
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
     width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())
-    per_gpu = rate(by_seed, width, first=options.released)
-    unlimited = (None,) if options.released else (None, TOO_SHORT)  # the released planner takes its rate as it is
-    at_least = any(ends.binding in unlimited for ends in found.ends.values())
+    per_gpu = rate(by_seed, width)
+    at_least = any(ends.binding in (None, TOO_SHORT) for ends in found.ends.values())
     if at_least or not _is_tried(per_gpu, [ends.tried_rps for ends in found.ends.values()]):
         per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * candidate.system.gpus
@@ -112,17 +200,12 @@ def scored(options: PlaceOptions, candidate: Candidate, found: Found) -> Scored:
     return Scored(candidate.algorithm, candidate.system, per_gpu, value, binding, at_least)
 
 
-def _is_tried(found: Rate, tried_rps: Sequence[tuple[float | None, float | None]]) -> bool:
+def _is_tried(found: Rate, tried_rps: Iterable[tuple[float | None, float | None]]) -> bool:
     """Whether an interval is inside of the rates that were tried: one at or below it was sustained, and one at or above
     it was not."""
     if found.low is None or found.high is None:
         return True
-    sustained = [low for low, _ in tried_rps if low is not None]
-    missed = [high for _, high in tried_rps if high is not None]
+    ends = [*tried_rps]
+    sustained = [low for low, _ in ends if low is not None]
+    missed = [high for _, high in ends if high is not None]
     return min(sustained, default=0.0) <= found.low and found.high <= max(missed, default=0.0)
-
-
-def format_candidate(candidate: Candidate, found: Found, left: int) -> str:
-    """One line of progress about a candidate."""
-    rates = ", ".join(f"{ends.low_rps:.4g}" for ends in found.ends.values())
-    return f"{candidate.algorithm} {candidate.system.name}: {rates} req/s per GPU ({left} more)"

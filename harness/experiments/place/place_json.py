@@ -8,83 +8,66 @@ from harness.data.codec import Count, Document, Facts, Number, Part, Positive, S
 from harness.data.run_json import Warned
 
 
-class PlaceShape(Part, frozen=True):
-    """GPUs that share one stage, and pipeline stages of one replica."""
+class PlaceGroup(Part, frozen=True, kw_only=True):
+    """Equal replicas: GPUs that share one stage, and pipeline stages of each."""
 
+    role: Literal["mixed", "prefill", "decode"]
+    count: Count
+    hardware: str
     tp: Count
     pp: Count
 
 
 class PlaceSystem(Part, frozen=True, kw_only=True):
-    """GPUs of one kind, with the shape of the replicas of each role."""
+    """Groups of replicas that serve together, or one side alone."""
 
-    kind: Text | UnsetType = UNSET
+    kind: Literal["colocated", "pair", "prefill", "decode"]
     name: str
     hardware: str
     gpus: Count
-    cross_nodes: Count | UnsetType = UNSET
-    prefill: PlaceShape | UnsetType = UNSET
-    decode: PlaceShape | UnsetType = UNSET
-    mixed: PlaceShape | UnsetType = UNSET
+    groups: list[PlaceGroup] = field(default_factory=list)
 
 
-class PlaceMember(PlaceSystem, frozen=True, kw_only=True):
-    """Replicas that belong to a unit."""
+class PlaceSide(PlaceSystem, frozen=True, kw_only=True):
+    """One replica of a role, and the fewest that may do at the requested rate (None: the cluster has not as
+    many)."""
 
-    count: Count
+    fewest: Count | None
 
 
 class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
-    """Replicas that belong together, their rate with its 95% interval (None: no interval), and what it is valued at.
+    """A system with its rate, the 95% interval of the rate (None: no interval), and what it is valued at.
 
-    `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate.
+    `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate. At a requested rate,
+    `attainment` with its interval is the share of the condition `binding`, and `meets` whether it surely reaches the
+    goal (None: not decided).
     """
 
     algorithm: str
     rate_rps: Positive
     rate_per_gpu_rps: Positive
-    mean_per_gpu_rps: Positive
-    low_per_gpu_rps: Number | None
-    high_per_gpu_rps: Number | None
+    mean_per_gpu_rps: Positive | None = None
+    low_per_gpu_rps: Number | None = None
+    high_per_gpu_rps: Number | None = None
     by_seed: dict[str, Number] = field(default_factory=dict)
     value: Positive
     binding: Text = None
     at_least: bool = False
-
-
-class PlaceCandidate(PlacedUnit, frozen=True, kw_only=True):
-    """A system that was searched."""
-
-    kind: Literal["colocated", "pair", "prefill", "decode"]
-
-
-class Near(Part, frozen=True, kw_only=True):
-    """A unit beside the best of its algorithm."""
-
-    name: str
-    hardware: str
-    gpus: Count
-    rate_per_gpu_rps: Number
-
-
-class Replicated(Part, frozen=True, kw_only=True):
-    """Copies of a unit that sustain the rate of --rate."""
-
-    members: list[PlaceMember]
-    gpus: Count
-    rate_rps: Number
-    target_rps: Number
-    fits: bool
+    attainment: Share | None = None
+    attainment_low: Share | None = None
+    attainment_high: Share | None = None
+    meets: bool | None = None
 
 
 class BestUnit(PlacedUnit, frozen=True, kw_only=True):
-    """The best of an algorithm, what equals it, and what the seeds do not separate from it."""
+    """The recommendation, or a runner-up: what it takes (GPUs, money per hour or watts), money per million output
+    tokens, the run that confirms it, what has an equal value, and what the seeds do not separate from it."""
 
-    members: list[PlaceMember] = field(default_factory=list)
-    replicated: Replicated | UnsetType = UNSET
-    ties: list[Near] = field(default_factory=list)
-    not_apart: list[Near] = field(default_factory=list)
-    times_the_worst: Number | None = None
+    taken: Positive | None = None
+    per_million_tokens: Positive | None = None
+    command: Text = None
+    ties: list[str] = field(default_factory=list)
+    not_apart: list[str] = field(default_factory=list)
 
 
 class PlaceObjective(Part, frozen=True):
@@ -108,7 +91,7 @@ class PlaceCost(Part, frozen=True, kw_only=True):
 
     candidates: Count
     left: Count
-    trials: Count
+    trials: Count | None = None
     requests: Count
     wall_s: Positive
 
@@ -117,7 +100,7 @@ class PlaceQuery(Part, frozen=True, kw_only=True):
     """The options of a search; those of the runs stand beside them."""
 
     workload: Text = None
-    requests: Count | None = None
+    trace: Text = None
     model: Text = None
     nodes: Count | None = None
     gpus_per_node: Count | None = None
@@ -133,7 +116,11 @@ class PlaceQuery(Part, frozen=True, kw_only=True):
 
 
 class PlaceAnswer(Document, frozen=True, kw_only=True):
-    """place.json. Without `cost` the search is not over; `searched` is what it can resume from."""
+    """place.json. Without `cost` the search is not over; `searched` is what it can resume from.
+
+    `best` holds the recommendation and its runners-up (of DistServe's planner: the best of each algorithm). `trust`
+    says how far the latency model was from measurements of this model on these GPUs.
+    """
 
     schema: int = 1
     kind: Literal["place"] = "place"
@@ -143,8 +130,10 @@ class PlaceAnswer(Document, frozen=True, kw_only=True):
     exit_code: Count = 0
     objective: PlaceObjective = PlaceObjective("gpu", "")
     target_rps: Positive | None = None
+    trust: Text = None
     best: list[BestUnit] = field(default_factory=list)
-    candidates: list[PlaceCandidate] = field(default_factory=list)
+    sides: list[PlaceSide] = field(default_factory=list)
+    candidates: list[PlacedUnit] = field(default_factory=list)
     skipped: list[PlaceSkipped] = field(default_factory=list)
     cost: PlaceCost | None = None
     warnings: list[Warned] = field(default_factory=list)

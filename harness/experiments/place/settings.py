@@ -12,20 +12,23 @@ from harness import options as configuration
 from harness.api import ReusableSimulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
+from harness.experiments.capacity.chain import chainable
 from harness.experiments.capacity.conditions import Condition, Definition, conditions
-from harness.experiments.place.search import MOST_SEEDS
+from harness.experiments.capacity.steady import FEWEST
 from harness.experiments.place.systems import (
     ALGORITHMS,
     OBJECTIVES,
     Algorithm,
     Cluster,
+    Deployment,
+    Group,
     Kind,
     Objective,
+    Role,
     Shape,
-    System,
     load_objective,
 )
-from harness.experiments.place.task import spec_of
+from harness.experiments.trial import own_rate, without_steps
 from harness.metrics import slo
 from harness.metrics.measure import metrics, placed
 from harness.options import Given, RunSpec
@@ -36,8 +39,7 @@ from harness.spec import parse
 REQUESTS = 300
 """Requests of a trial, as in DistServe's search."""
 
-LONGEST = 16
-"""Times that number that a trial may have."""
+FEW_SEEDS, MOST_SEEDS = 3, 30
 
 SMALL = 4 * 2 * REQUESTS
 """GPUs times algorithms times requests of a search that is over in a second or two."""
@@ -52,9 +54,10 @@ UTILISATION = 0.95
 
 @dataclass(frozen=True, slots=True)
 class PlaceOptions:
-    """A placement to search. `spec` is the traffic and what all systems share; rates are per GPU.
+    """A placement to search. `spec` is the traffic and what all systems share.
 
-    `released`: as the planner that DistServe released, with its scheduler, its constants and its arrivals.
+    `released`: as the planner that DistServe released, with its scheduler, its constants, its arrivals and its trials;
+    `top_rps` and `width_rps` are its rates per GPU. `rate_rps`: the requested rate.
     """
 
     spec: RunSpec
@@ -67,54 +70,52 @@ class PlaceOptions:
     top_rps: float
     width_rps: float
     objective: Objective
-    target_rps: float | None
+    rate_rps: float | None
     released: bool
-    fixed: bool = False
-    """Whether the user named the requests of a trial."""
-
-    @property
-    def most_requests(self) -> int | None:
-        """Requests that a trial may have; None for the planner of DistServe, which asks no trial to be long."""
-        requests = self.spec.requests or REQUESTS
-        return None if self.released else requests if self.fixed else LONGEST * requests
+    own_rps: float
+    settles_s: float = 0.0
+    unchained: str | None = None
+    """Why its traffic has no steady state."""
 
     @property
     def is_small(self) -> bool:
         """Whether other processes would take longer to start than to help: they take as long as some 100 trials."""
-        requests = self.spec.requests or REQUESTS
         systems = self.cluster.gpus * len(self.algorithms) * len(self.hardware)
-        return systems * len(self.seeds) * requests <= SMALL
+        return self.released and systems * len(self.seeds) * (self.spec.requests or REQUESTS) <= SMALL
 
-    def of(self, system: System) -> RunSpec:
-        """The spec that makes a system."""
-        latency = self.spec.latency
+    def of(self, deployment: Deployment) -> RunSpec:
+        """The spec that makes a deployment."""
+        latency, link = self.spec.latency, self.spec.link
         if self.released and latency is None:
-            latency = ENGINES.get(system.kind, "abc:distserve")
-        policy = self.spec.policy
-        if policy is None and system.kind == "colocated" and not self.released:
-            policy = "vllm-v0"
-        return replace(spec_of(self.spec, system, latency), policy=policy if system.kind == "colocated" else None)
+            latency = ENGINES.get(deployment.kind, "abc:distserve")
+        if deployment.kind != "pair":
+            link = None
+        elif link is None and not self.released:
+            link = deployment.link(self.cluster)
+        policy = self.spec.policy if deployment.kind == "colocated" else None
+        return replace(self.spec, **{**deployment.parts, "latency": latency, "link": link, "policy": policy})  # type: ignore[arg-type]  # names of fields
 
-    def refused(self, kind: Kind, hardware: str, shape: Shape) -> str | None:
+    def refused(self, role: Role, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""
-        system = System(kind, hardware, shape, shape if kind == "pair" else None)
+        deployment = Deployment((Group(role, hardware, shape),))
         try:
             if self.released:  # there memory is checked nowhere else
                 model = self.spec.model
                 assert model is not None
                 catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp, utilisation=UTILISATION)
-            make_backend(self.of(system))
+            make_backend(self.of(deployment))
         except UsageError as error:
             return str(error).rstrip(".")
         return None
 
     def bounds(self, kind: Kind) -> Slo:
-        """The SLO of a trial: of one side alone, the bounds that it decides. Raises UsageError."""
+        """The SLO of a trial: of one side alone, the bounds that it decides or shares. Raises UsageError."""
         if kind in ("colocated", "pair"):
             return self.slo
-        kept = tuple(bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by == kind)
+        sides = (kind,) if self.released else (kind, None)
+        kept = tuple(bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by in sides)
         foreign = [bound.metric for bound in self.slo.bounds if metrics()[bound.metric].decided_by is None]
-        if foreign or not kept:
+        if self.released and (foreign or not kept):
             mine = [metric.name for metric in placed() if metric.decided_by == kind]
             what = f"'{foreign[0]}' belongs to both sides" if foreign else f"no bound is on {' or '.join(mine)}"
             raise UsageError(
@@ -149,13 +150,13 @@ def hardware_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
-def is_released(spec: RunSpec, hardware: Sequence[str]) -> bool:
-    """Whether to search as DistServe's planner: set by compat, or the default where it can."""
+def is_released(spec: RunSpec, hardware: Sequence[str], rate_rps: float | None) -> bool:
+    """Whether to search as DistServe's planner: set by compat, or the default where it can and no rate is requested."""
     backend = parse(spec.backend)
     if backend.args.get("compat") == COMPAT:
         return True
     given = set(spec.parts()) - {"model", "hardware"}
-    if backend.name != "sim" or backend.args or backend.first or given:
+    if backend.name != "sim" or backend.args or backend.first or given or rate_rps is not None or spec.trace:
         return False
     return all(_has_constants(spec.model or "opt-13b", name) for name in hardware)
 
@@ -171,11 +172,10 @@ def _has_constants(model: str, hardware: str) -> bool:
     return False
 
 
-def with_backend(spec: RunSpec, *, released: bool) -> RunSpec:
-    """The spec with what all trials share: no table of steps, and the compatibility mode where it is set."""
+def _with_compat(spec: RunSpec) -> RunSpec:
     backend = parse(spec.backend)
-    args = {"log_steps": "false", **backend.args} | ({"compat": COMPAT} if released else {})
-    return replace(spec, backend=str(replace(backend, args=args)))
+    args = {"log_steps": "false", **backend.args, "compat": COMPAT}
+    return replace(spec, backend=str(replace(backend, args=args)), requests=spec.requests or REQUESTS)
 
 
 WORKLOAD = "distserve-fig1"
@@ -194,24 +194,40 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     backend = registry.find("backends", parse(spec.backend).name)
     if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
-    released = is_released(spec, hardware)
-    bounds = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
+    released = is_released(spec, hardware, own["rate"])
+    if released and own["rate"] is not None:
+        raise UsageError(f"compat={COMPAT} searches the best rate per GPU and knows no --rate; leave one of them out.")
+    loaded = load_workload(spec)
+    bounds = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text, goal=spec.goal)
     if not bounds.bounds:
         raise UsageError("A placement needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
+    spec = replace(_with_compat(spec) if released else without_steps(spec), slo=slo.text(bounds))
+    own_rps = own_rate(spec)
+    unchained = None if released else chainable(spec, loaded)
+    rate_rps = own["rate"]
+    if unchained is not None and rate_rps is None:
+        if spec.trace is None:
+            raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
+        rate_rps = own_rps
+    count = own["seeds"] or (1 if released else FEWEST)
+    if not released and count < FEW_SEEDS:
+        raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
     found = PlaceOptions(
-        spec=with_backend(spec, released=released),
+        spec=spec,
         slo=bounds,
         cluster=Cluster(own["nodes"], own["gpus"]),
         hardware=hardware,
         algorithms=algorithms_of(own["algorithm"]),
         definition=_one_of("condition", own["conditions"], CONDITIONS),
-        seeds=seeds_of(own["seeds"] or (1 if released else 3), spec.seed),
+        seeds=seeds_of(count, spec.seed),
         top_rps=own["max_rate"],
         width_rps=own["width"],
-        objective=load_objective(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
-        target_rps=own["rate"],
+        objective=_objective(own, hardware),
+        rate_rps=rate_rps,
         released=released,
-        fixed=own["requests"] is not None,
+        own_rps=own_rps,
+        settles_s=loaded.settles_s,
+        unchained=unchained,
     )
     if found.width_rps >= found.top_rps:
         raise UsageError(f"--width must be below --max-rate, got {found.width_rps:g} and {found.top_rps:g}.")
@@ -228,12 +244,9 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     if "backend" not in values and (file is None or "backend" not in file.given.values):
         values["backend"] = "sim"
     spec = configuration.run_spec(replace(run, values=values), file.given if file else None)
-    if spec.trace is not None:
-        raise UsageError("bench place draws its traffic; fit a workload to the trace (bench trace fit), and name that.")
     named = "workload" in values or (file is not None and "workload" in file.given.values)
-    workload = spec.workload if named else WORKLOAD
-    model = spec.model or "opt-13b"
-    return replace(spec, workload=workload, requests=spec.requests or REQUESTS, model=model, hardware=None)
+    workload = spec.workload if named or spec.trace is not None else WORKLOAD
+    return replace(spec, workload=workload, model=spec.model or "opt-13b", hardware=None)
 
 
 def opened(text: str, count: int | None, *, small: bool = False) -> pool.Pool:
@@ -248,11 +261,15 @@ def opened(text: str, count: int | None, *, small: bool = False) -> pool.Pool:
     return Ray(address or None, count)
 
 
-def _file(own: Mapping[str, Any]) -> str | None:
-    for objective, option in (("cost", "prices"), ("power", "power")):
-        if own[option] is not None and own["objective"] != objective:
-            raise UsageError(f"--{option} belongs to --objective {objective}; give both.")
-    return {"cost": own["prices"], "power": own["power"]}.get(own["objective"])
+def _objective(own: Mapping[str, Any], hardware: tuple[str, ...]) -> Objective:
+    """By --objective, or by the table that is given."""
+    files = {"cost": own["prices"], "power": own["power"]}
+    given = [name for name, file in files.items() if file is not None]
+    name = _one_of("objective", own["objective"] or (given[0] if len(given) == 1 else "gpu"), OBJECTIVES)
+    if any(one != name for one in given):
+        option = {"cost": "--prices", "power": "--power"}[next(one for one in given if one != name)]
+        raise UsageError(f"{option} does not belong to --objective {name}; give one of them.")
+    return load_objective(name, files.get(name), hardware)
 
 
 def _one_of(what: str, text: str, known: tuple[Any, ...]) -> Any:

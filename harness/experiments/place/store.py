@@ -5,30 +5,35 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from harness.data.codec import Facts, encode, inner
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
+from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.answer import stored_options
 from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.place.questions import Capacity, Fewest
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.task import Found
 
 ANSWER = "place.json"
+KINDS: Mapping[str, type] = {"judged": Attained, "fewest": Fewest, "rough": Capacity, "capacity": Capacity}
+"""What the first word of a key says of the answer; else it is that of DistServe's planner."""
 
 
 class Store:
-    """Stores the results of candidates in a folder, or in memory only. Rerun the command to resume."""
+    """Stores answers about candidates in a folder, or in memory only. Rerun the command to resume."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.found: dict[str, Found] = {}
+        self.known: dict[str, Any] = {}
         self._options: Facts = {}
 
     def __repr__(self) -> str:
-        return f"<Store {self.path or 'in memory'} {len(self.found)} candidates>"
+        return f"<Store {self.path or 'in memory'} {len(self.known)} answers>"
 
     @contextmanager
     def opened(self, options: PlaceOptions) -> Iterator[None]:
@@ -39,12 +44,12 @@ class Store:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path, "search"):
-            self.found = _known(self.path, self._options)
+            self.known = _known(self.path, self._options)
             yield
 
-    def add(self, key: str, found: Found) -> None:
-        """Add the result of a candidate; it is on disk when this returns."""
-        self.found[key] = found
+    def add(self, key: str, found: object) -> None:
+        """Add an answer; it is on disk when this returns."""
+        self.known[key] = found
         if self.path is not None:
             write_json(self.path / ANSWER, {**self._options, "state": "running", "searched": self._searched()})
 
@@ -54,10 +59,10 @@ class Store:
             write_json(self.path / ANSWER, encode(info.change(searched=self._searched())))
 
     def _searched(self) -> Facts:
-        return {key: asdict(found) for key, found in self.found.items()}
+        return {key: asdict(found) for key, found in self.known.items()}
 
 
-def _known(path: Path, options: Facts) -> dict[str, Found]:
+def _known(path: Path, options: Facts) -> dict[str, Any]:
     file = path / ANSWER
     if not file.exists():
         others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})
@@ -78,9 +83,13 @@ def _known(path: Path, options: Facts) -> dict[str, Found]:
                 "name another --out, or rerun that command to resume."
             )
     searched = info.get("searched", {})
-    if any("tried_rps" not in ends for value in searched.values() for ends in value["ends"].values()):
-        raise UsageError(f"'{path}' holds a placement that was made by an earlier bench; name another --out.")
-    return msgspec.convert(searched, dict[str, Found], str_keys=True)
+    try:
+        return {
+            key: msgspec.convert(value, KINDS.get(key.partition(" ")[0], Found), str_keys=True)
+            for key, value in searched.items()
+        }
+    except msgspec.ValidationError:
+        raise UsageError(f"'{path}' holds a placement that was made by an earlier bench; name another --out.") from None
 
 
 def _difference(old: object, new: Mapping[str, object]) -> str:

@@ -1,6 +1,6 @@
-"""What can be placed: a colocated replica, a pair of a prefill and a decode replica, or one side of it alone.
+"""What can be placed: replicas alike, prefill and decode replicas, or one side of these alone.
 
-All systems that an algorithm considers, and those that it leaves out with the reason.
+All shapes that an algorithm considers, and those that it leaves out with the reason.
 
 Source of the enumeration: Zhong et al., DistServe, OSDI 2024, algorithms 1 and 2: tp divides the attention heads, pp
 the layers, weights fit beside some KV memory, and the latency model has numbers for them.
@@ -8,16 +8,22 @@ the layers, weights fit beside some KV memory, and the latency model has numbers
 What a GPU costs: itself, money per hour, or watts; by kind of GPU, and by what it does where that matters.
 """
 
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from harness import catalog
 from harness.errors import UsageError
 
+Role = Literal["mixed", "prefill", "decode"]
 Kind = Literal["colocated", "pair", "prefill", "decode"]
+_LETTER: Mapping[Role, str] = {"mixed": "", "prefill": "P", "decode": "D"}
+
+NETWORK = "400Gbps"
+"""The link between replicas that share no node, where --link does not name one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,64 +42,107 @@ class Shape:
         return f"({self.tp},{self.pp})"
 
 
-@dataclass(frozen=True, slots=True)
-class System:
-    """A candidate on one kind of GPU. `prefill` alone stands for a colocated replica too; of a pair both sides stand.
+@dataclass(frozen=True, slots=True, order=True)
+class Group:
+    """`count` equal replicas of one role on one kind of GPU."""
 
-    `cross` is how many nodes its pipelines span: the shapes are those inside a node (algorithm 2), and each node
-    holds a segment of both sides, so that KV never leaves it.
-    """
-
-    kind: Kind
+    role: Role
     hardware: str
-    prefill: Shape
-    decode: Shape | None = None
-    cross: int = 1
+    shape: Shape
+    count: int = 1
 
     @property
     def gpus(self) -> int:
-        """GPUs of one unit; of one side tried alone, those of that side."""
-        if self.kind == "pair":
-            assert self.decode is not None
-            return self.cross * (self.prefill.gpus + self.decode.gpus)
-        return self.cross * self.prefill.gpus
+        """GPUs of all its replicas."""
+        return self.count * self.shape.gpus
 
     @property
     def name(self) -> str:
-        """`P(2,1) D(1,1)`: (tp, pp) as the papers write it, pp over all nodes."""
-        if self.kind == "pair":
-            assert self.decode is not None
-            return f"P{self._whole(self.prefill)} D{self._whole(self.decode)}"
-        side = {"colocated": "", "prefill": "P", "decode": "D"}[self.kind]
-        return f"{side}{self._whole(self.prefill)}"
+        """`P(2,1)`: role and (tp, pp) as the papers write it."""
+        return f"{_LETTER[self.role]}{self.shape}"
 
-    def _whole(self, shape: Shape) -> Shape:
-        return Shape(shape.tp, self.cross * shape.pp)
+    def spec(self, hardware: str) -> str:
+        """As `--prefill` and `--decode` take it, in a system of that hardware."""
+        other = "" if self.hardware == hardware else f",hardware={self.hardware}"
+        return f"{self.count}:tp={self.shape.tp},pp={self.shape.pp}{other}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deployment:
+    """Groups of replicas that serve together, prefill first; one side alone is tried as if the other were unlimited."""
+
+    groups: tuple[Group, ...]
 
     @property
-    def parts(self) -> Mapping[str, object]:
-        """The options of a run that make this system."""
-        own = self._whole(self.prefill)
-        if self.kind == "colocated":
-            return {"tp": own.tp, "pp": own.pp} if own.pp > 1 else {"tp": own.tp}
-        sides: dict[str, object] = {} if self.kind == "decode" else {"prefill": _role(own)}
-        if self.kind == "prefill":
-            return sides
-        return {**sides, "decode": _role(own if self.decode is None else self._whole(self.decode))}
+    def kind(self) -> Kind:
+        """What it is: replicas alike, both sides, or one of them."""
+        if len(self.groups) == 2:
+            return "pair"
+        role = self.groups[0].role
+        return "colocated" if role == "mixed" else role
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all replicas."""
+        return sum(group.gpus for group in self.groups)
+
+    @property
+    def hardware(self) -> str:
+        """Its kinds of GPU."""
+        return " + ".join(dict.fromkeys(group.hardware for group in self.groups))
+
+    @property
+    def name(self) -> str:
+        """`P(2,1) D(1,1)`, or `2 x P(1,1) + 1 x D(1,1)`."""
+        if all(group.count == 1 for group in self.groups):
+            return " ".join(group.name for group in self.groups)
+        return " + ".join(f"{group.count} x {group.name}" for group in self.groups)
+
+    @property
+    def key(self) -> str:
+        """Its name with the kinds of GPU, unique in a search."""
+        return " + ".join(f"{group.count} x {group.name} {group.hardware}" for group in self.groups)
+
+    def counted(self, *counts: int) -> "Deployment":
+        """The same with so many replicas in each group."""
+        return Deployment(tuple(replace(group, count=n) for group, n in zip(self.groups, counts, strict=True)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Replicas of each group."""
+        return tuple(group.count for group in self.groups)
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """The options of a run that make it, but for the link."""
+        first = self.groups[0]
+        found: dict[str, object] = {"hardware": first.hardware}
+        if first.role == "mixed":
+            shape = first.shape
+            more = {"tp": shape.tp, "pp": shape.pp, "replicas": first.count}
+            return {**found, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
+        return {**found, **{group.role: group.spec(first.hardware) for group in self.groups}}
+
+    def link(self, cluster: "Cluster") -> str | None:
+        """The default link from prefill to decode: that within a node where all of it is on one, or where as many of
+        each side share theirs in pairs. None where KV is not handed on."""
+        if self.kind != "pair":
+            return None
+        prefill, decode = self.groups
+        paired = prefill.count == decode.count and cluster.share_nodes(prefill.shape, decode.shape)
+        if prefill.hardware != decode.hardware or not (paired or self.gpus <= cluster.per_node):
+            return NETWORK
+        return "pcie" if catalog.hardware(prefill.hardware).nvlink_bytes_per_s is None else "nvlink"
 
     def describe(self) -> dict[str, object]:
         """As it stands in place.json."""
-        shape = {"tp": self.prefill.tp, "pp": self.cross * self.prefill.pp}
-        fields: dict[str, object] = {"kind": self.kind, "name": self.name, "hardware": self.hardware, "gpus": self.gpus,
-                                   "cross_nodes": self.cross}  # fmt: skip
-        if self.kind == "pair":
-            assert self.decode is not None
-            return {**fields, "prefill": shape, "decode": {"tp": self.decode.tp, "pp": self.cross * self.decode.pp}}
-        return {**fields, {"colocated": "mixed"}.get(self.kind, self.kind): shape}
-
-
-def _role(shape: Shape) -> str:
-    return f"1:tp={shape.tp},pp={shape.pp}"
+        return {
+            "kind": self.kind, "name": self.name, "hardware": self.hardware, "gpus": self.gpus,
+            "groups": [
+                {"role": g.role, "count": g.count, "hardware": g.hardware, "tp": g.shape.tp, "pp": g.shape.pp}
+                for g in self.groups
+            ],
+        }  # fmt: skip
 
 
 Algorithm = Literal["low", "high", "vllm++"]
@@ -121,6 +170,21 @@ class Cluster:
         """GPUs of all nodes."""
         return self.nodes * self.per_node
 
+    def holds(self, deployment: Deployment) -> bool:
+        """Whether there are GPUs enough; a node has one kind."""
+        kinds: dict[str, int] = {}
+        for group in deployment.groups:
+            kinds[group.hardware] = kinds.get(group.hardware, 0) + group.gpus
+        return sum(math.ceil(gpus / self.per_node) for gpus in kinds.values()) <= self.nodes
+
+    def share_nodes(self, prefill: Shape, decode: Shape) -> bool:
+        """Whether a pair can be spread over nodes so that each has a segment of both pipelines (algorithm 2)."""
+        return any(
+            (prefill.gpus + decode.gpus) // cross <= self.per_node
+            for cross in range(1, self.nodes + 1)
+            if prefill.pp % cross == 0 == decode.pp % cross
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -131,28 +195,17 @@ class Space:
     shapes: tuple[Shape, ...]
     skipped: tuple[Skipped, ...]
 
-    def of(self, algorithm: Algorithm, cluster: Cluster) -> Iterator[System]:
-        """The candidates of an algorithm."""
-        if algorithm == "vllm++":
-            return self._alone("colocated", cluster)
-        if algorithm == "high":
-            return (system for kind in ("prefill", "decode") for system in self._alone(kind, cluster))
-        return self._pairs(cluster)
-
-    def _alone(self, kind: Literal["colocated", "prefill", "decode"], cluster: Cluster) -> Iterator[System]:
-        """Replicas of any parallelism: tp within a node, pp over all of them."""
-        return (System(kind, self.hardware, shape) for shape in self.shapes if shape.gpus <= cluster.gpus)
-
-    def _pairs(self, cluster: Cluster) -> Iterator[System]:
-        """Algorithm 2: segments of both sides share a node; both pipelines span the same `cross` nodes."""
-        known = set(self.shapes)
-        for cross in range(1, cluster.nodes + 1):
-            inside = [Shape(s.tp, s.pp // cross) for s in self.shapes if s.pp % cross == 0]
-            for prefill in inside:
-                for decode in inside:
-                    whole = (Shape(shape.tp, cross * shape.pp) for shape in (prefill, decode))
-                    if prefill.gpus + decode.gpus <= cluster.per_node and known.issuperset(whole):
-                        yield System("pair", self.hardware, prefill, decode, cross)
+    def of(self, algorithm: Algorithm, cluster: Cluster) -> Iterator[Deployment]:
+        """The candidates of an algorithm: one replica of any parallelism, tp within a node and pp over all of them; or
+        pairs that share their nodes."""
+        if algorithm == "low":
+            pairs = ((prefill, decode) for prefill in self.shapes for decode in self.shapes)
+            return (
+                Deployment((Group("prefill", self.hardware, prefill), Group("decode", self.hardware, decode)))
+                for prefill, decode in pairs if cluster.share_nodes(prefill, decode)
+            )  # fmt: skip
+        roles: tuple[Role, ...] = ("mixed",) if algorithm == "vllm++" else ("prefill", "decode")
+        return (Deployment((Group(role, self.hardware, shape),)) for role in roles for shape in self.shapes)
 
 
 def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape], str | None]) -> Space:
@@ -194,7 +247,7 @@ UNITS: Mapping[ObjectiveName, str] = {
     "cost": "requests per unit of money",
     "power": "requests per kJ",
 }
-ROLES = ("mixed", "prefill", "decode")
+ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,20 +257,15 @@ class Objective:
     name: ObjectiveName = "gpu"
     table: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def of(self, system: System, rate_rps: float) -> float:
-        """The value of a unit at its total rate: requests per GPU, cost or energy; `UNITS` has the unit."""
-        taken = sum(
-            gpus * (1.0 if self.name == "gpu" else self.table[system.hardware][role]) for role, gpus in sides(system)
-        )
-        return rate_rps / taken * {"gpu": 1.0, "cost": 3600.0, "power": 1000.0}[self.name]
+    def taken(self, deployment: Deployment) -> float:
+        """What it takes: GPUs, money per hour, or watts."""
+        if self.name == "gpu":
+            return float(deployment.gpus)
+        return sum(group.gpus * self.table[group.hardware][group.role] for group in deployment.groups)
 
-
-def sides(system: System) -> list[tuple[str, int]]:
-    """Roles of a unit and the GPUs that each has."""
-    if system.kind == "pair":
-        assert system.decode is not None
-        return [("prefill", system.cross * system.prefill.gpus), ("decode", system.cross * system.decode.gpus)]
-    return [("mixed" if system.kind == "colocated" else system.kind, system.gpus)]
+    def of(self, deployment: Deployment, rate_rps: float) -> float:
+        """Its value at a rate: requests per GPU, money or energy; `UNITS` has the unit."""
+        return rate_rps / self.taken(deployment) * {"gpu": 1.0, "cost": 3600.0, "power": 1000.0}[self.name]
 
 
 def load_objective(name: ObjectiveName, file: str | None, hardware: tuple[str, ...]) -> Objective:

@@ -1,4 +1,4 @@
-"""What the trials of a placement send: one draw a seed, at any rate by dividing its times.
+"""The trials of DistServe's planner: one draw a seed, sent at any rate by dividing its times.
 
 Whether a trial keeps its conditions: counted record by record, and ended as soon as that is certain.
 
@@ -6,7 +6,7 @@ The search of one candidate, as it runs in a worker.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
 
@@ -17,51 +17,36 @@ from harness.api import RequestRecord, ReusableSimulator, Slo
 from harness.data.dependencies import Releases
 from harness.data.records import to_table
 from harness.data.schedule import Schedule
-from harness.experiments.capacity.blocks import SHORTEST
 from harness.experiments.capacity.conditions import JOINT, Condition, Share, kept_all, shares
 from harness.experiments.place.search import Ends, bisected, nearby
-from harness.experiments.place.systems import System
+from harness.experiments.place.systems import Deployment
 from harness.experiments.trial import at_rate, own_rate
 from harness.metrics.slo import bound_text
 from harness.options import RunSpec
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
-from harness.validity.overload import grown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Schedules by seed. Where a rate does no more than divide the times, `drawn` holds each seed's at 1 req/s, and
-    `longer` those of more requests; else, and for turns that wait for answers, every rate is drawn anew."""
+    """Schedules by seed. Where a rate does no more than divide the times, `drawn` holds each seed's at 1 req/s; else,
+    and for turns that wait for answers, every rate is drawn anew."""
 
     spec: RunSpec
     own_rps: float
     drawn: dict[int, Schedule]
-    longer: dict[tuple[int, int], Schedule] = field(default_factory=dict)
 
-    @property
-    def requests(self) -> int:
-        """Requests of a trial."""
-        assert self.spec.requests is not None  # place gives a number to every search
-        return self.spec.requests
-
-    def at(self, seed: int, rate_rps: float, requests: int | None = None) -> Schedule:
-        """What a trial of that seed sends at that rate; of more requests than usual where they are given."""
-        spec = self.spec if requests is None else replace(self.spec, requests=requests)
+    def at(self, seed: int, rate_rps: float) -> Schedule:
+        """What a trial of that seed sends at that rate."""
         unit = self.drawn.get(seed)
         if unit is None:
-            return _draw(spec, self.own_rps, seed, rate_rps)
-        if spec.requests != self.spec.requests:
-            key = seed, spec.requests or 0
-            if key not in self.longer:
-                self.longer[key] = _draw(spec, self.own_rps, seed, 1.0)
-            unit = self.longer[key]
+            return _draw(self.spec, self.own_rps, seed, rate_rps)
         due_s = unit.table["scheduled_s"].to_numpy() / rate_rps
         return Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
 
 
-def traffic(spec: RunSpec, seeds: Sequence[int], *, released: bool = False) -> Traffic:
-    """The traffic of a spec with `spec.requests` requests; `released` takes Poisson arrivals as DistServe draws them.
+def traffic(spec: RunSpec, seeds: Sequence[int]) -> Traffic:
+    """The traffic of a spec with `spec.requests` requests, Poisson arrivals as DistServe draws them.
 
     Raises UsageError for traffic that has no rate.
     """
@@ -70,7 +55,7 @@ def traffic(spec: RunSpec, seeds: Sequence[int], *, released: bool = False) -> T
     if not _is_divided(spec, own_rps, first):
         return Traffic(spec, own_rps, {})
     drawn = {seed: first if seed == seeds[0] else _draw(spec, own_rps, seed, 1.0) for seed in seeds}
-    if released and parse(load_workload(spec).arrivals_text).name == "poisson":
+    if parse(load_workload(spec).arrivals_text).name == "poisson":
         # The gaps of a Poisson process as LLMServe/DistServe draws them (simdistserve/base/workload.py): numpy's legacy
         # generator, the first request at 0.
         for seed, unit in drawn.items():
@@ -109,7 +94,7 @@ def missed(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Conditio
     if any(bound.metric not in COUNTED or bound.tag is not None for bound in slo.bounds):
         return _scored(records, slo, wanted)
     kept: list[RequestRecord] = []
-    counter = _MissCounter(slo, wanted, planned)
+    counter = MissCounter(slo, wanted, planned)
     for record in records:
         if record.slo_ttft_s is not None or record.slo_tpot_s is not None:  # its own bounds replace those of the SLO
             return _scored([*kept, record, *records], slo, wanted)
@@ -136,7 +121,7 @@ def _named(text: str, slo: Slo, misses: Mapping[str, int]) -> str:
     return max(each, key=lambda name: misses.get(name, 0)) if text == JOINT and each else text
 
 
-class _MissCounter:
+class MissCounter:
     """Misses of each condition so far, against those that are allowed, and of each bound."""
 
     def __init__(self, slo: Slo, wanted: Sequence[Condition], planned: int) -> None:
@@ -187,10 +172,7 @@ def _values(record: RequestRecord) -> dict[str, float] | None:
 
 
 TOO_SHORT = "--requests"
-"""What binds where a trial is short against the time that one request takes: such trials find no limit."""
-
-QUEUE = "a growing queue"
-"""What binds where the SLO is met so far, and would not be in a longer trial."""
+"""What binds where all requests of a trial are sent within the time that one takes: such trials find no limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +180,7 @@ class Task:
     """A candidate under the traffic of each seed; `spec` makes its system, `key` names it. Rates are per GPU."""
 
     key: str
-    system: System
+    system: Deployment
     spec: RunSpec
     slo: Slo
     wanted: tuple[Condition, ...]
@@ -206,9 +188,6 @@ class Task:
     seeds: tuple[int, ...]
     top_rps: float
     width_rps: float
-    most_requests: int | None = None
-    """A trial that passes is made again with up to so many requests, until it is long against the time that one takes.
-    None: as the planner that DistServe released, whose trials only have to be longer than one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,71 +224,19 @@ class _Trials:
 
     def missed(self, seed: int, rate_rps: float) -> str | None:
         """The condition that is missed at a rate of the whole system; None: all are met."""
-        requests = self._task.traffic.requests
-        while True:
-            found, span_s, e2e_s = self._made(seed, rate_rps, requests)
-            if found is not None:
-                return found
-            if self._task.most_requests is None:
-                return TOO_SHORT if span_s < e2e_s else None
-            if span_s >= SHORTEST * e2e_s:
-                return None
-            if requests >= self._task.most_requests:
-                return TOO_SHORT
-            needed = requests * SHORTEST * e2e_s / max(span_s, 1e-9)
-            requests = round(min(self._task.most_requests, max(2 * requests, needed)))
-
-    def _made(self, seed: int, rate_rps: float, requests: int) -> tuple[str | None, float, float]:
-        """The condition that a trial of so many requests misses, the time in which they were sent, their mean E2E."""
-        schedule = self._task.traffic.at(seed, rate_rps, requests)
+        schedule = self._task.traffic.at(seed, rate_rps)
         self._simulator.reset()
         dropped: list[RequestRecord] = []
         follow_ups = Releases(schedule, dropped.append) if schedule.has_follow_ups else None
         self.made += 1
         self.requests += len(schedule)
-        seen = _Seen()
-        records = seen.of(self._simulator.simulate(schedule.planned(), follow_ups))
-        every = chain(records, dropped)  # `yield from` would close `records` where a trial is sure before its end
-        found = missed(every, self._task.slo, self._task.wanted, len(schedule))
-        if found is None and self._task.most_requests is not None:
-            for _ in records:  # whether the queue grew is seen at the end
-                pass
-            found = QUEUE if seen.grew else None
-        return found, schedule.span_s, seen.e2e_s
+        e2e_s: list[float] = []
 
+        def records() -> Iterator[RequestRecord]:
+            for record in self._simulator.simulate(schedule.planned(), follow_ups):
+                if record.status == "ok":
+                    e2e_s.append(record.token_s[-1] - record.scheduled_s)
+                yield record
 
-class _Seen:
-    """The times of the records that pass by, in seconds."""
-
-    def __init__(self) -> None:
-        self._times: list[tuple[float, float, float]] = []  # due, decode begun, ended
-        self._until_s = 0.0
-
-    def of(self, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
-        """The records as they come."""
-        for record in records:
-            if record.status == "ok":
-                token_s = record.token_s
-                self._times.append((record.scheduled_s, token_s[1 if len(token_s) > 2 else 0], token_s[-1]))
-                if record.turn == 0:
-                    self._until_s = max(self._until_s, record.scheduled_s)
-            yield record
-
-    @property
-    def e2e_s(self) -> float:
-        """The mean time to the last token."""
-        return sum(end_s - due_s for due_s, _, end_s in self._times) / max(1, len(self._times))
-
-    @property
-    def grew(self) -> bool:
-        """Whether the queue grew all through."""
-        due_s, started_s, _ = np.array(self._times).reshape(-1, 3).T
-        return grown(due_s, started_s, self._until_s) is not None
-
-
-def spec_of(spec: RunSpec, system: System, latency: str | None) -> RunSpec:
-    """The spec that makes a system."""
-    given: dict[str, Any] = {"model": spec.model, "hardware": system.hardware, **system.parts}
-    if latency is not None:
-        given["latency"] = latency
-    return replace(spec, **given)
+        found = missed(chain(records(), dropped), self._task.slo, self._task.wanted, len(schedule))
+        return TOO_SHORT if found is None and schedule.span_s < sum(e2e_s) / max(1, len(e2e_s)) else found
