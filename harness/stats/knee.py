@@ -1,7 +1,7 @@
 """Where attainment crosses a goal, from a few blocks of traffic at different rates: a posterior on a grid.
 
-Some requests miss at any rate; of the others logit(attainment) falls on a straight line over ln(rate). Two things keep a
-block from its curve. The work that it drew is not the mean: ln(load) is off by a normal deviate with variance `WORK`
+Some requests miss at any rate; of the others logit(attainment) falls on a straight line over ln(rate). Two things keep
+a block from its curve. The work that it drew is not the mean: ln(load) is off by a normal deviate with variance `WORK`
 over its requests, the same as if its rate were. And requests that wait in one queue miss together: counts are divided
 by a clump factor. Scatter of the blocks about the curve, beyond both, widens the interval.
 """
@@ -73,7 +73,7 @@ class Most:
     sd: float = 1.0
 
 
-def knee(blocks: Sequence[Block], goal: float, *, most: Most = Most(), scatter: float | None = None) -> Knee:  # noqa: B008
+def knee(blocks: Sequence[Block], goal: float, *, most: Most = Most(), scatter: float | None = None) -> Knee:
     """The posterior given these blocks (at least one); `scatter` where it is known."""
     rates = [block.rate_rps for block in blocks]
     x = np.linspace(math.log(min(rates)) - REACH, math.log(max(rates)) + REACH, STEPS)
@@ -141,7 +141,7 @@ def _scatter(blocks: Sequence[Block], goal: float, at: float, slope: float, floo
             among += square
             among_df += 1
         if least < share < most and block.parts:
-            within += np.var(block.parts) / _variance(block, share, slope)
+            within += float(np.var(block.parts)) / _variance(block, share, slope)
             within_df += len(block.parts) - 1
     return max(1.0, among / max(PRIOR_DF, among_df - 2), within / within_df)
 

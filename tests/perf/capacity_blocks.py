@@ -83,7 +83,7 @@ class Clock:
     trials: list[Trial] = field(default_factory=list)
 
     def trial(self, want: TrialRequest) -> Trial:
-        """A trial, as `bench capacity` makes it on a wall clock: what is under way when the budget is over has missed."""
+        """A trial, as `bench capacity` makes it on a wall clock: what is under way when the budget ends has missed."""
         key, server = want.key, self.server
         if key.rate_rps == 0:
             rng = np.random.default_rng(key.seed)
@@ -126,9 +126,10 @@ class Clock:
             inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - tail_s)
         mask = mask[inside]
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "e2e=1"))
+        passed, grew = (None, good is False) if key.goal is None else (bool(good), False)
+        e2e_s = float((end_s - due_s)[np.isfinite(end_s)].mean()) if len(answered_s) else None
         return Trial(
-            key, len(due_s), len(mask), 0.0, None if key.goal is None else bool(good), good is False and key.goal is None,
-            float((end_s - due_s)[np.isfinite(end_s)].mean()) if len(answered_s) else None, span_s, span_s + OVERHEAD_S, shares,
+            key, len(due_s), len(mask), 0.0, passed, grew, e2e_s, span_s, span_s + OVERHEAD_S, shares,
             answered_rps=answered_rps(answered_s) if key.rate_rps else None, arrived_rps=arrived_rps(due_s[inside]),
             dispersion=dispersion(due_s[inside]),
         )  # fmt: skip

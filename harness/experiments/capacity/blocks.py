@@ -113,10 +113,9 @@ class _Blocks:
         alone = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
         if not alone:
             return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
-        self._learn(alone[0])
+        self._alone_s = self._e2e_s = alone[0].e2e_s or 0.0
         if not self._e2e_s:
             return SearchResult(None, resolved=False, why="no request was answered in time.")
-        self._alone_s = self._e2e_s
         few = alone[0].key.rate_rps * self._e2e_s < MEET
         if few and (binding := missed_alone(alone[0], spec)) is not None:
             return SearchResult(None, resolved=True, unreachable=True, why=binding)
@@ -250,8 +249,8 @@ class _Blocks:
 
     def _blocks_of(self, condition: Condition, made: Sequence[Trial], most: Most) -> list[Block]:
         """What trials tell of a condition. A server that is behind misses in the end, however short the trial. One that
-        met the goal while its queue grew tells nothing, and of one that missed the second half counts. One at nearly all
-        that the server can answer tells little: a queue fills there as slowly as a random walk leaves 0, in
+        met the goal while its queue grew tells nothing, and of one that missed the second half counts. One at nearly
+        all that the server can answer tells little: a queue fills there as slowly as a random walk leaves 0, in
         noise / (most (1 - load)^2) seconds."""
         found, noise = [], self._dispersion() + WORK
         for tried in (*self._ramp, *made):

@@ -27,7 +27,7 @@ from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
-from harness.experiments.capacity.conditions import SURE, JOINT, Condition, Share, chance, shares, sure_misses
+from harness.experiments.capacity.conditions import JOINT, SURE, Condition, Share, chance, shares, sure_misses
 from harness.experiments.trial import at_rate
 from harness.metrics import slo as slos
 from harness.metrics.measure import succeeded
@@ -234,9 +234,9 @@ SETTLE = 1.5
 
 
 class Watch:
-    """Ends a trial as soon as its side is certain: a probe when so many have missed that it is no chance, a block when it
-    is far below the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of something else than
-    requests are decided by the end of the trial alone. `cut`: the time was over first.
+    """Ends a trial as soon as its side is certain: a probe when so many have missed that it is no chance, a block when
+    it is far below the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of
+    something else than requests are decided by the end of the trial alone. `cut`: the time was over first.
     """
 
     def __init__(self, task: Task) -> None:
