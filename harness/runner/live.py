@@ -31,6 +31,7 @@ class Live:
     epoch_s: float | None = None
     watch: Callable[[Sequence[RequestRecord]], bool] | None = None
     end: Callable[[], object] | None = None
+    _stops: int = 0
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
     _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
     _lines: deque[str] = field(default_factory=deque)
@@ -73,11 +74,11 @@ class Live:
         if self.watch is not None and self.watch(records):
             self.stop()
 
-    def stop(self) -> None:
-        """Stop the sending; from any thread, and once."""
-        if self.end is not None:
-            end, self.end = self.end, None
-            end()
+    def stop(self, *, at_once: bool = False) -> None:
+        """Stop the sending, and with `at_once` the waiting for answers; from any thread."""
+        while self.end is not None and self._stops < (2 if at_once else 1):
+            self._stops += 1
+            self.end()
 
     def elapsed_s(self) -> float:
         """Seconds since the clock of the run started; 0 before."""

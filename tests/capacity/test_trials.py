@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from harness.errors import UsageError
-from harness.experiments.capacity.conditions import conditions
+from harness.experiments.capacity.conditions import conditions, sure_misses
 from harness.experiments.capacity.trials import Key, Ledger, Task, Watch, deadlines, simulated
 from harness.experiments.trial import own_rate, simulate
 from harness.metrics.slo import parse
@@ -83,7 +83,7 @@ def test_a_block_leaves_out_where_it_fills_and_where_it_ends():
     whole = simulated(_task(2.0))
     block = simulated(dataclasses.replace(_task(2.0), settle_s=30.0))
 
-    assert pytest.approx(whole.requests - 2.0 * (30 + 20), abs=25) == block.kept
+    assert pytest.approx(whole.requests - 2.0 * (30 + whole.e2e_s), abs=25) == block.kept
 
 
 def test_a_request_misses_when_its_deadline_passes():
@@ -91,8 +91,9 @@ def test_a_request_misses_when_its_deadline_passes():
     watch = Watch(_task(2.0, planned=40, goal=0.9))
     schedule = pa.table({"scheduled_s": [0.5 * i for i in range(40)], "output_tokens": [11] * 40, "after": [[]] * 40})
     watch._deadline_s = deadlines(schedule, SLO)
+    sure = sure_misses(0.9, 40)
 
     assert pytest.approx(0.25 + 10 * 0.1) == watch._deadline_s[0]
-    assert not watch.tick(3.2)
-    assert watch.tick(3.3)
+    assert not watch.tick(0.35 + 0.5 * (sure - 1) + 0.9)
+    assert watch.tick(0.35 + 0.5 * (sure - 1) + 1.1)
     assert watch.passed is False

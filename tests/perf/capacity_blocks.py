@@ -12,14 +12,19 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from harness.experiments.capacity.blocks import search
-from harness.experiments.capacity.conditions import JOINT, Share
+from harness.experiments.capacity.conditions import JOINT, Share, sure_misses
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
-from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps
+from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps, arrived_rps, dispersion
 from harness.metrics.slo import parse
+from harness.validity.overload import grown
+
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 OVERHEAD_S = 2.0
 """What a run takes beyond its traffic and its last answer."""
@@ -37,19 +42,19 @@ class Server:
     bound: float
     goal: float
 
-    def served(self, seed: int, rate_rps: float, requests: int) -> tuple[np.ndarray, np.ndarray]:
-        """When requests are due and when they end; both (requests,)."""
+    def served(self, seed: int, rate_rps: float, requests: int) -> tuple[Floats, Floats, Floats]:
+        """When requests are due, begun and ended; all (requests,)."""
         gaps_rng, service_rng = np.random.default_rng(seed).spawn(2)
         due_s = np.cumsum(gaps_rng.gamma(self.cv**-2, self.cv**2 / rate_rps, requests))
         sigma = math.sqrt(math.log(1 + self.cv_service**2))
         service = self.mean_s * service_rng.lognormal(-(sigma**2) / 2, sigma, requests)
         free_s = [0.0] * self.slots
-        end_s = np.empty(requests)
+        begun_s, end_s = np.empty(requests), np.empty(requests)
         for i, (at_s, takes_s) in enumerate(zip(due_s.tolist(), service.tolist(), strict=True)):
-            start_s = max(at_s, free_s[0])
-            end_s[i] = start_s + takes_s
+            begun_s[i] = max(at_s, free_s[0])
+            end_s[i] = begun_s[i] + takes_s
             heapq.heapreplace(free_s, end_s[i])
-        return due_s, end_s
+        return due_s, begun_s, end_s
 
     @property
     def bound_s(self) -> float:
@@ -62,7 +67,7 @@ class Server:
         low, high = 0.02 * self.slots / self.mean_s, 1.05 * self.slots / self.mean_s
         while high / low > 1.004:
             rate = math.sqrt(low * high)
-            due_s, end_s = self.served(9_000_001, rate, TRUTH)
+            due_s, _, end_s = self.served(9_000_001, rate, TRUTH)
             good = float((end_s - due_s <= self.bound_s)[TRUTH // 20 :].mean()) >= self.goal
             low, high = (rate, high) if good else (low, rate)
         return math.sqrt(low * high)
@@ -78,45 +83,55 @@ class Clock:
     trials: list[Trial] = field(default_factory=list)
 
     def trial(self, want: TrialRequest) -> Trial:
-        """A trial, as `bench capacity` makes it on a wall clock."""
+        """A trial, as `bench capacity` makes it on a wall clock: what is under way when the budget ends has missed."""
         key, server = want.key, self.server
         if key.rate_rps == 0:
             rng = np.random.default_rng(key.seed)
             sigma = math.sqrt(math.log(1 + server.cv_service**2))
             e2e_s = server.mean_s * rng.lognormal(-(sigma**2) / 2, sigma, key.planned)
-            return self._made(want, np.zeros(key.planned), e2e_s, float(e2e_s.sum()), None)
-        due_s, end_s = server.served(key.seed, key.rate_rps, key.planned)
+            return self._made(want, np.zeros(key.planned), np.zeros(key.planned), e2e_s, float(e2e_s.sum()), None)
+        due_s, begun_s, end_s = server.served(key.seed, key.rate_rps, key.planned)
         late_s = due_s + server.bound_s
         missed = end_s > late_s
         known_s = np.where(missed, late_s, end_s)
         order = np.argsort(known_s)
         misses, ended = np.cumsum(missed[order]), np.arange(1, key.planned + 1)
         if key.goal is not None:
-            over = misses > (1 - server.goal) * key.planned
+            over = misses >= sure_misses(server.goal, key.planned)
         else:
             spread = np.sqrt(CLUMP * server.goal * (1 - server.goal) * ended)
             over = (misses > (1 - server.goal + FAR) * ended + 4 * spread) & (ended >= PART * key.planned)
         if over.any():  # those under way are awaited
             at_s = float(known_s[order][int(np.argmax(over))])
             sent = due_s <= at_s
-            return self._made(want, due_s[sent], end_s[sent], float(end_s[sent].max()), False)
-        return self._made(want, due_s, end_s, float(end_s.max()), True)
+            return self._made(want, due_s[sent], begun_s[sent], end_s[sent], float(end_s[sent].max()), False)
+        good = grown(due_s, begun_s, float(due_s[-1])) is None
+        return self._made(want, due_s, begun_s, end_s, float(end_s.max()), good)
 
     def _made(
-        self, want: TrialRequest, due_s: np.ndarray, end_s: np.ndarray, span_s: float, good: bool | None
+        self, want: TrialRequest, due_s: Floats, begun_s: Floats, end_s: Floats, span_s: float, good: bool | None
     ) -> Trial:
         key = want.key
+        left_s = max(0.0, self.budget_s - self.spent_s - OVERHEAD_S)
+        if span_s > left_s and key.rate_rps:
+            sent, span_s = due_s <= left_s, left_s
+            due_s, begun_s, end_s = due_s[sent], begun_s[sent], np.where(end_s <= left_s, end_s, math.inf)[sent]
         self.spent_s += span_s + OVERHEAD_S
-        e2e_s = end_s - due_s
-        mask = e2e_s <= self.server.bound_s
+        answered_s = end_s[np.isfinite(end_s)]
+        mask = end_s - due_s <= self.server.bound_s
+        inside = np.full(len(due_s), True)
         if want.settle_s is not None:
-            inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - want.settle_s / SETTLE)
-            mask = mask[inside]
+            took_s = (end_s - due_s)[np.isfinite(end_s)]
+            tail_s = min(want.settle_s / SETTLE, float(took_s.mean())) if len(took_s) else 0.0
+            inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - tail_s)
+        mask = mask[inside]
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "e2e=1"))
-        passed = None if key.goal is None else bool(good)
+        passed, grew = (None, good is False) if key.goal is None else (bool(good), False)
+        e2e_s = float((end_s - due_s)[np.isfinite(end_s)].mean()) if len(answered_s) else None
         return Trial(
-            key, len(due_s), len(mask), 0.0, passed, False, float(e2e_s.mean()), span_s, span_s + OVERHEAD_S, shares,
-            answered_rps=answered_rps(end_s) if key.rate_rps else None,
+            key, len(due_s), len(mask), 0.0, passed, grew, e2e_s, span_s, span_s + OVERHEAD_S, shares,
+            answered_rps=answered_rps(answered_s) if key.rate_rps else None, arrived_rps=arrived_rps(due_s[inside]),
+            dispersion=dispersion(due_s[inside]),
         )  # fmt: skip
 
     def searched(self, seed: int) -> SearchResult:

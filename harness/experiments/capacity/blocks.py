@@ -19,7 +19,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.experiments.capacity.conditions import kept_all
+import numpy as np
+
+from harness.experiments.capacity.conditions import SURE, chance, kept_all
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
@@ -34,15 +36,13 @@ from harness.experiments.capacity.search_spec import (
 from harness.experiments.capacity.trials import SETTLE, Key, Trial
 from harness.metrics import slo as slos
 from harness.stats.curves import Curve, logit
-from harness.stats.knee import WORK, Block, Knee, knee
+from harness.stats.knee import WORK, Block, Knee, Most, knee
 
 if TYPE_CHECKING:
-    from harness.experiments.capacity.conditions import Condition, Share
+    from harness.experiments.capacity.conditions import Condition
 
 ALONE = 8
 """Requests one after the other, of which three misses show that the SLO cannot be met (for a goal of 90 %)."""
-SURE = 1.5e-3
-"""A share without load is missed where so many misses are that unlikely."""
 RAMP_REQUESTS, RAMP_ANSWERS = 12, 3.0
 """A step of the ramp sends so many requests, and lasts so many times an answer."""
 DOUBLINGS = 40
@@ -53,25 +53,34 @@ MEET = 0.3
 """Requests under way, on average, below which they hardly meet."""
 BLOCK_REQUESTS, BLOCK_ANSWERS, BLOCK_SHARE = 50, 8.0, 0.06
 """A first block lasts so many answers, as long as so many requests take, and this share of the budget."""
-BEHIND = 2.0, 4.0
-"""A server is behind whose last answer comes after so many times as long as requests came, and so many answers."""
+BEHIND = 0.07, 2.5
+"""A server is behind that answers this much less than arrives, and so many times what an answer adds by chance."""
+FULL = 24
+"""Requests that show it."""
+MORE, FILLING = 0.02, 0.5
+"""Standard deviation of how much more a server sustains than it answers when it is behind, in ln(rate), and of what a
+trial adds that lasts a single answer."""
+BEYOND = 0.1, 2.0
+"""Rates lie this much above what the server answers, at most, in ln(rate), and so many of its standard deviations."""
 FILLED = 5.0
 """Times the time in which a queue fills that a block must last to count in full."""
-FULL, BUSY = 40, (1.05, 3.0)
-"""A server has too much to do whose last of so many answers comes that much after the last request."""
 ROUGH, FIRST, LONG = 0.15, 2, 2
 """So many first blocks at least, until the guess is better than this; what is left is shared by so many long blocks,
 because a queue near its limit takes long to fill."""
-FILLS = 0.25
+FILLS = 0.2
 """Of a long block, what is not counted at its start."""
 APART, NEAREST, FARTHEST = 0.7, 0.03, 0.3
 """Rates lie so many standard deviations below and above the guess, within these distances in ln(rate)."""
-FEWEST_BLOCKS, FIRST_LOOK = 4, 6
+BELOW = 0.26
+"""A rate so far below all that missed, two steps of the ramp, is on the other side."""
+FEWEST_BLOCKS, FIRST_LOOK = 2, 6
 """Fewer give no interval; the first decision to stop comes after so many."""
 SHORTEST = 5
 """Times the requests in flight that a recording must have to show whether a queue grows."""
-FEW = 0.8
-"""Misses that a step of the ramp counts for at the goal: it began empty, so that it tells little."""
+PARTS = 8
+"""Parts of a block whose scatter tells how many requests miss together."""
+BEGUN = 0.3
+"""A step of the ramp that did not miss counts for so much of its requests: it began empty."""
 
 
 def search(
@@ -104,8 +113,9 @@ class _Blocks:
         alone = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
         if not alone:
             return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
-        self._learn(alone[0])
-        self._alone_s = self._e2e_s
+        self._alone_s = self._e2e_s = alone[0].e2e_s or 0.0
+        if not self._e2e_s:
+            return SearchResult(None, resolved=False, why="no request was answered in time.")
         few = alone[0].key.rate_rps * self._e2e_s < MEET
         if few and (binding := missed_alone(alone[0], spec)) is not None:
             return SearchResult(None, resolved=True, unreachable=True, why=binding)
@@ -125,9 +135,12 @@ class _Blocks:
             if len(self._made) >= spec.max_seeds and math.isinf(self._left_s()):
                 return self._found(f"{spec.max_seeds} seeds were not enough.")
             step = min(FARTHEST, max(NEAREST, APART * found.sd))
-            tried_rps = max(t.key.rate_rps for t in (*self._ramp, *self._made))
-            rate_rps = found.rate_rps * math.exp(step if len(self._made) % 2 else -step)
-            rate_rps = plain(min(rate_rps, tried_rps * math.exp(FARTHEST), MOST_RPS))
+            least_rps, most_rps = self._sides()
+            middle_rps = max(found.rate_rps, least_rps * math.exp(step - FARTHEST))
+            rate_rps = middle_rps * math.exp(step if len(self._made) % 2 else -step)
+            most = self._most()
+            answered_rps = most.rate_rps * math.exp(BEYOND[0] + BEYOND[1] * most.sd)
+            rate_rps = plain(min(rate_rps, most_rps * math.exp(FARTHEST), answered_rps, MOST_RPS))
             wanted = self._block(rate_rps, found.sd)
             made = [] if wanted is None else (yield [wanted])
             if not made:
@@ -153,7 +166,7 @@ class _Blocks:
                 return SPENT
             self._ramp += made
             self._more_s = max(self._more_s, min(5.0, made[0].wall_s - requests / rate_rps))
-            if self._sustained(made[0]):
+            if self._good(made[0]):
                 low = rate_rps
             else:
                 high = rate_rps
@@ -164,11 +177,16 @@ class _Blocks:
             rate_rps = plain(2 * low if low is not None else rate_rps / 4)
         return _never(low or rate_rps)
 
-    def _sustained(self, tried: Trial) -> bool:
-        """Whether a step of the ramp met the goal and was answered as fast as it came: a short one may meet the SLO at
-        many times the capacity, while what is to be done piles up."""
-        sending_s = tried.key.planned / tried.key.rate_rps
-        return bool(tried.passed) and tried.system_s < BEHIND[0] * sending_s + BEHIND[1] * self._alone_s
+    def _behind(self, tried: Trial) -> bool:
+        """Whether requests came faster than they were answered: then all miss sooner or later."""
+        if tried.answered_rps is None or tried.arrived_rps is None or tried.requests < FULL:
+            return False
+        least = 1 - max(BEHIND[0], BEHIND[1] / math.sqrt(tried.requests), self._filling(tried))
+        return tried.answered_rps < least * tried.arrived_rps
+
+    def _filling(self, tried: Trial) -> float:
+        """The time of an answer as a share of the time in which requests came."""
+        return self._alone_s * _rate_rps(tried) / tried.requests
 
     def _block(self, rate_rps: float, sd: float) -> TrialRequest | None:
         """A block at a rate, shorter than it should be where the budget is about to end; None where it is over."""
@@ -182,8 +200,8 @@ class _Blocks:
             self._long += 1
             span_s = max(span_s, room_s / max(1, LONG + 1 - self._long))
             settle_s = max(settle_s, FILLS * span_s)
-        edges_s = settle_s * (1 + 1 / SETTLE)
-        span_s = min(span_s + edges_s, room_s)
+        edges_s = settle_s + e2e_s
+        span_s = min(span_s + edges_s, room_s / max(1.0, rate_rps / self._most().rate_rps))
         if span_s < edges_s + max(3 * e2e_s, 10 / rate_rps):
             return None
         return TrialRequest(self._key(rate_rps, math.ceil(rate_rps * span_s)), spec.wanted, settle_s=settle_s)
@@ -199,35 +217,63 @@ class _Blocks:
         if tried.e2e_s and share.met >= 0.5 * share.of:
             self._e2e_s = tried.e2e_s
 
-    def _most_rps(self) -> float:
-        """Most requests that a server with too much to do answered in a second; infinite where it never had.
-        Where a queue takes longer to fill than a trial lasts, this alone tells that a rate is too high."""
-        found = [
-            tried.answered_rps
-            for tried in (*self._ramp, *self._made)
-            if tried.answered_rps
-            and not kept_all(tried.shares, self._spec.wanted)
-            and tried.requests >= FULL
-            and tried.system_s > BUSY[0] * tried.requests / tried.key.rate_rps + BUSY[1] * self._alone_s
-        ]
-        return max(found, default=math.inf)
+    def _good(self, tried: Trial) -> bool:
+        """Whether a server was not behind and met the goals, or did not surely miss them in a step of the ramp."""
+        met = tried.passed if tried.key.goal is not None else kept_all(tried.shares, self._spec.wanted)
+        return bool(met) and not self._behind(tried)
+
+    def _sides(self) -> tuple[float, float]:
+        """The highest rate that did not miss, and the lowest that did; a step of the ramp counts less than a block."""
+        tried = [(t.key.rate_rps, self._good(t)) for t in (*self._ramp, *self._made)]
+        met_rps = max((t.key.rate_rps for t in self._made if self._good(t)), default=0.0)
+        high_rps = min((rate_rps for rate_rps, good in tried if not good and rate_rps > met_rps), default=max(tried)[0])
+        return max((rate_rps for rate_rps, good in tried if good and rate_rps <= high_rps), default=0.0), high_rps
+
+    def _most(self) -> Most:
+        """What the server answers when it is behind. Where a queue takes longer to fill than a trial lasts, this alone
+        tells that a rate is too high."""
+        found = [t for t in (*self._ramp, *self._made) if self._behind(t)]
+        if not found:
+            return Most()
+        variances = [MORE**2 + 2 * WORK / t.requests + (FILLING * self._filling(t)) ** 2 for t in found]
+        weight = sum(1 / variance for variance in variances)
+        mean = sum(math.log(t.answered_rps or 1.0) / variance for t, variance in zip(found, variances, strict=True))
+        return Most(math.exp(mean / weight), max(MORE, 1 / math.sqrt(weight)))
 
     def _knee(self) -> Knee:
         """The crossing of the condition that crosses first."""
-        most_rps = self._most_rps()
-        found = {c: knee(self._blocks_of(c, most_rps), c.goal, most_rps=most_rps) for c in self._spec.wanted}
+        most = self._most()
+        found = {c: knee(self._blocks_of(c, self._made, most), c.goal, most=most) for c in self._spec.wanted}
         self._binding = min(found, key=lambda c: found[c].rate_rps)
         return found[self._binding]
 
-    def _blocks_of(self, condition: Condition, most_rps: float) -> list[Block]:
-        """The blocks, and the ramp where these are few: its steps begin empty, so each counts for some requests that
-        all met or all missed."""
-        made = [_weighed(tried, condition, most_rps) for tried in self._made]
-        if len(made) < FEWEST_BLOCKS:
-            few = FEW / (1 - condition.goal)
-            steps = [(tried.key.rate_rps, few if self._sustained(tried) else 0) for tried in self._ramp]
-            made += [Block(rate_rps, met, few, few) for rate_rps, met in steps]
-        return made
+    def _blocks_of(self, condition: Condition, made: Sequence[Trial], most: Most) -> list[Block]:
+        """What trials tell of a condition. A server that is behind misses in the end, however short the trial. One that
+        met the goal while its queue grew tells nothing, and of one that missed the second half counts. One at nearly
+        all that the server can answer tells little: a queue fills there as slowly as a random walk leaves 0, in
+        noise / (most (1 - load)^2) seconds."""
+        found, noise = [], self._dispersion() + WORK
+        for tried in (*self._ramp, *made):
+            share, rate_rps = tried.share(condition.text), _rate_rps(tried)
+            met, of, requests = float(share.met), max(1, share.of), max(1, tried.kept)
+            parts = () if share.mask is None else tuple(float(p.mean()) for p in np.array_split(share.mask, PARTS))
+            weight = 1.0
+            if self._behind(tried):
+                met = 0.0
+            elif met >= condition.goal * of:
+                weight = 1 / of if tried.overloaded else BEGUN if tried.key.goal is not None else 1.0
+                if not math.isinf(most.rate_rps):
+                    room = math.sqrt(FILLED * noise * rate_rps / (most.rate_rps * requests))
+                    rate_rps = min(rate_rps, most.rate_rps * max(0.05, 1 - room))
+            elif tried.overloaded and parts:
+                met, weight = of * sum(parts[PARTS // 2 :]) / (PARTS - PARTS // 2), 0.5
+            found.append(Block(rate_rps, weight * met, weight * of, weight * requests, parts))
+        return found
+
+    def _dispersion(self) -> float:
+        """The variance of how many requests come, over their mean: 1 for Poisson arrivals."""
+        found = [(t.dispersion, t.requests) for t in (*self._ramp, *self._made) if t.dispersion is not None]
+        return sum(value * of for value, of in found) / sum(of for _, of in found) if found else 1.0
 
     def _estimate(self, found: Knee) -> Estimate | None:
         if len(self._made) < FEWEST_BLOCKS:
@@ -241,25 +287,27 @@ class _Blocks:
 
     def _by_seed(self, found: Knee) -> dict[int, float]:
         """Pseudo-values of ln(rate), one for each block: what a comparison with another search goes by."""
-        count, x, most_rps = len(self._made), math.log(found.rate_rps), self._most_rps()
+        count, x, most = len(self._made), math.log(found.rate_rps), self._most()
         values = {}
         for left_out in self._made:
-            rest = [_weighed(t, self._binding, most_rps) for t in self._made if t is not left_out]
-            without = knee(rest, self._binding.goal, most_rps=most_rps, scatter=found.scatter)
+            rest = self._blocks_of(self._binding, [t for t in self._made if t is not left_out], most)
+            without = knee(rest, self._binding.goal, most=most, scatter=found.scatter)
             values[left_out.key.seed] = count * x - (count - 1) * math.log(without.rate_rps)
         return values
 
     def _bracket(self, found: Knee) -> Bracket:
-        """The highest rate tried that surely meets the goals, and the lowest that surely misses one."""
+        """The highest rate tried that surely meets the goals, and the lowest that surely misses one; before there is an
+        estimate, one far below those that missed."""
         trials = [*self._ramp, *self._made]
-        few = len(self._made) < FEWEST_BLOCKS  # what the ramp has shown is all that there is
+        missed_rps = min((t.key.rate_rps for t in trials if not self._good(t)), default=0.0)
+        sure_rps = found.low_rps if self._estimate(found) is not None else max(found.low_rps, BELOW * missed_rps)
         met, missed = [], []
         for tried in trials:
             rate_rps = tried.key.rate_rps
-            good = self._sustained(tried) if tried.key.goal is not None else kept_all(tried.shares, self._spec.wanted)
-            if good and (few or rate_rps <= found.low_rps):
+            good = self._good(tried)
+            if good and rate_rps <= sure_rps:
                 met.append(tried)
-            elif not good and (few or rate_rps >= found.high_rps):
+            elif not good and rate_rps >= found.high_rps:
                 missed.append(tried)
         high = min(missed, key=lambda t: t.key.rate_rps, default=None)
         below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
@@ -276,7 +324,7 @@ class _Blocks:
             estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
         bounds, each, bracket = {}, {}, self._bracket(found)
         for condition in self._spec.bounds if estimate is not None else ():
-            one = knee([_weighed(tried, condition, self._most_rps()) for tried in self._made], condition.goal)
+            one = knee(self._blocks_of(condition, self._made, self._most()), condition.goal)
             bounds[condition.text] = Curve(one.rate_rps, logit(condition.goal), one.slope)
             each[condition.text] = replace(bracket, low=None, high=None)
         return SearchResult(
@@ -284,16 +332,9 @@ class _Blocks:
         )  # fmt: skip
 
 
-def _weighed(tried: Trial, condition: Condition, most_rps: float) -> Block:
-    """A block; one that met the goal at nearly all that the server can answer counts for less: a queue fills there as
-    slowly as a random walk leaves 0, in WORK / (most (1 - load)^2) seconds."""
-    share, rate_rps = tried.share(condition.text), tried.key.rate_rps
-    met, of, requests = share.met, max(1, share.of), max(1, tried.kept)
-    if math.isinf(most_rps) or met < condition.goal * of:
-        return Block(rate_rps, met, of, requests)
-    room = max(1e-3, 1 - rate_rps / most_rps)
-    weight = min(1.0, max(1 / of, requests / rate_rps * most_rps * room**2 / (FILLED * WORK)))
-    return Block(rate_rps, weight * met, weight * of, weight * requests)
+def _rate_rps(tried: Trial) -> float:
+    """The rate at which requests came; that of the traffic is its mean."""
+    return tried.arrived_rps or tried.key.rate_rps
 
 
 def _never(rate_rps: float) -> str:
@@ -307,7 +348,7 @@ def _side(tried: Trial | None) -> Side | None:
 def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
     """Why no rate is low enough, where requests one after the other surely miss the goal; None where they may meet."""
     shares = {share.text: share for share in tried.shares}
-    unlikely = [c for c in spec.wanted if _chance(shares[c.text], c.goal) < SURE]
+    unlikely = [c for c in spec.wanted if chance(shares[c.text], c.goal) < SURE]
     if not unlikely:
         return None
     worst = min(spec.bounds or unlikely, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
@@ -316,13 +357,6 @@ def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
         f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {worst.text} "
         f"({100 * worst.goal:.4g}% have to), so no rate is low enough."
     )
-
-
-def _chance(share: Share, goal: float) -> float:
-    """Of so many misses or more among independent requests that miss as often as the goal allows."""
-    from scipy.stats import binom  # heavy
-
-    return float(binom.sf(share.of - share.met - 1, share.of, 1 - goal)) if share.of else 1.0
 
 
 def _on_one_traffic(spec: SearchSpec) -> SearchSteps:

@@ -122,6 +122,24 @@ def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     return all(found[c.text].met >= c.goal * found[c.text].of for c in wanted)
 
 
+SURE = 1.5e-3
+"""A goal is surely missed where so many misses are that unlikely."""
+
+
+def chance(share: Share, goal: float) -> float:
+    """Of so many misses or more among independent requests that miss as often as the goal allows."""
+    from scipy.stats import binom  # heavy
+
+    return float(binom.sf(share.of - share.met - 1, share.of, 1 - goal)) if share.of else 1.0
+
+
+def sure_misses(goal: float, of: int) -> int:
+    """The fewest misses of so many requests that show that a goal is surely missed."""
+    from scipy.stats import binom  # heavy
+
+    return int(binom.isf(SURE, of, 1 - goal)) + 1
+
+
 def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
     """Each bound by itself, with the goal that it has: what tells which of them binds."""
     for bound in slo.bounds:

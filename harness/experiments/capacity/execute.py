@@ -30,6 +30,8 @@ from harness.validity.work_done import too_long
 
 BELOW_OWN = 4
 """Traffic that cannot be sent one after the other begins this much below its own rate."""
+CONCLUDE_S = 2.0
+"""The last trial is cut so long before the end of the budget, to be concluded in it."""
 
 
 class TrialFactory(Protocol):
@@ -264,9 +266,11 @@ class TrialRunner:
 
     def run(self, wanted: Sequence[TrialRequest]) -> list[Trial]:
         """The trials, in the order requested; fewer where the budget ends, none when it is spent."""
-        setup = self.setup
+        setup, ends_s = self.setup, math.inf
+        if self.budget.limit_s is not None and not setup.planned.virtual:
+            ends_s = self.budget.begun_s + self.budget.limit_s - CONCLUDE_S
         missing = [
-            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions, want.settle_s)
+            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions, want.settle_s, ends_s)
             for want in wanted
             if self.ledger.get(want.key) is None
         ]

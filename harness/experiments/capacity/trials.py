@@ -27,7 +27,7 @@ from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
-from harness.experiments.capacity.conditions import JOINT, Condition, Share, kept_all, shares
+from harness.experiments.capacity.conditions import JOINT, SURE, Condition, Share, chance, shares, sure_misses
 from harness.experiments.trial import at_rate
 from harness.metrics import slo as slos
 from harness.metrics.measure import succeeded
@@ -61,6 +61,8 @@ TRIALS = pa.schema(
         pa.field("wall_s", pa.float64()),
         pa.field("output_tokens", pa.float64()),
         pa.field("answered_rps", pa.float64()),
+        pa.field("arrived_rps", pa.float64()),
+        pa.field("dispersion", pa.float64()),
         pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
                                                ("bits", pa.binary())]))),
         pa.field("block_s", pa.float64()),
@@ -94,6 +96,8 @@ class Trial:
 
     A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token,
     `output_tokens` what the answers had of the requested tokens, times the mean that was requested of all.
+    `answered_rps` is how fast answers ended, `arrived_rps` how fast the requests that count came, and
+    `dispersion` the variance of their number in short times over its mean.
     """
 
     key: Key
@@ -108,6 +112,8 @@ class Trial:
     shares: tuple[Share, ...]
     output_tokens: float | None = None
     answered_rps: float | None = None
+    arrived_rps: float | None = None
+    dispersion: float | None = None
     chain: Observed | None = None
 
     @property
@@ -124,7 +130,8 @@ class Trial:
 class Task:
     """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; it is decided by `wanted`.
 
-    `settle_s` is how long a block takes to fill the system, which is not counted, nor the last two thirds of that.
+    `settle_s` is how long a block takes to fill the system, which is not counted, nor at its end the time of an answer.
+    `ends_s` is when it is cut at the latest, on the monotonic clock: what is under way then has missed.
     """
 
     spec: RunSpec
@@ -133,6 +140,7 @@ class Task:
     key: Key
     wanted: tuple[Condition, ...] = ()
     settle_s: float | None = None
+    ends_s: float = math.inf
 
     @property
     def run(self) -> RunSpec:
@@ -164,9 +172,13 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     probe = task.key.goal is not None or task.key.rate_rps == 0
     cut = warmup.find(table, "none" if probe else task.run.warmup)
     measured = kept(table, cut)
+    end_s = _end_s(table)
+    e2e_s = end_s - number(table, "scheduled_s")
+    e2e_s = e2e_s[np.isfinite(e2e_s)]
     if task.settle_s is not None and len(measured):
         due_s = number(measured, "scheduled_s")
-        measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - task.settle_s / SETTLE))
+        tail_s = min(task.settle_s / SETTLE, float(e2e_s.mean())) if len(e2e_s) else 0.0
+        measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - tail_s))
     found = shares(table if probe else measured, task.slo)
     early = passed is not None
     if not (probe or len(measured)):
@@ -177,15 +189,13 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     # Note: in longer runs a growing queue grows further, so it counts even where all requests met the SLO
     grown = not early and overload(table) is not None
     if probe and passed is None:
-        passed = kept_all(found, task.wanted) and not grown
-    end_s = _end_s(table)
+        by_text = {share.text: share for share in found}
+        passed = not grown and all(chance(by_text[c.text], c.goal) >= SURE for c in task.wanted)
     sent = len(table)
     if early:  # those under way when the probe was ended were paid for too
         due_s = number(table, "scheduled_s")
         per_s = len(due_s) / max(float(due_s.max()), 1e-9)
         sent = min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
-    e2e_s = end_s - number(table, "scheduled_s")
-    e2e_s = e2e_s[np.isfinite(e2e_s)]
     ok, requested, made = (
         succeeded(measured),
         number(measured, "output_tokens_asked"),
@@ -204,6 +214,8 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         wall_s=time.monotonic() - begun_s,
         shares=found,
         answered_rps=answered_rps(end_s[succeeded(table)]),
+        arrived_rps=arrived_rps(number(measured, "scheduled_s")),
+        dispersion=dispersion(number(measured, "scheduled_s")),
         # requests that fail, more of them at a higher rate, do not change it
         output_tokens=float(made[ok].sum() / wanted * requested.mean()) if wanted else None,
     )
@@ -212,16 +224,19 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
 LOOK = 50
 """Records of a simulated trial that are scored together: each by itself would take longer than simulating it."""
 TICK_S = 0.25
+OF_A_PART = 10
+FEWEST = 12
+"""Fewer requests or answers have no rate."""
 LATE_SHARE = 0.3
 """Of the requests of a trial that only tells a side, those that may leave late: of few requests one is 10 %."""
 SETTLE = 1.5
-"""Times an answer takes, which are not counted at the start of a block; at its end it is once."""
+"""Times an answer takes, which are not counted at the start of a block; at its end it is once at most."""
 
 
 class Watch:
-    """Ends a trial as soon as its side is certain: a probe when more have missed than may, a block when it is far below
-    the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of something else than
-    requests are decided by the end of the trial alone.
+    """Ends a trial as soon as its side is certain: a probe when so many have missed that it is no chance, a block when
+    it is far below the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of
+    something else than requests are decided by the end of the trial alone. `cut`: the time was over first.
     """
 
     def __init__(self, task: Task) -> None:
@@ -232,16 +247,19 @@ class Watch:
         self._new: list[RequestRecord] = []
         self._over = Event()
         self.passed: bool | None = None
+        self.cut = False
 
     def begin(self, planned: Plan, live: Live) -> None:
-        """See several times a second which requests are too late."""
+        """See several times a second which requests are too late, and whether the time is over."""
         self._deadline_s = deadlines(planned.schedule.table, self._task.slo)
 
         def look() -> None:
             while not self._over.wait(TICK_S):
-                if live.epoch_s is not None and self.tick(live.elapsed_s()):
+                if time.monotonic() > self._task.ends_s:
+                    self.cut = True
+                    live.stop(at_once=True)
+                elif live.epoch_s is not None and self.tick(live.elapsed_s()):
                     live.stop()
-                    return
 
         Thread(target=look, daemon=True).start()
 
@@ -278,7 +296,7 @@ class Watch:
         for condition in self._task.wanted if self.passed is None else ():
             met, of = self._seen.get(condition.text, (0, 0))
             late = self._late if condition.text == JOINT else 0
-            allowed, ended = (1 - condition.goal) * planned + 1e-6, of + late
+            allowed, ended = float(sure_misses(condition.goal, planned) - 1), of + late
             if self._task.key.goal is None:  # a block has to be far below the goal, and a good part of it over
                 if ended < PART * planned:
                     continue
@@ -292,10 +310,25 @@ class Watch:
 def answered_rps(end_s: Floats) -> float | None:
     """Answers per second, from when a quarter of them were over until three quarters were: neither while the server
     fills, nor while the last ones are awaited."""
-    if len(end_s) < 20:
+    if len(end_s) < FEWEST:
         return None
     first_s, last_s = np.quantile(end_s, (0.25, 0.75))
     return float(len(end_s) / 2 / (last_s - first_s)) if last_s > first_s else None
+
+
+def arrived_rps(due_s: Floats) -> float | None:
+    """Requests per second, from the first to the last."""
+    span_s = float(np.ptp(due_s)) if len(due_s) >= FEWEST else 0.0
+    return (len(due_s) - 1) / span_s if span_s > 0 else None
+
+
+def dispersion(due_s: Floats) -> float | None:
+    """The variance of how many requests come over its mean, in parts of the time of so many requests each."""
+    parts = len(due_s) // OF_A_PART
+    if parts < FEWEST:
+        return None
+    counts = np.histogram(due_s, parts)[0]
+    return float(counts.var(ddof=1) / counts.mean())
 
 
 def deadlines(schedule: pa.Table, slo: Slo) -> Floats:
@@ -411,7 +444,7 @@ def _row(tried: Trial) -> dict[str, object]:
         for s in tried.shares
     ]
     names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens",
-             "answered_rps")  # fmt: skip
+             "answered_rps", "arrived_rps", "dispersion")  # fmt: skip
     own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
     row: dict[str, object] = {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
     if chain is not None:
@@ -440,7 +473,7 @@ def _read(path: Path) -> Iterable[Trial]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(str(share["text"]), int(share["met"]), of, mask))
-        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[2:])
+        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[4:])
         chain = None
         if block_s is not None:
             request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
@@ -449,7 +482,7 @@ def _read(path: Path) -> Iterable[Trial]:
         yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
 
-ADDED = ("output_tokens", "answered_rps", "block_s", "patience_s", "open", "blocks")
+ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "block_s", "patience_s", "open", "blocks")
 """Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
@@ -486,12 +519,12 @@ class Runs:
             result.outcome.check()
             if result.outcome.error is not None:
                 raise BackendError(result.outcome.error)
-            if result.outcome.ended != "finished" and early is None:
+            if result.outcome.ended != "finished" and early is None and not watch.cut:
                 raise KeyboardInterrupt
             if (fault := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
             side = task.key.goal is not None or task.key.rate_rps == 0
-            if _is_valid(result, ended_early=early is not None, side=side):
+            if _is_valid(result, ended_early=early is not None or watch.cut, side=side):
                 return concluded(task, result.run.requests, early, begun_s)
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
