@@ -82,7 +82,9 @@ def measured(
     for rate_rps in CALIBRATION_RPS:
         say(f"calibration under {policies[0]}, {rate_rps} req/s")
         options = {**CALIBRATION, "rate": str(rate_rps)}
-        result = execute(_spec(policies[0], options, traffic.seed, "engine"), out=calibration / f"{rate_rps}rps")
+        result = execute(
+            _spec(policies[0], {**options, "backend": "engine"}, traffic.seed), out=calibration / f"{rate_rps}rps"
+        )
         result.outcome.check(whole=True)
     from_steps([str(calibration)], FitOptions("linear"), latency)
     facts = result.run.info.backend
@@ -114,15 +116,15 @@ def measured(
     ).change(kind="policy", exit_code=max(info.exit_code for info in ran.values()))
 
 
-def _spec(policy: str, options: Mapping[str, object], seed: int, backend: str) -> RunSpec:
-    return run_spec(Given({**options, "backend": backend, "policy": policy, "seed": seed}))
+def _spec(policy: str, options: Mapping[str, object], seed: int) -> RunSpec:
+    return run_spec(Given({**options, "policy": policy, "seed": seed}))
 
 
 def _capacity_rps(policy: str, traffic: Traffic, system: Mapping[str, object], say: Callable[[str], None]) -> float:
     """The highest rate that meets the SLO on the simulator. Raises UsageError where there is none."""
     say(f"capacity of {policy} on the simulator")
     options = {name: value for name, value in traffic.options.items() if name not in ("requests", "duration")}
-    spec = run_spec(Given({**options, **system, "policy": policy, "seed": traffic.seed}))
+    spec = _spec(policy, {**options, **system}, traffic.seed)
     (found,) = run_search(set_up(spec, Settings(tolerance=TOLERANCE)), Store(None)).answers
     rate_rps = found.capacity_rps or found.bracket_rps[0]
     if rate_rps is None:

@@ -299,16 +299,12 @@ class _Blocks:
         """The highest rate tried that surely meets the goals, and the lowest that surely misses one; before there is an
         estimate, one far below those that missed."""
         trials = [*self._ramp, *self._made]
-        missed_rps = min((t.key.rate_rps for t in trials if not self._good(t)), default=0.0)
+        good = [t for t in trials if self._good(t)]
+        bad = [t for t in trials if not self._good(t)]
+        missed_rps = min((t.key.rate_rps for t in bad), default=0.0)
         sure_rps = found.low_rps if self._estimate(found) is not None else max(found.low_rps, BELOW * missed_rps)
-        met, missed = [], []
-        for tried in trials:
-            rate_rps = tried.key.rate_rps
-            good = self._good(tried)
-            if good and rate_rps <= sure_rps:
-                met.append(tried)
-            elif not good and rate_rps >= found.high_rps:
-                missed.append(tried)
+        met = [t for t in good if t.key.rate_rps <= sure_rps]
+        missed = [t for t in bad if t.key.rate_rps >= found.high_rps]
         high = min(missed, key=lambda t: t.key.rate_rps, default=None)
         below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
         low = max(below, key=lambda t: t.key.rate_rps, default=None)
@@ -322,9 +318,9 @@ class _Blocks:
         estimate = self._estimate(found)
         if estimate is not None:
             estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
-        bounds, each, bracket = {}, {}, self._bracket(found)
+        bounds, each, bracket, most = {}, {}, self._bracket(found), self._most()
         for condition in self._spec.bounds if estimate is not None else ():
-            one = knee(self._blocks_of(condition, self._made, self._most()), condition.goal)
+            one = knee(self._blocks_of(condition, self._made, most), condition.goal)
             bounds[condition.text] = Curve(one.rate_rps, logit(condition.goal), one.slope)
             each[condition.text] = replace(bracket, low=None, high=None)
         return SearchResult(

@@ -25,6 +25,7 @@ from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, 
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.run import RUNS, default_folder
+from harness.validity.checks import sentences
 from harness.validity.warmup import check_leaves
 from harness.validity.work_done import too_long
 
@@ -169,8 +170,8 @@ def run_search(
     budget = Budget(setup.budget_s, time.monotonic())
     if setup.planned.virtual:
         table, facts = setup.planned.schedule.table, setup.planned.backend.describe()
-        for wrong in too_long(table, "output_tokens", facts, recorded=setup.recorded, virtual=True):
-            tell(f"warning: {wrong.message} Remedy: {wrong.remedy}.")
+        for wrong in sentences(too_long(table, "output_tokens", facts, recorded=setup.recorded, virtual=True)):
+            tell(f"warning: {wrong}")
     if setup.chained:
         return _run_chains(setup, store, budget, workers, tell)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:

@@ -86,13 +86,7 @@ def algorithm_of(options: PlaceOptions, deployment: Deployment) -> Algorithm:
     """The algorithm of DistServe that considers it."""
     if deployment.kind == "colocated":
         return "vllm++"
-    return "low" if _in_pairs(options, deployment) else "high"
-
-
-def _in_pairs(options: PlaceOptions, deployment: Deployment) -> bool:
-    prefill, decode = deployment.groups
-    same = prefill.hardware == decode.hardware and prefill.count == decode.count
-    return same and options.cluster.share_nodes(prefill.shape, decode.shape)
+    return "low" if deployment.in_pairs(options.cluster) else "high"
 
 
 def _count(
@@ -140,7 +134,7 @@ def _starts(options: PlaceOptions, sides: dict[Deployment, int | None]) -> Itera
         one = Deployment(groups)
         if one.kind == "pair" and "high" not in options.algorithms:
             one = one.counted(*[max(one.counts)] * 2)
-            if not _in_pairs(options, one):
+            if not one.in_pairs(options.cluster):
                 continue
         if options.cluster.holds(one):
             yield one

@@ -123,14 +123,19 @@ class Deployment:
             return {**found, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
         return {**found, **{group.role: group.spec(first.hardware) for group in self.groups}}
 
+    def in_pairs(self, cluster: "Cluster") -> bool:
+        """Whether each prefill replica shares its nodes with a decode replica of the same kind of GPU."""
+        prefill, decode = self.groups
+        same = prefill.hardware == decode.hardware and prefill.count == decode.count
+        return same and cluster.share_nodes(prefill.shape, decode.shape)
+
     def link(self, cluster: "Cluster") -> str | None:
         """The default link from prefill to decode: that within a node where all of it is on one, or where as many of
         each side share theirs in pairs. None where KV is not handed on."""
         if self.kind != "pair":
             return None
         prefill, decode = self.groups
-        paired = prefill.count == decode.count and cluster.share_nodes(prefill.shape, decode.shape)
-        if prefill.hardware != decode.hardware or not (paired or self.gpus <= cluster.per_node):
+        if not (self.in_pairs(cluster) or (prefill.hardware == decode.hardware and self.gpus <= cluster.per_node)):
             return NETWORK
         return "pcie" if catalog.hardware(prefill.hardware).nvlink_bytes_per_s is None else "nvlink"
 
