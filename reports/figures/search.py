@@ -149,14 +149,14 @@ _PLACED = {
 }
 _HALVES = {
     "prefill": ("prefill alone (high)", Look(style.GREEN, symbol="diamond")),
-    "decode": ("decode alone (high)", Look(style.PURPLE, symbol="x")),
+    "decode": ("decode alone (high)", Look(style.PURPLE, symbol="triangle-up")),
 }
 _SIDES = {
     True: ("meets the goal", Look(style.GREEN)),
     None: ("not decided", Look(style.OCHRE, symbol="diamond")),
     False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
 }
-_ROW, _BETWEEN = 24, 80
+_ROW, _BETWEEN = 24, 48
 """Pixels of a placement, and from one panel to the next."""
 
 
@@ -179,11 +179,12 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     drawn = style.panels(heights, 100 + inner, shared=False, spacing=_BETWEEN / inner if len(panels) > 1 else 0)
     objective = info.objective
     title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
+    names = _names([*every, *groups["apart"]])
     for row, panel in enumerate(panels, start=1):
         for (name, look), group in panel:
-            _placements(drawn, group, name, look, objective.unit, row)
-        y = style.axis("", autorange="reversed", type="category")
-        style.axes(drawn, style.axis(title, rangemode="tozero"), y, row)
+            _placements(drawn, group, names, name, look, objective.unit, row)
+        x = style.axis(title if row == len(panels) else "", rangemode="tozero")
+        style.axes(drawn, x, style.axis("", autorange="reversed", type="category", dtick=1), row)
     values = {"Placements that met the SLO": ["none at any rate"]}
     if info.best:
         best = info.best[0]
@@ -197,6 +198,7 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
         "Behind a name: (tp, pp).",
         "Prefill or decode alone is one side of a placement and has an axis of its own."
         if any(groups[kind] for kind in _HALVES) else "",
+        "Hollow: at least this rate, none higher was shown to be too high." if any(one.at_least for one in every) else "",
         "Lines: 95% interval of the mean over seeds." if intervals else "One seed gives no interval.",
     ])  # fmt: skip
 
@@ -204,7 +206,7 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
 def _at_rate(info: PlaceAnswer) -> go.Figure:
     """The share of requests that meet the SLO in each deployment that was run, the cheapest on top."""
     shown = info.candidates[: len(_SIDES) * MOST]
-    names = {id(one): in_figure(f"{one.name}, {one.gpus} x {one.hardware}", 60) for one in shown}
+    names = _names(shown)
     drawn = style.panels([_ROW * (len(shown) + 1)], 100 + _ROW * (len(shown) + 1))
     for side, (name, look) in _SIDES.items():
         if group := [one for one in shown if one.meets is side]:
@@ -214,8 +216,10 @@ def _at_rate(info: PlaceAnswer) -> go.Figure:
                      "arrayminus": [share - low for share, low, _ in shares]}  # fmt: skip
             style.curve(drawn, [share for share, _, _ in shares], [names[id(one)] for one in group], name, look,
                         "%{y}: %{x:.1f}%", mode="markers", size=10, error_x=error)  # fmt: skip
-    order = {"categoryorder": "array", "categoryarray": [*names.values()]}
-    style.axes(drawn, style.axis("within the SLO (%)"), style.axis("", autorange="reversed", **order))
+    order = {"categoryorder": "array", "categoryarray": [*names.values()], "dtick": 1}
+    goal = [] if info.query.goal is None else [100 * info.query.goal]
+    x = style.share_axis("within the SLO (%)", [share for one in shown for share in _percent(one)] + goal)
+    style.axes(drawn, x, style.axis("", autorange="reversed", **order))
     if info.query.goal is not None:
         drawn.add_vline(x=100 * info.query.goal, line={"color": style.GREY, "width": 1})
     best = info.best[0] if info.best else None
@@ -236,12 +240,22 @@ def _percent(one: PlacedUnit) -> Iterator[float]:
         yield 100 * (share if value is None else value)
 
 
-def _placements(drawn: go.Figure, group: Sequence[PlacedUnit], name: str, look: Look, unit: str, row: int) -> None:
-    names = [in_figure(f"{one.name}, {one.gpus} x {one.hardware}", 60) for one in group]
+def _names(units: Sequence[PlacedUnit]) -> dict[int, str]:
+    """The name of each at its row, by its id; with GPUs where there are several kinds, else (tp, pp) tells them."""
+    several = len({one.hardware for one in units}) > 1
+    return {
+        id(one): in_figure(f"{one.name}, {one.gpus} x {one.hardware}" if several else one.name, 60) for one in units
+    }
+
+
+def _placements(
+    drawn: go.Figure, group: Sequence[PlacedUnit], names: Mapping[int, str], name: str, look: Look, unit: str, row: int
+) -> None:
     error = {"type": "data", "symmetric": False, "color": look.color, "array": [*_ends(group, "high", 1)],
              "arrayminus": [*_ends(group, "low", -1)]}  # fmt: skip
-    style.curve(drawn, [one.value for one in group], names, name, look, f"%{{y}}: %{{x:.4r}} {unit}", row=row,
-                mode="markers", size=10, error_x=error)  # fmt: skip
+    y = [names[id(one)] for one in group]
+    style.curve(drawn, [one.value for one in group], y, name, look, f"%{{y}}: %{{x:.4r}} {unit}", row=row,
+                mode="markers", size=10, error_x=error, symbols=look.symbols(one.at_least for one in group))  # fmt: skip
 
 
 def _ends(group: Sequence[PlacedUnit], end: str, sign: int) -> Iterator[float]:

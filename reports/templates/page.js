@@ -106,14 +106,24 @@
   function draw(box) {
     const width = printing ? 680 : box.clientWidth;
     if (!width) return void delete box.dataset.drawn; // folded: drawn when it is opened
-    const put = (room) => {
-      const figure = themed(box.dataset.figure);
+    let room = width - 94, more = 0, planned;
+    const put = () => {
+      const figure = themed(box.dataset.figure), { height, margin } = figure.layout;
       fit(figure, room);
+      planned = height - margin.t - margin.b;
+      figure.layout.height = height + more;
+      box.style.height = `${height + more}px`;
       return Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: false });
     };
     box.dataset.drawn = "yes";
-    let done = put(width - 94);
-    if (box._fullLayout._size.w < width - 110) done = put(box._fullLayout._size.w); // labels took more than was thought
+    let done = put();
+    const { _size: panels } = box._fullLayout;
+    if (panels.w < width - 110) { // labels took more than was thought
+      room = panels.w;
+      done = put();
+    }
+    more = planned - box._fullLayout._size.h;
+    if (more > LINE) done = put(); // names and titles in many lines took it from the panels
     uncover(box);
     const button = box.parentElement.querySelector("[data-svg]");
     if (button) button.hidden = false;

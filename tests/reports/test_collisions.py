@@ -30,6 +30,14 @@ for (const box of document.querySelectorAll("[data-figure]")) {
       if (across > 2 && down > 2) found.push(`${box.dataset.figure}: '${text}' lies on '${other}'`);
     }
   });
+  const panels = Object.values(box._fullLayout._plots).map(({ xaxis: x, yaxis: y }) => [home.left + x._offset,
+    home.left + x._offset + x._length, home.top + y._offset, home.top + y._offset + y._length]);
+  for (const title of box.querySelectorAll(".xtitle, .x2title, .x3title, .ytitle, .y2title, .y3title")) {
+    const at = title.getBoundingClientRect();
+    const over = ([left, right, top, bottom]) => Math.min(at.right, right) - Math.max(at.left, left) > 2 &&
+      Math.min(at.bottom, bottom) - Math.max(at.top, top) > 2;
+    if (panels.some(over)) found.push(`${box.dataset.figure}: '${title.textContent}' lies on a panel`);
+  }
 }
 return [document.querySelectorAll("[data-figure] .main-svg text").length, found];
 """

@@ -80,11 +80,22 @@ def test_a_requested_rate_shows_shares_beside_the_goal(at_rate: dict[str, Any]) 
     assert "10.50 per hour, 0.5000 per million output tokens, 92.0% of requests" in finding.text
 
 
-def test_no_text_of_the_page_hides_another(at_rate: dict[str, Any], opened: Any, tmp_path: Path) -> None:
-    """Long names of deployments would be cut on a phone."""
-    compose.write_answer_page(of(PlaceAnswer, at_rate), tmp_path, lambda _: None)
+@pytest.mark.parametrize("asked", ["at_rate", "by_rate"])
+def test_every_row_has_its_name_and_none_is_covered_on_a_phone(
+    asked: str, opened: Any, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The legend would take its height from the rows, so that only every second has a name, and the title of an axis
+    would lie on the rows below."""
+    info = request.getfixturevalue(asked)
+    info["candidates"] += [
+        one | {"name": name} for one in info["candidates"] if one["kind"] != "decode" for name in ("(1,4)", "(4,1)")
+    ]
+    compose.write_answer_page(of(PlaceAnswer, info), tmp_path, lambda _: None)
+    seen = opened(tmp_path / "report.html", width=390)
 
-    assert [] == collisions(opened(tmp_path / "report.html", width=390))
+    assert [] == collisions(seen)
+    names = set(seen.page.locator("[data-figure] .ytick text, [data-figure] .y2tick text").all_text_contents())
+    assert {one["name"] for one in (*info["candidates"], *info["best"])} == names
 
 
 def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
@@ -115,13 +126,17 @@ def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> N
 
 
 def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_rate: dict[str, Any]) -> None:
-    """The named placement would be missing, and decode alone would press all others into a corner."""
+    """The named placement would be missing, and decode alone would press all others into a corner. Where no rate was
+    too high, the highest that was tried would be taken for the limit."""
+    by_rate["candidates"][0]["at_least"] = True
     drawn = placed(of(PlaceAnswer, by_rate))
 
     assert not isinstance(drawn, str)
     assert {"x": [NAME, "P(2,1) D(1,1)", "(1,2)"], "x2": ["P(1,1)", "D(1,1)"]} == {
-        axis: [trace.y[0].split(", 2 x ")[0] for trace in drawn.data if trace.xaxis == axis] for axis in ("x", "x2")
+        axis: [trace.y[0] for trace in drawn.data if trace.xaxis == axis] for axis in ("x", "x2")
     }
+    assert ["D(1,1)"] == [trace.y[0] for trace in drawn.data if trace.marker.symbol[0].endswith("-open")]
+    assert "Hollow: at least this rate" in figures.caption(drawn)
 
 
 def test_the_figure_shows_the_objective(by_power: dict[str, Any]) -> None:
@@ -134,5 +149,5 @@ def test_the_figure_shows_the_objective(by_power: dict[str, Any]) -> None:
     assert isinstance(shown, Figure)
     assert "Requests per kJ of each placement" == shown.title
     assert f"Best (high): {NAME}, 12.50 requests per kJ." == figures.finding(drawn)
-    assert "requests per kJ" == drawn.layout.xaxis.title.text
+    assert "requests per kJ" == drawn.layout.xaxis2.title.text
     assert (12.5, 2.5) == (drawn.data[0].x[0], drawn.data[0].error_x.array[0])
