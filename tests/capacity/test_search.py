@@ -63,6 +63,14 @@ def test_a_step_that_missed_by_chance_does_not_raise_the_rate_for_ever(system):
     assert lucky.made < 20
 
 
+def test_blocks_of_a_few_requests_tell_a_side(system):
+    """The parts of such a block would have no mean, and the answer would be no number, below a warning of numpy's."""
+    found = system().searched(60.0, fixed=True, planned=5)
+
+    assert found.answered is not None
+    assert found.estimate.low_rps < 10.0 < found.estimate.high_rps
+
+
 def test_a_budget_of_nothing_says_so(system):
     """A search without a trial has nothing to print, and would end in a traceback."""
     found = system().searched(budget_s=0.0)

@@ -256,7 +256,9 @@ class _Blocks:
         for tried in (*self._ramp, *made):
             share, rate_rps = tried.share(condition.text), _rate_rps(tried)
             met, of, requests = float(share.met), max(1, share.of), max(1, tried.kept)
-            parts = () if share.mask is None else tuple(float(p.mean()) for p in np.array_split(share.mask, PARTS))
+            mask = share.mask
+            each = () if mask is None or len(mask) < PARTS else np.array_split(mask, PARTS)
+            parts = tuple(float(part.mean()) for part in each)
             weight = 1.0
             if self._behind(tried):
                 met = 0.0
