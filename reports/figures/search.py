@@ -198,7 +198,7 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
         "Behind a name: (tp, pp).",
         "Prefill or decode alone is one side of a placement and has an axis of its own."
         if any(groups[kind] for kind in _HALVES) else "",
-        "Hollow: at least this rate, none higher was shown to be too high." if any(one.at_least for one in every) else "",
+        "Hollow: at least this rate, no higher one was too high." if any(one.at_least for one in every) else "",
         "Lines: 95% interval of the mean over seeds." if intervals else "One seed gives no interval.",
     ])  # fmt: skip
 
@@ -253,9 +253,10 @@ def _placements(
 ) -> None:
     error = {"type": "data", "symmetric": False, "color": look.color, "array": [*_ends(group, "high", 1)],
              "arrayminus": [*_ends(group, "low", -1)]}  # fmt: skip
-    y = [names[id(one)] for one in group]
-    style.curve(drawn, [one.value for one in group], y, name, look, f"%{{y}}: %{{x:.4r}} {unit}", row=row,
-                mode="markers", size=10, error_x=error, symbols=look.symbols(one.at_least for one in group))  # fmt: skip
+    symbols = look.symbols(one.at_least for one in group)
+    style.curve(drawn, [one.value for one in group], [names[id(one)] for one in group], name, look,
+                f"%{{y}}: %{{x:.4r}} {unit}", row=row, mode="markers", size=10, error_x=error,
+                symbols=symbols)  # fmt: skip
 
 
 def _ends(group: Sequence[PlacedUnit], end: str, sign: int) -> Iterator[float]:
