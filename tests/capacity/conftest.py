@@ -1,7 +1,7 @@
 """Systems that cost nothing: trials drawn from a known curve, and searches that run on them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ OVERHEAD_S = 1.0
 class System:
     """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a trial's load is off by `scatter`.
 
-    Probes pass up to `fooled_rps`, and miss with the seed `unlucky`. `spent_s` is what the trials took.
+    Probes pass up to `fooled_rps`, and miss with the seed `unlucky`. No more than `most_rps` are answered, and what is
+    asked beyond that waits without a miss. `tried` is what was asked for, `spent_s` what it took.
     """
 
     knee_rps: float = 10.0
@@ -29,8 +30,14 @@ class System:
     e2e_s: float = 1.0
     fooled_rps: float = 0.0
     unlucky: int | None = None
-    made: int = 0
+    most_rps: float = math.inf
+    tried: list[Key] = field(default_factory=list)
     spent_s: float = 0.0
+
+    @property
+    def made(self) -> int:
+        """How many trials."""
+        return len(self.tried)
 
     def attainment(self, seed: int, rate_rps: float) -> float:
         if rate_rps == 0:
@@ -39,7 +46,7 @@ class System:
         return self.ceiling / (1 + math.exp(min(700, -(math.log(9) - self.slope * away))))
 
     def trial(self, key: Key, wanted=()) -> Trial:
-        self.made += 1
+        self.tried.append(key)
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         mask = rng.random(key.planned) < self.attainment(key.seed, key.rate_rps)
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
@@ -47,12 +54,16 @@ class System:
         passed = None if key.goal is None else met
         span_s = key.planned * self.e2e_s if key.rate_rps == 0 else key.planned / key.rate_rps + self.e2e_s
         self.spent_s += span_s + OVERHEAD_S
-        return Trial(key, key.planned, key.planned, 0.0, passed, False, self.e2e_s, span_s, span_s + OVERHEAD_S, shares)
+        arrived_rps = key.rate_rps or None
+        return Trial(
+            key, key.planned, key.planned, 0.0, passed, False, self.e2e_s, span_s, span_s + OVERHEAD_S, shares,
+            answered_rps=arrived_rps and min(arrived_rps, self.most_rps), arrived_rps=arrived_rps, dispersion=1.0,
+        )  # fmt: skip
 
     def searched(self, budget_s: float = 600.0, **aim):
         """What a search finds in that time."""
         spec = {"goal": 0.9, "definition": "joint", "planned": 660, "own_rps": 2.0, "tolerance": 0.05, **aim}
-        spec = {"virtual": False, "budget_s": budget_s, **spec}
+        spec = {"virtual": False, "budget_s": None if math.isinf(budget_s) else budget_s, **spec}
         going = search(SearchSpec(slo=parse("ttft=0.25"), **spec), lambda: budget_s - self.spent_s)
         wanted = next(going)
         while True:

@@ -97,6 +97,41 @@ def test_probes_that_mislead_are_corrected_by_blocks(system):
     assert found.estimate.high_rps >= 9.7
 
 
+@pytest.mark.parametrize("most_rps", [5.0, 40.0])
+def test_a_server_that_answers_less_than_arrives_sustains_no_more_than_that(system, most_rps):
+    """A queue that grows would pass until its requests miss, long after a block is over: at any rate."""
+    behind = system(knee_rps=1e30, most_rps=most_rps)
+    found = behind.searched()
+
+    assert found.estimate.low_rps <= most_rps
+    assert abs(math.log(found.estimate.rate_rps / most_rps)) < 0.15
+    assert max(key.rate_rps for key in behind.tried if key.goal is None) < 2 * most_rps
+
+
+def test_no_two_trials_have_the_same_traffic(system):
+    """What one seed happened to send would count twice, and the interval be too narrow."""
+    one = system()
+    one.searched(first_seed=7)
+
+    assert list(range(7, 7 + one.made)) == [key.seed for key in one.tried]
+
+
+def test_seeds_that_are_not_enough_say_so(system):
+    """A search without a budget would go on for ever, or end without a word."""
+    found = system(scatter=0.2).searched(math.inf, virtual=True, tolerance=0.001, max_seeds=4)
+
+    assert not found.resolved
+    assert "4 seeds were not enough." == found.why
+
+
+def test_a_recording_that_misses_even_when_stretched_is_unreachable(system):
+    """It would be slowed down for ever."""
+    found = system(ceiling=0.3, scatter=0.0).searched(1e9, one_traffic=True, planned=5_000)
+
+    assert found.unreachable
+    assert "no rate is low enough" in found.why
+
+
 def test_a_recording_needs_no_seeds(system):
     """Every seed would replay the same requests."""
     found = system(scatter=0.0).searched(1e9, one_traffic=True, planned=50_000)
