@@ -20,7 +20,7 @@ class System:
     """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a trial's load is off by `scatter`.
 
     Probes pass up to `fooled_rps`, and miss with the seed `unlucky`. No more than `most_rps` are answered, and what is
-    asked beyond that waits without a miss. `tried` is what was asked for, `spent_s` what it took.
+    sent beyond that waits without a miss. `tried` are the trials, `spent_s` what they took.
     """
 
     knee_rps: float = 10.0

@@ -200,8 +200,8 @@ def summary(found: Sequence[tuple[bool, bool, float, float, float]]) -> str:
     bias = np.nanmean(off) if interval.any() else math.nan
     return (
         f"held {held.mean():4.0%} interval {interval.mean():4.0%} bias {100 * bias:+5.1f}% "
-        f"+-{100 * np.median(half):.1f}% (9 of 10 within {100 * np.quantile(half, 0.9, method='higher'):.1f}%, within 10% "
-        f"{(half <= 0.1).mean():.0%}) time {spent.min():.2f} to {spent.max():.2f}"
+        f"+-{100 * np.median(half):.1f}% (9 of 10 within {100 * np.quantile(half, 0.9, method='higher'):.1f}%, "
+        f"within 10% {(half <= 0.1).mean():.0%}) time {spent.min():.2f} to {spent.max():.2f}"
     )
 
 

@@ -80,13 +80,13 @@ def test_a_requested_rate_shows_shares_beside_the_goal(at_rate: dict[str, Any]) 
     assert "10.50 per hour, 0.5000 per million output tokens, 92.0% of requests" in finding.text
 
 
-@pytest.mark.parametrize("asked", ["at_rate", "by_rate"])
+@pytest.mark.parametrize("kind", ["at_rate", "by_rate"])
 def test_every_row_has_its_name_and_none_is_covered_on_a_phone(
-    asked: str, opened: Any, tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, opened: Any, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """The legend would take its height from the rows, so that only every second has a name, and the title of an axis
     would lie on the rows below."""
-    info = request.getfixturevalue(asked)
+    info = request.getfixturevalue(kind)
     info["candidates"] += [
         one | {"name": name} for one in info["candidates"] if one["kind"] != "decode" for name in ("(1,4)", "(4,1)")
     ]
