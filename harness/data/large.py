@@ -31,8 +31,8 @@ LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
 
 
-def load(path: str | os.PathLike[str], large: int = LARGE, schedule: Schedule | None = None) -> Run:
-    """Read a run folder as `folder.load` does; a finished run of `large` requests or more thin.
+def load(path: str | os.PathLike[str], large: int | None = None, schedule: Schedule | None = None) -> Run:
+    """Read a run folder as `folder.load` does; a run that has ended, of `large` requests or more (`LARGE`), thin.
 
     Its `whole` then gives what is not held. A `schedule` that is at hand is not read again. Raises UsageError as
     `folder.load` does.
@@ -43,7 +43,7 @@ def load(path: str | os.PathLike[str], large: int = LARGE, schedule: Schedule | 
     file = path / "requests.parquet"
     if info.state == "running" or not file.exists():
         return folder.load(path)
-    if opened(file).metadata.num_rows < large:
+    if opened(file).metadata.num_rows < (LARGE if large is None else large):
         return folder.load(path)
     steps, stored = path / "steps.parquet", path / "schedule.parquet"
     if schedule is None and stored.exists():
@@ -79,7 +79,9 @@ def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> p
     both = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
     table = table.drop_columns([c for c in without if c in table.column_names])
     table = table.set_column(table.schema.get_field_index("token_s"), "token_s", both)
-    return table.append_column("events", pa.array(events, pa.int32())).append_column("second_s", pa.array(second_s))
+    return table.append_column("events", pa.array(events, pa.int32())).append_column(
+        "second_s", pa.array(second_s, from_pandas=True)
+    )
 
 
 def read(file: Path, since_s: float | None = None, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
