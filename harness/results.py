@@ -157,11 +157,12 @@ def run(*, out: str | Path | None = None, **options: Option) -> RunResult:
 
     Raises UsageError for wrong options, BackendError where the backend cannot start.
     """
+    from harness.data import folder
     from harness.options import Given, run_spec
     from harness.runner.run import execute
 
     result = execute(run_spec(Given(_named(options))), out=out)
-    return RunResult(result.run, result.exit_code)
+    return RunResult(result.run if result.run.whole is None else folder.load(result.run.path), result.exit_code)
 
 
 def sweep(

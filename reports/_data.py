@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from harness.api import Bound, Slo
 from harness.data import large
-from harness.data.folder import Part, Run
+from harness.data.folder import Run
 from harness.data.run_json import Described
 from harness.metrics import measure
 from harness.metrics import slo as slos
@@ -54,19 +53,10 @@ def measured(run: Run) -> Run:
 
 
 def _measured(run: Run) -> Run:
-    since_s = large.cut_s(run.info)
-    if since_s is None:
-        return run
-    parts = () if run.whole is None else run.whole.requests
-    whole = run.whole and dataclasses.replace(run.whole, requests=tuple(partial(_since, p, since_s) for p in parts))
-    found = dataclasses.replace(run, requests=run.measured, whole=whole)
-    found.memo["of"] = run, column(run, "scheduled_s") >= since_s
+    found = large.measured(run)
+    if found is not run:
+        found.memo["of"] = run, column(run, "scheduled_s") >= run.info.warmup.at_s
     return found
-
-
-def _since(part: Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    wanted = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
-    return (large.since(piece, since_s) for piece in part(wanted))
 
 
 def warmed_up(run: Run) -> str:

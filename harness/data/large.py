@@ -7,6 +7,7 @@ in threads, without ever holding all of its token times.
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pyarrow.parquet as pq
 from harness.data import folder
 from harness.data.folder import Run
 from harness.data.lists import lists
-from harness.data.records import HTTP, REQUESTS, STEPS
+from harness.data.records import HTTP, REQUESTS, STEPS, compact
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
@@ -30,30 +31,29 @@ LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
 
 
-def load(path: str | os.PathLike[str], large: int = LARGE) -> Run:
-    """Read a run folder as `folder.load` does; a finished run of `large` requests or more thin.
+def load(path: str | os.PathLike[str], large: int | None = None, schedule: Schedule | None = None) -> Run:
+    """Read a run folder as `folder.load` does; a run that has ended, of `large` requests or more (`LARGE`), thin.
 
-    Its `whole` then gives what is not held. Raises UsageError as `folder.load` does.
+    Its `whole` then gives what is not held. A `schedule` that is at hand is not read again. Raises UsageError as
+    `folder.load` does.
     """
     path = Path(path)
     path = path.parent if path.name == "run.json" else path
     info = folder.read_info(path)
     file = path / "requests.parquet"
-    if info.state == "running" or not info.concluded or not file.exists():
+    if info.state == "running" or not file.exists():
         return folder.load(path)
-    if opened(file).metadata.num_rows < large:
+    if opened(file).metadata.num_rows < (LARGE if large is None else large):
         return folder.load(path)
-    return _thin(path, info, file)
-
-
-def _thin(path: Path, info: RunInfo, file: Path) -> Run:
-    schedule, steps = path / "schedule.parquet", path / "steps.parquet"
+    steps, stored = path / "steps.parquet", path / "schedule.parquet"
+    if schedule is None and stored.exists():
+        schedule = Schedule.load(stored)
     return folder.Run(
         path=path,
         info=info,
         requests=read(file, without=("token_n",)),
         steps=None,
-        schedule=Schedule.load(schedule).table if schedule.exists() else None,
+        schedule=None if schedule is None else schedule.table,
         complete=info.state == "finished",
         http=folder.table(path, "http", HTTP),
         server_metrics=folder.table(path, "server_metrics"),
@@ -62,12 +62,15 @@ def _thin(path: Path, info: RunInfo, file: Path) -> Run:
 
 
 def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
-    """The table with nothing but the first and the last time in `token_s`, and their number in `events`.
+    """The table with nothing but the first and the last time in `token_s`, their number in `events`, and in `second_s`
+    the second of three or more.
 
     Every metric that says nothing of gaps has the same values, bit for bit.
     """
     rows = lists(table, "token_s")
     events = np.diff(rows.offsets)
+    second_s = np.full(len(events), np.nan)
+    second_s[events > 2] = rows.values[rows.offsets[:-1][events > 2] + 1]
     ends = np.zeros(len(events) + 1, np.int64)
     np.cumsum(np.minimum(events, 2), out=ends[1:])
     values = np.empty(ends[-1])
@@ -76,7 +79,9 @@ def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> p
     both = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
     table = table.drop_columns([c for c in without if c in table.column_names])
     table = table.set_column(table.schema.get_field_index("token_s"), "token_s", both)
-    return table.append_column("events", pa.array(events, pa.int32()))
+    return table.append_column("events", pa.array(events, pa.int32())).append_column(
+        "second_s", pa.array(second_s, from_pandas=True)
+    )
 
 
 def read(file: Path, since_s: float | None = None, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
@@ -92,16 +97,9 @@ def read(file: Path, since_s: float | None = None, without: Sequence[str] = ("to
         return pa.concat_tables([_empty(without), *found])
 
     with ThreadPoolExecutor(max(1, min(groups, os.cpu_count() or 1))) as pool:
-        return _one_chunk(pa.concat_tables([_empty(without), *pool.map(one, range(groups))]))
-
-
-def _one_chunk(table: pa.Table) -> pa.Table:
-    """As `combine_chunks`, but column by column, so that hardly anything is held twice."""
-    schema, columns = table.schema, []
-    for name in schema.names:
-        columns.append(table[name].combine_chunks())
-        table = table.drop_columns([name])
-    return pa.Table.from_arrays(columns, schema=schema)
+        found = compact(pa.concat_tables([_empty(without), *pool.map(one, range(groups))]))
+    pa.default_memory_pool().release_unused()  # what the threads had is more than the table
+    return found
 
 
 def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -141,6 +139,21 @@ def cut_s(info: RunInfo) -> float | None:
 def since(table: pa.Table, since_s: float | None) -> pa.Table:
     """The requests due at `since_s` or after it; all where it is None."""
     return table if since_s is None else table.filter(pc.greater_equal(table["scheduled_s"], since_s))
+
+
+def measured(run: Run) -> Run:
+    """The run without the requests before the cut of its warm-up."""
+    since_s = cut_s(run.info)
+    if since_s is None:
+        return run
+    parts = () if run.whole is None else run.whole.requests
+    whole = run.whole and replace(run.whole, requests=tuple(partial(_since, part, since_s) for part in parts))
+    return replace(run, requests=run.measured, whole=whole)
+
+
+def _since(part: folder.Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    wanted = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
+    return (since(piece, since_s) for piece in part(wanted))
 
 
 def _groups(file: Path, schema: pa.Schema) -> tuple[folder.Part, ...]:

@@ -13,8 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.api import VERSION, CountedBy, RequestRecord, Step
+
+SHARED = 1 << 14
+"""Rows of a chunk that stands for many in a column of one value."""
 
 _UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
 
@@ -224,6 +228,31 @@ def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, ...]]
     if not rows:
         return [()] * len(names)
     return list(zip(*map(attrgetter(*names), rows), strict=True))
+
+
+def compact(table: pa.Table) -> pa.Table:
+    """The table with one chunk a column; one that is null, the same integer or empty lists throughout takes no memory.
+
+    Column by column, so that hardly anything is held twice.
+    """
+    schema, columns = table.schema, []
+    for name in schema.names:
+        columns.append(_compact(table[name]))
+        table = table.drop_columns([name])
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    rows, kind = len(column), column.type
+    same = column.null_count == rows
+    if not column.null_count and pa.types.is_list(kind):
+        same = all(len(chunk.flatten()) == 0 for chunk in column.chunks)
+    elif not column.null_count and pa.types.is_integer(kind):
+        same = len({*pc.min_max(column).as_py().values()}) == 1
+    if not same or rows <= SHARED:
+        return column.combine_chunks()
+    one = pa.concat_arrays(column[:SHARED].chunks)
+    return pa.chunked_array([*[one] * (rows // SHARED), one[: rows % SHARED]], kind)
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.api import Request, Workload
-from harness.data.records import SCHEDULE
+from harness.data.records import SCHEDULE, compact
 from harness.errors import UsageError
 
 ENDLESS = 10_000_000
@@ -65,7 +65,7 @@ class Schedule:
                 f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher "
                 "--rate."
             )
-        table = pa.concat_tables(chunks)
+        table = compact(pa.concat_tables(chunks))
         _check_contract(table)
         return cls(table, digest(table))
 
@@ -80,7 +80,7 @@ class Schedule:
             if missing:
                 raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
             stored = (table.schema.metadata or {}).get(b"bench.sha256", b"").decode()
-            table = table.select(SCHEDULE.names).cast(SCHEDULE)
+            table = compact(table.select(SCHEDULE.names).cast(SCHEDULE))
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
         except (ValueError, OSError) as error:  # pa.ArrowInvalid among them

@@ -93,6 +93,7 @@ def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch])
             for group in _groups(rows):
                 writer.write_table(pa.Table.from_batches(group, schema))
         part.replace(path)
+        pa.default_memory_pool().release_unused()
     except OSError as error:
         part.unlink(missing_ok=True)  # what is left of it fills the disk
         error.filename = error.filename or str(path)

@@ -73,7 +73,9 @@ def per_request(metric: Metric, table: pa.Table) -> Floats:
     """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
 
     A metric that is `whole` sees the table at once. One that the table cannot tell (`missing`) is undefined for all.
+    Raises ValueError for a metric of gaps where the table has only the first and the last token of each request.
     """
+    _check_whole(metric, table)
     if metric.name in missing(table):
         return np.full(len(table), np.nan)
     one: Callable[[pa.Table], np.ndarray] = metric.worst or metric.of
@@ -85,8 +87,9 @@ def per_request(metric: Metric, table: pa.Table) -> Floats:
 def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     """The defined, finite values of the requests in `ok` (requests,): (n,), a copy that the caller may change.
 
-    A pooled metric has at most one value per token event.
+    A pooled metric has at most one value per token event. Raises ValueError as `per_request` does.
     """
+    _check_whole(metric, table)
     if metric.name in missing(table):
         return np.empty(0)
     if metric.pooled:
@@ -94,6 +97,11 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
         return joined(map(metric.of, kept(table, ok)), events)
     values = per_request(metric, table)[ok]
     return values[np.isfinite(values)]
+
+
+def _check_whole(metric: Metric, table: pa.Table) -> None:
+    if metric.gaps and "events" in table.column_names:
+        raise ValueError(f"a thin table has no gaps between tokens, which {metric.name} is made of")
 
 
 def first_last(table: pa.Table) -> tuple[Floats, Floats]:

@@ -4,13 +4,20 @@ The one rank correlation: whether long prompts have long answers, whatever the s
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+DIGITS = (42, 26, 12, 0)
+"""Bits below each of the four digits by which values that are not held are counted; the first has 22 bits."""
+HELD = 1 << 22
+"""Values from which on those around a quantile are counted by a further digit instead of being held: 32 MB."""
 
 
 def quantile(values: Floats, q: float) -> float:
@@ -23,6 +30,109 @@ def quantiles(values: Floats, qs: Sequence[float]) -> list[float]:
     if not len(values):
         return [float("nan")] * len(qs)
     return [float(v) for v in np.quantile(values, qs, method="linear", overwrite_input=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """What is known of values that were not held: how many, their mean, standard deviation and largest, and quantiles.
+
+    The quantiles are those of `quantiles`, bit for bit; mean and deviation differ from numpy's by rounding.
+    """
+
+    n: int
+    mean: float
+    std: float
+    largest: float
+    quantiles: list[float]
+
+
+def selected(blocks: Callable[[], Iterable[Floats]], qs: Sequence[float]) -> Selected:
+    """Of values without NaN that are read block by block, two to four times, because they do not fit into memory.
+
+    A radix selection: values are counted by the leading bits of their order-preserving integers, and where too many
+    share those of a rank that is needed, by the bits below.
+    """
+    n, mean, squares, largest = 0, 0.0, 0.0, -math.inf
+    digit = DIGITS[0]
+    half = 1 << (63 - digit)
+    counts = np.zeros(2 * half, np.int64)
+    for block in blocks():
+        if not len(block):
+            continue
+        counts += np.bincount((_ordered(block) >> digit) + half, minlength=2 * half)
+        here, apart = float(block.mean()), n + len(block)
+        squares += float(np.square(block - here).sum()) + (here - mean) ** 2 * n * len(block) / apart
+        mean += (here - mean) * len(block) / apart
+        n, largest = apart, max(largest, float(block.max()))
+    if not n:
+        return Selected(0, math.nan, math.nan, math.nan, [math.nan] * len(qs))
+    places = [(n - 1) * q for q in qs]
+    ranks = sorted({rank for place in places for rank in (math.floor(place), math.ceil(place))})
+    found = _at_ranks(blocks, ranks, np.cumsum(counts), half)
+    of = [_between(found[math.floor(place)], found[math.ceil(place)], place - math.floor(place)) for place in places]
+    return Selected(n, mean, math.sqrt(squares / n), largest, of)
+
+
+def _at_ranks(blocks: Callable[[], Iterable[Floats]], ranks: Sequence[int], upto: Ints, half: int) -> dict[int, float]:
+    """The value of each rank (from 0); `upto` (bins,) counts values up to each bin of the first digit."""
+    bins = np.searchsorted(upto, ranks, side="right")
+    begins = {int(b) - half: int(upto[b - 1]) if b else 0 for b in bins}  # by leading bits: values before them
+    sizes = {int(b) - half: int(upto[b]) - (int(upto[b - 1]) if b else 0) for b in bins}
+    above = DIGITS[0]
+    for below in DIGITS[1:]:
+        if sum(sizes.values()) <= HELD:
+            break
+        counts = {bits: np.zeros(1 << (above - below), np.int64) for bits in begins}
+        for keys, leading in _keys(blocks, above):
+            for bits, counted in counts.items():
+                inside = keys[leading == bits]
+                counted += np.bincount((inside >> below) - (bits << (above - below)), minlength=len(counted))
+        narrower: dict[int, int] = {}
+        sizes = {}
+        for bits, counted in counts.items():
+            ends = begins[bits] + np.cumsum(counted)
+            for rank in ranks:
+                if begins[bits] <= rank < ends[-1]:
+                    at = int(np.searchsorted(ends, rank, side="right"))
+                    key = (bits << (above - below)) + at
+                    narrower[key], sizes[key] = int(ends[at] - counted[at]), int(counted[at])
+        begins, above = narrower, below
+    held: dict[int, list[Ints]] = {bits: [] for bits in begins}
+    if above:
+        for keys, leading in _keys(blocks, above):
+            for bits, parts in held.items():
+                parts.append(keys[leading == bits])
+    found: dict[int, float] = {}
+    for bits, parts in held.items():
+        inside = np.sort(np.concatenate(parts)) if above else np.full(sizes[bits], bits)
+        for rank in ranks:
+            if begins[bits] <= rank < begins[bits] + len(inside):
+                found[rank] = _value(int(inside[rank - begins[bits]]))
+    return found
+
+
+def _keys(blocks: Callable[[], Iterable[Floats]], above: int) -> Iterable[tuple[Ints, Ints]]:
+    """The integers of the values of each block, and their bits from `above` on."""
+    for block in blocks():
+        keys = _ordered(block)
+        yield keys, keys >> above
+
+
+def _ordered(values: Floats) -> Ints:
+    """Integers in the order of the values: those of negative ones with all bits but the sign turned round."""
+    bits = np.ascontiguousarray(values).view(np.int64)
+    return bits ^ ((bits >> 63) & np.int64(0x7FFF_FFFF_FFFF_FFFF))
+
+
+def _value(key: int) -> float:
+    """The value of an integer of `_ordered`, which is its own inverse."""
+    return float(np.int64(key if key >= 0 else key ^ 0x7FFF_FFFF_FFFF_FFFF).view(np.float64))
+
+
+def _between(low: float, high: float, share: float) -> float:
+    """Linear interpolation with numpy's rounding."""
+    step = high - low
+    return low + step * share if share < 0.5 else high - step * (1 - share)
 
 
 def with_failures(values: Floats, failed: int, q: float) -> float:

@@ -3,8 +3,10 @@
 How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`.
 """
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -19,7 +21,7 @@ from harness.data.lists import pieces
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, joined, metrics, per_request, sample, succeeded
-from harness.metrics.quantiles import quantile, with_failures
+from harness.metrics.quantiles import Selected, quantile, selected, with_failures
 from harness.spec import seconds
 
 __all__ = ["BoundScore", "Score", "Seen", "bound_text", "meets", "parse", "restored", "score", "stored", "text"]
@@ -91,6 +93,17 @@ class Seen:
         self._tagged: dict[str, Mask] = {}
         self._classes: tuple[npt.NDArray[np.int64], list[str]] | None = None
 
+    def of(self, table: pa.Table) -> Seen:
+        """The same requests in a table that differs in the bounds that they bring along."""
+        found = Seen(table, self._whole)
+        found._values = self._values
+        return found
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether the table has only the first and the last token time of each request."""
+        return self._whole is not None
+
     def values(self, metric: str) -> Floats:
         """(requests,) values of a metric, NaN where undefined."""
         if metric not in self._values:
@@ -105,6 +118,10 @@ class Seen:
         if self._whole is None:
             return sample(metrics()[metric], self.table, wanted)
         return joined(self._sampled(metrics()[metric], wanted), pc.sum(self.table["events"]).as_py() or 0)
+
+    def selected(self, metric: str, wanted: Mask, qs: Sequence[float]) -> Selected:
+        """What the values of `sample` are, without holding them: those of a large run do not fit into memory."""
+        return selected(lambda: self._sampled(metrics()[metric], wanted), qs)
 
     def _sampled(self, metric: Metric, wanted: Mask) -> Iterator[Floats]:
         at = 0
@@ -263,6 +280,8 @@ class _Run:
             return with_failures(self.seen.values(bound.metric)[applies & ok], failed, q)
         if failed > (1 - q) * applies.sum():  # a failed request has no events to count: the share decides
             return float("inf")
+        if self.seen.is_thin:
+            return self.seen.selected(bound.metric, applies & ok, [q]).quantiles[0]
         return quantile(self.seen.sample(bound.metric, applies & ok), q)
 
 

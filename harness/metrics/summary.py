@@ -16,12 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Slo, Status
-from harness.data.lists import BLOCK, kept, lists, number, ratio
+from harness.api import Metric, Slo, Status
+from harness.data.lists import BLOCK, lists, number, ratio
 from harness.data.run_json import Described, ScoredBound, Summary
-from harness.metrics.measure import first_last, metrics, missing, sample, succeeded
+from harness.metrics.measure import first_last, metrics, missing, sample
 from harness.metrics.quantiles import quantile, quantiles
-from harness.metrics.slo import BoundScore, score, text
+from harness.metrics.slo import BoundScore, Score, Seen, score, text
 
 __all__ = ["describe", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
 
@@ -30,23 +30,32 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 PERCENTILES = (50, 90, 99)
 
 
-def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> Summary:
+def summarize(
+    table: pa.Table,
+    slo: Slo,
+    *,
+    window_s: float | None = None,
+    seen: Seen | None = None,
+    scored: Score | None = None,
+) -> Summary:
     """The numbers of a run; None stands where nothing was measured.
 
     Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
     the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
     Latencies are those of requests that ended well; attainment counts all requests. Where every bound is on a
     percentile there is neither attainment nor goodput. Metrics that are dear (`on_request`) are measured only where the
-    SLO names them.
+    SLO names them. `seen` is the table with all its token times where it has only the first and the last of each
+    request, and `scored` its score where that is known.
     """
-    scored = score(table, slo)
-    ok = succeeded(table)
+    seen = Seen(table) if seen is None else seen
+    scored = score(table, slo, seen) if scored is None else scored
+    ok = seen.ok
     window = window_of(table) if window_s is None else window_s
     per_second = per_second_of(table, window_s)
     good = per_second if scored.by_request else lambda _: math.nan
     bounded = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
-    measured = {name: describe(sample(m, table, ok), m.unit) for name, m in wanted.items()}
+    measured = {name: _measured(m, seen) for name, m in wanted.items()}
     ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
     return Summary(
         requests=len(table),
@@ -67,6 +76,18 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> Su
         binding=scored.binding.text if scored.binding else None,
         classes=dict(scored.by_class),
     )
+
+
+def _measured(metric: Metric, seen: Seen) -> Described:
+    """The values of a metric over the requests that ended well."""
+    if not metric.gaps or not seen.is_thin:
+        return describe(sample(metric, seen.table, seen.ok), metric.unit)
+    if not metric.pooled:
+        values = seen.values(metric.name)[seen.ok]
+        return describe(values[np.isfinite(values)], metric.unit)
+    found = seen.selected(metric.name, seen.ok, [p / 100 for p in PERCENTILES])
+    mean, std, p50, p90, p99, largest = map(_known, (found.mean, found.std, *found.quantiles, found.largest))
+    return Described(n=found.n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=metric.unit)
 
 
 def window_of(table: pa.Table) -> float:
@@ -147,12 +168,15 @@ _GOODPUT = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 """Our bounds that vLLM's --goodput knows, and its names for them."""
 
 
-def vllm_keys(table: pa.Table, slo: Slo, summary: Summary, start_s: float = 0.0) -> dict[str, float | int | None]:
+def vllm_keys(
+    table: pa.Table, slo: Slo, summary: Summary, start_s: float = 0.0, *, seen: Seen | None = None
+) -> dict[str, float | int | None]:
     """vLLM's keys for a table with its summary, which has the gaps (`itl`) as vLLM's are.
 
-    Measuring began at `start_s`, from where `duration` counts.
+    Measuring began at `start_s`, from where `duration` counts; `seen` is as in `summarize`.
     """
-    ok = succeeded(table)
+    seen = Seen(table) if seen is None else seen
+    ok = seen.ok
     sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
     duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
     prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
@@ -176,7 +200,7 @@ def vllm_keys(table: pa.Table, slo: Slo, summary: Summary, start_s: float = 0.0)
         "request_goodput": None if good is None else per_second(int(good.sum())),
         "output_throughput": per_second(float(output.sum())),
         "total_token_throughput": per_second(float(prompt.sum() + output.sum())),
-        "max_output_tokens_per_s": _peak_events(table, ok, sent_s[ok]),
+        "max_output_tokens_per_s": _peak_events(seen, sent_s[ok]),
         "max_concurrent_requests": _peak_in_flight(sent_s[ok], last_s[ok]),
         **_statistics("ttft", latencies["ttft"]),
         **_statistics("tpot", latencies["tpot"]),
@@ -207,15 +231,16 @@ def _in_ms(name: str, of: Described) -> dict[str, float | None]:
     return {f"{key}_{name}_ms": None if value is None else 1000 * float(value) for key, value in found.items()}
 
 
-def _peak_events(table: pa.Table, ok: Mask, sent_s: Floats) -> float:
+def _peak_events(seen: Seen, sent_s: Floats) -> float:
     """Most token events in one second, seconds counted from the first sending."""
     known = sent_s[~np.isnan(sent_s)]
     if not len(known):
         return 0.0
     start = known.min()
     counts = np.zeros(1, np.int64)
-    for piece in kept(table, ok):
-        event_s = lists(piece, "token_s").values
+    for piece in seen.pieces():
+        ok = pc.equal(piece["status"], "ok")
+        event_s = lists(piece if pc.all(ok).as_py() else piece.filter(ok), "token_s").values
         for at in range(0, len(event_s), BLOCK):
             seconds = np.maximum((event_s[at : at + BLOCK] - start).astype(np.int64), 0)
             found = np.bincount(seconds, minlength=len(counts))

@@ -9,6 +9,7 @@ from harness.api import RequestRecord, Slo
 
 RECENT_S = 10.0
 LATE_SAMPLES = 2000
+RECENT_SAMPLES = 10_000
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class Live:
     end: Callable[[], object] | None = None
     _stops: int = 0
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
-    _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
+    _recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
     _lines: deque[str] = field(default_factory=deque)
 
     @property
@@ -85,7 +86,7 @@ class Live:
         return 0.0 if self.epoch_s is None else max(0.0, time.monotonic() - self.epoch_s)
 
     def recent(self) -> tuple[list[float], list[float]]:
-        """TTFT and TPOT in seconds of what finished in the last 10 s."""
+        """TTFT and TPOT in seconds of the last requests that finished in the last 10 s."""
         oldest_s = time.monotonic() - RECENT_S
         while self._recent and self._recent[0][0] < oldest_s:
             self._recent.popleft()

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from harness import termination
 from harness.api import VERSION, Backend, Outcome, Remote, RequestRecord, Simulator
-from harness.data import files
+from harness.data import files, large
 from harness.data.folder import Run, RunFolder, check_free, load, new_folder
 from harness.data.host import host, process_age_s, versions
 from harness.data.records import Recounts
@@ -140,12 +140,12 @@ def _run(
     backend = planned.backend
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
     folder.finish(start.recounted, state=state, **facts)
-    run = load(folder.path)
+    run = large.load(folder.path, schedule=planned.schedule)
     # counted anew, because a driver does not know the follow-ups that no answer released
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
     outcome = dataclasses.replace(outcome, not_sent=len(planned.schedule) - outcome.sent - dropped)
     folder.write(conclude(run, planned.slo, planned.law, outcome))
-    run = load(folder.path)
+    run = dataclasses.replace(run, info=folder.info)
     written = report(run, say) if report is not None else None
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
 

@@ -24,7 +24,7 @@ from harness.data.lists import number
 from harness.data.run_json import Interval, Intervals, Within
 from harness.metrics.measure import headline, per_request, succeeded
 from harness.metrics.quantiles import quantile
-from harness.metrics.slo import score
+from harness.metrics.slo import Score, score
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -120,26 +120,28 @@ class Blocks:
         return quantile(known, max(0.0, below)), quantile(known, min(1.0, above))
 
 
-def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True) -> Within:
+def within(
+    table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True, scored: Score | None = None
+) -> Within:
     """Intervals of the requests that were measured; `why_not` says why there are none.
 
     `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
     requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.
-    `alike` is the lag-1 autocorrelation of TTFT.
+    `alike` is the lag-1 autocorrelation of TTFT. `scored` is the score of the table where that is known.
     """
-    ordered = table.take(np.argsort(number(table, "scheduled_s"), kind="stable"))
-    ok = succeeded(ordered)
-    found_of = {m.name: per_request(m, ordered) for m in headline()}
-    series = {name: np.where(ok & np.isfinite(values), values, np.nan) for name, values in found_of.items()}
+    order = np.argsort(number(table, "scheduled_s"), kind="stable")
+    ok = succeeded(table)
+    found_of = {m.name: per_request(m, table) for m in headline()}
+    series = {name: np.where(ok & np.isfinite(values), values, np.nan)[order] for name, values in found_of.items()}
     alike = autocorrelation(series["ttft"])
-    why_not = next(_why_not(len(ordered), alike, overloaded=overloaded, valid=valid), None)
-    scored = score(ordered, slo)
-    met = scored.met.astype(float) if slo.bounds and scored.by_request else np.zeros(0)
+    why_not = next(_why_not(len(table), alike, overloaded=overloaded, valid=valid), None)
+    scored = score(table, slo) if scored is None else scored
+    met = scored.met[order].astype(float) if slo.bounds and scored.by_request else np.zeros(0)
     least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded else None
     found = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not)
     if why_not is not None:
         return found
-    blocks, share = Blocks.draw(len(ordered)), None
+    blocks, share = Blocks.draw(len(table)), None
     if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
         low, high = blocks.share(met)
         share = Interval(low=low, high=high)

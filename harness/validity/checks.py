@@ -105,6 +105,7 @@ def judge(
     as_requested: bool = True,
     cut: Cut | None = None,
     met: bool | None = None,
+    whole: Iterable[pa.Table] | None = None,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
 
@@ -116,6 +117,7 @@ def judge(
     `as_requested` is off where answers may be shorter or longer than requested. The number of measured
     requests is judged after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
     (None: there is none): chance lets the queue of a system below its capacity grow too (docs/design/011).
+    `whole` has all tokens of the requests where their table has only the first and the last (`broken`).
     """
     if not len(requests):
         return Verdict(False, [RunWarning(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
@@ -129,7 +131,9 @@ def judge(
     none = "No request after the warm-up" if cut.requests else "No request"
     unanswered = RunWarning(ANSWERS, f"{none} ended well, so nothing was measured.", "see the errors of the requests")
     reasons = [
-        *impossible(requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested),
+        *impossible(
+            requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested, whole=whole
+        ),
         *_too_late(late_s, less),
         *([] if measured else [unanswered]),
     ]
@@ -153,10 +157,7 @@ def impossible(
     as_requested: bool,
     whole: Iterable[pa.Table] | None = None,
 ) -> Iterator[RunWarning]:
-    """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`.
-
-    `whole` has all tokens of the requests where their table has only the first and the last (`broken`).
-    """
+    """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`."""
     yield from _twice(requests)
     if schedule is not None and not interrupted:
         yield from _unsent(requests, schedule, window_s)

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from harness.api import RunWarning, Slo
 from harness.data.lists import number
-from harness.data.run_json import Fidelity, RunInfo
-from harness.metrics.measure import metrics, sample, succeeded
+from harness.data.run_json import Described, Fidelity, RunInfo
 from harness.metrics.quantiles import quantile
 from harness.metrics.slo import OWN, bound_text
 from harness.validity import answer_warnings, server_metrics
@@ -166,8 +165,8 @@ def _rate(fidelity: Fidelity, remedy: str) -> Iterator[RunWarning]:
 
 
 def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[RunWarning]:
-    gaps_s = sample(metrics()["itl"], run.requests, succeeded(run.requests))
-    lag_s, gap_s = most(senders, "read_lag_p99_s"), quantile(gaps_s, 0.5) if len(gaps_s) else 0.0
+    gap_s = run.info.summary.metrics.get("itl", Described()).p50 or 0.0
+    lag_s = most(senders, "read_lag_p99_s")
     if gap_s > 0 and lag_s > LAG_SHARE * gap_s:
         yield RunWarning(
             "slow-reader",

@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
 from harness.api import RunWarning, Slo
-from harness.data import run_json
+from harness.data import large, run_json
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
-from harness.data.warmup_cut import kept
 from harness.metrics import slo
 from harness.metrics.summary import summarize, vllm_keys
 from harness.stats.arrivals import Law
@@ -37,13 +35,16 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     """
     rule = run.info.spec.get("warmup")
     cut = warmup.find(run.requests, None if rule is None else str(rule))
-    measured = kept(run.requests, cut)
-    info = run.info.change(warmup=cut, **_remote(run, measured, objective))
+    run = dataclasses.replace(run, info=run.info.change(warmup=cut))
+    part = large.measured(run)
+    measured, seen = part.requests, slo.Seen(part.requests, None if part.whole is None else part.pieces)
+    scored = slo.score(measured, objective, seen)
+    summary = summarize(measured, objective, seen=seen, scored=scored)
+    info = run.info.change(summary=summary, **_remote(run, seen, objective))
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
     sent = Fidelity() if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
     lengths = work_done.measured(run)
-    summary = summarize(measured, objective)
     ending = (
         None
         if outcome is None
@@ -53,9 +54,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     )
     verdict, failed = _judged(run, objective, outcome, sent, lengths, met=summary.passed)
     return info.change(
-        **vllm_keys(measured, objective, summary, cut.at_s),
-        summary=summary,
-        within=within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid),
+        **vllm_keys(measured, objective, summary, cut.at_s, seen=seen),
+        within=within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid, scored=scored),
         failures=failed,
         output_lengths=lengths,
         checks=checks(run, verdict, sent, lengths),
@@ -106,6 +106,7 @@ def _judged(
         as_requested=run.http is None,
         cut=run.info.warmup,
         met=met,
+        whole=run.pieces(),
     )
     failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
     error = None if outcome is None else outcome.error
@@ -134,12 +135,12 @@ def _judged(
     return Verdict(not reasons, reasons, warnings), failed
 
 
-def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
+def _remote(run: Run, seen: slo.Seen, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
     found: dict[str, Any] = {}
     if is_remote(run):
         found["server"] = msgspec.structs.replace(run.info.server, compared=server_metrics.compared(run))
-    if (resolved := resolution(measured, objective, run.info.floor)) is not None:
+    if (resolved := resolution(seen, objective, run.info.floor)) is not None:
         found["resolution"] = resolved
     return found
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.data.lists import first, lists, number, pieces
-from harness.metrics.measure import joined, succeeded
+from harness.metrics.measure import first_last, joined, succeeded
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -52,6 +52,9 @@ def overload(table: pa.Table) -> Overload | None:
 
 def started(table: pa.Table) -> Floats:
     """When the decode of each request had begun, (requests,) s: its second token, its first where no more is known."""
+    if "second_s" in table.column_names:  # of a thin table
+        first_s, second_s = first_last(table)[0], number(table, "second_s")
+        return np.where(np.isnan(second_s), first_s, second_s)
     return joined((_started(piece) for piece in pieces(table)), len(table))
 
 

@@ -21,7 +21,7 @@ from harness.api import Slo
 from harness.data.lists import number
 from harness.data.run_json import Floor, Resolution, RunInfo, Sender
 from harness.metrics.measure import placed
-from harness.metrics.slo import OWN, Score, score
+from harness.metrics.slo import OWN, Score, Seen, score
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,9 @@ def shared_share(run: Run) -> float | None:
     """Share of the token events that were read together with a later one; None without a table of what the wire saw."""
     if run.http is None:
         return None
-    events = sum(len(chunk.flatten()) for chunk in run.requests["token_s"].chunks)
+    table = run.requests
+    of_each = table["events"] if "events" in table.column_names else pc.list_value_length(table["token_s"])
+    events = int(pc.sum(of_each).as_py() or 0)
     return float(column(run.http, "shared_events").sum()) / events if events else 0.0
 
 
@@ -102,15 +104,15 @@ def floors_s(floor: Floor | UnsetType | None) -> dict[str, float]:
     return {metric: max(0.0, float(value)) for metric, value in values.items() if value is not None}
 
 
-def resolution(table: pa.Table, slo: Slo, floor: Floor | UnsetType | None) -> Resolution | None:
+def resolution(seen: Seen, slo: Slo, floor: Floor | UnsetType | None) -> Resolution | None:
     """What holds with all limits a floor lower, and a floor higher; None where no floor or no bound is there."""
     errors_s = floors_s(floor)
-    if not errors_s or not len(table):
+    if not errors_s or not len(seen.table):
         return None
-    low, high = (_moved(table, slo, errors_s, sign) for sign in (-1, 1))
+    low, high = (_moved(seen, slo, errors_s, sign) for sign in (-1, 1))
     if not low.bounds:
         return None
-    names = [b.text for b in score(table, slo).bounds]
+    names = [b.text for b in score(seen.table, slo, seen).bounds]
     pairs = zip(names, low.bounds, high.bounds, strict=True)
     return Resolution(
         attainment=(low.attainment, high.attainment) if low.by_request else None,
@@ -134,11 +136,12 @@ def _kept(scored: Score) -> bool:
     return all(b.passed for b in scored.bounds if b.bound.percentile is not None)
 
 
-def _moved(table: pa.Table, slo: Slo, errors_s: Mapping[str, float], sign: int) -> Score:
+def _moved(seen: Seen, slo: Slo, errors_s: Mapping[str, float], sign: int) -> Score:
     """The score with every limit moved by the error of its metric, those of single requests too."""
+    table = seen.table
     bounds = tuple(dataclasses.replace(b, limit=b.limit + sign * errors_s.get(b.metric, 0.0)) for b in slo.bounds)
     for metric, column in OWN.items():
         if metric in errors_s and table[column].null_count < len(table):
             moved = pc.add(table[column], sign * errors_s[metric])
             table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), moved)
-    return score(table, dataclasses.replace(slo, bounds=bounds))
+    return score(table, dataclasses.replace(slo, bounds=bounds), seen.of(table))

@@ -135,3 +135,12 @@ def test_a_total_that_answers_decide_is_marked() -> None:
     assert "sent 27 of up to 44" in line(found)
     assert "27 of up to 44 sent" in dict(cells(found))["requests"]
     assert dict(cells(found))["rate"].endswith("of - req/s")
+
+
+def test_what_nobody_looks_at_does_not_grow() -> None:
+    """A quiet run of a million requests would hold a hundred megabytes of latencies for a display that is not there."""
+    found = Live()
+    for i in range(30):
+        found.seen([record(i, 0.1)] * 1000)
+
+    assert 10_000 == len(found.recent()[0])

@@ -190,7 +190,7 @@ def test_bounds_that_requests_bring_along_are_moved_too(remote_run: RemoteRun) -
     own = {"slo_ttft_s": 0.144}
     table = remote_run(ask=own).requests
     moved, near = (
-        validity_remote.resolution(table, slo.parse(""), RunInfo.of({"floor": floor_of(ttft_s)}).floor)
+        validity_remote.resolution(slo.Seen(table), slo.parse(""), RunInfo.of({"floor": floor_of(ttft_s)}).floor)
         for ttft_s in (0.002, 0.0001)
     )
 
@@ -205,7 +205,7 @@ def test_without_a_floor_nothing_is_left_open(floor: Any, remote_run: RemoteRun)
     """A run of an older version could not be read."""
     run = remote_run(floor=floor)
 
-    assert validity_remote.resolution(run.requests, slo.parse(FINE), run.info.floor) is None
+    assert validity_remote.resolution(slo.Seen(run.requests), slo.parse(FINE), run.info.floor) is None
     assert validity_remote.undecided(RunInfo.of(concluded(run)).resolution, 0.9) is False
 
 

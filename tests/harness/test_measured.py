@@ -113,3 +113,29 @@ def test_what_is_stored_is_plain_json(cut):
     """NaN is no JSON: other programs could not read run.json."""
     for key in ("warmup", "within", "failures", "checks"):
         json.dumps(encode(cut.info)[key], allow_nan=False)
+
+
+BOUNDS = ("ttft=0.15,tpot=0.1", "itl=0.05,p99:itl=0.04", "itl_p99=0.03", "p99:ttft=0.2")
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("warmup", [None, "100"])
+@pytest.mark.parametrize("rate", [1, 6])
+def test_a_large_run_is_concluded_as_a_small_one(bounds, warmup, rate, executed, monkeypatch):
+    """A million requests would get other numbers than a thousand, because their tokens are not held."""
+    given = {"slo": bounds, "rate": rate, **({} if warmup is None else {"warmup": warmup})}
+    small = executed(**given)
+    monkeypatch.setattr("harness.data.large.LARGE", 100)
+    monkeypatch.setattr("harness.data.large.PART", 70)
+    monkeypatch.setattr("harness.metrics.quantiles.HELD", 50)
+    large = executed(**given)
+    one, other = encode(small.info), encode(large.info)
+
+    assert small.whole is None
+    assert large.whole is not None
+    gaps, found = one["summary"]["metrics"]["itl"], other["summary"]["metrics"]["itl"]
+    for part in ("mean", "std"):  # added up in another order
+        assert gaps.pop(part) == pytest.approx(found.pop(part), rel=1e-12)
+    for part in ("summary", "within", "checks", "warnings", "verdict", "fidelity", "warmup", "duration",
+                 "max_output_tokens_per_s", "max_concurrent_requests", "p99_itl_ms"):  # fmt: skip
+        assert one[part] == other[part], part

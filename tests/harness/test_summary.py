@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.data.codec import encode
+from harness.data.large import thinned
 from harness.data.records import to_table
 from harness.data.run_json import Described
+from harness.metrics import quantiles as exact
 from harness.metrics.measure import metrics
 from harness.metrics.quantiles import quantile, with_failures
 from harness.metrics.slo import parse, score
@@ -228,3 +230,35 @@ def test_memory_stays_near_the_size_of_the_tokens(table, monkeypatch):
 def test_an_answer_that_came_whole_has_no_time_per_token(record):
     """A server that does not stream would be reported with a TPOT of 0, and would meet every bound on it."""
     assert np.isnan(metrics()["tpot"].of(to_table([record(0, tokens=[0.5], token_n=[20])]))).all()
+
+
+@given(
+    values=st.lists(
+        st.one_of(st.floats(-1e3, 1e3), st.sampled_from([0.0, 0.01, 0.02]), st.floats(0, 1e-300)), max_size=60
+    ),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    held=st.sampled_from([1, 5, 1 << 22]),
+    q=st.floats(0, 1),
+)
+def test_quantiles_of_values_that_are_not_held_are_exact(values, cuts, held, q):
+    """The ITL of a million requests would be that of a histogram."""
+    all_of_them = np.array(values)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "HELD", held)
+        found = exact.selected(lambda: np.split(all_of_them, sorted(cuts)), [q, 0.5, 1.0])
+
+    expected = exact.quantiles(all_of_them.copy(), [q, 0.5, 1.0])
+    assert len(values) == found.n
+    np.testing.assert_array_equal(expected, found.quantiles)
+    if values:
+        assert all_of_them.max() == found.largest
+        assert all_of_them.mean() == pytest.approx(found.mean, abs=1e-9)
+        assert all_of_them.std() == pytest.approx(found.std, abs=1e-9)
+
+
+def test_a_table_without_its_gaps_has_no_itl(table):
+    """The time from the first to the last token would be taken for a gap."""
+    thin = thinned(table(3))
+
+    with pytest.raises(ValueError, match="no gaps"):
+        summarize(thin, parse(""))

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 from harness.api import Slo
 from harness.data.run_json import Resolution
@@ -28,7 +27,7 @@ from harness.experiments.rescore.slo_json import (
     known,
 )
 from harness.experiments.rescore.tokens import Tokens, tasks, tokens
-from harness.metrics.measure import headline, metrics, missing
+from harness.metrics.measure import headline, missing
 from harness.metrics.quantiles import quantile
 from harness.validity.remote import resolution
 
@@ -87,9 +86,7 @@ def _resolution(source: Source, objective: Objective, goal: float) -> Resolution
     floor = source.info.floor
     if not isinstance(objective, Slo) or not floor:
         return None
-    deep = any(metrics()[b.metric].gaps for b in objective.bounds)
-    table = pa.concat_tables(source.seen.pieces()) if deep and len(source.table) else source.table
-    return resolution(table, replace(objective, goal=goal), floor)
+    return resolution(source.seen, replace(objective, goal=goal), floor)
 
 
 def _scale(
