@@ -350,8 +350,8 @@ class TextContent(Content, Protocol):
 class LearningContent(TextContent, Protocol):
     """A text content that corrects its lengths by what the server counts."""
 
-    def observe(self, request: Request, prompt_tokens_server: int) -> None:
-        """The server counted so many tokens for the last text of `request`."""
+    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
+        """A text that `text` made for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""
         ...
 
 
