@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from harness.errors import Crashed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import pyarrow as pa
 
@@ -455,6 +457,13 @@ class Remote(Backend, Protocol):
     def stream(self) -> bool: ...
     @property
     def from_environment(self) -> Mapping[str, str]: ...
+
+    async def open(self, content: Content, shared: Path | None = None) -> None:
+        """As of every backend. What the server can do is read from the file `shared` where it is known, else put there.
+
+        By it the runs of one command ask a server once.
+        """
+        ...
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
         """In a sender: open the connections that this rate and mean length of answers are likely to need."""

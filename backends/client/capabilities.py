@@ -58,11 +58,11 @@ class Dropped(NamedTuple):
 class Capabilities:
     """Result of the probe. `ask` is the request format from now on. None: not found out.
 
-    `requests` are those that found it. `lessons` teach a content what the server counts. `usage` is where token counts are sent, None if nowhere; `role_early` whether a chunk without text comes well
-    before the first token. `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server
-    counts beyond the planned prompt (None: not reported). `tokenize` is the URL that counts the tokens of a
-    text, `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server accepts it, None if
-    not sent.
+    `requests` are those that found it. `lessons` teach a content what the server counts. `usage` is where token counts
+    are sent, None if nowhere; `role_early` whether a chunk without text comes well before the first token.
+    `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server counts beyond the planned
+    prompt. `tokenize` is the URL that counts the tokens of a text, `warnings` are sentences for the user. `ignore_eos`
+    in `describe`: whether the server accepts it, None if not sent.
     """
 
     ask: RequestFormat = field(default_factory=RequestFormat)
@@ -148,13 +148,17 @@ class Shared:
         """What an earlier run has found; empty where none asked the same."""
         if not self.path.exists():
             return ()
-        own = {"headers": self.wanted.headers, "extra": self.wanted.extra, "salt": self.wanted.salt}
         try:
             kept = json.loads(self.path.read_text(encoding="utf-8")).get(self._key, [])
             found = msgspec.convert(kept, tuple[Capabilities, ...], strict=False)
         except (OSError, ValueError, AttributeError) as error:
-            raise UsageError(f"'{self.path}' is not what a probe has found ({type(error).__name__}); remove it.") from None
-        return tuple(replace(one, ask=replace(one.ask, **own)) for one in found)
+            raise UsageError(
+                f"'{self.path}' is not what a probe has found ({type(error).__name__}); remove it."
+            ) from None
+        own = self.wanted
+        return tuple(
+            replace(one, ask=replace(one.ask, headers=own.headers, extra=own.extra, salt=own.salt)) for one in found
+        )
 
     def write(self, found: Sequence[Capabilities]) -> None:
         """Add what was found."""

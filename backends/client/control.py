@@ -212,8 +212,8 @@ class ControlClient:
 
     def _failed(self, error: BaseException, what: str) -> BackendError:
         where = self.where
-        if isinstance(error, TimeoutError):
-            return BackendError(f"The server at {where} gave no answer to {what} within {self._timeout_s:g} s.")
+        if isinstance(error, TimeoutError) and not _refused(error):
+            return BackendError(f"The server at {where} gave no answer within {self._timeout_s:g} s to {what}.")
         if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
             plain = where.replace("https://", "http://", 1)
             return BackendError(f"No TLS at {where}: this port speaks http: use http://, as in url={plain}.")
