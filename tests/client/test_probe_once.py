@@ -16,10 +16,10 @@ def _unmeasured(server: object, name: str = "calm") -> int:
 
 
 @pytest.mark.parametrize(("mode", "sent"), [("short", 2), ("full", 13), ("off", 0)])
-def test_a_run_probes_as_it_is_told_and_reports_it(
+def test_a_run_probes_as_configured_and_reports_it(
     mode: str, sent: int, scripted: Callable, run_here: Callable
 ) -> None:
-    """Thirteen requests that nobody asked for would be paid for, and stand in no report."""
+    """Thirteen requests that nobody wanted would be paid for, and stand in no report."""
     server = scripted(calm={"overhead": 5})
     backend = f"openai:url={server.url()},model=m"
     code, _, err = run_here("run", "--backend", backend, *TRAFFIC, "--probe", mode, "--no-html", "--out", "out")
@@ -32,8 +32,8 @@ def test_a_run_probes_as_it_is_told_and_reports_it(
     assert mode == info.spec["probe"]
     facts = info.backend["probe"]
     assert (mode, False) == (facts["mode"], facts["reused"])
-    asked = [one["purpose"] for one in facts["requests"] if one["purpose"] not in ("models", "tokenizer")]
-    assert sent == len(asked)
+    requested = [one["purpose"] for one in facts["requests"] if one["purpose"] not in ("models", "tokenizer")]
+    assert sent == len(requested)
     if mode == "short":
         assert UNMEASURED == [one["purpose"] for one in facts["requests"]]
         assert "probed (short) by 3 unmeasured requests: models, fields, prompt lengths" in err
@@ -83,7 +83,7 @@ def test_pairs_probe_once_for_each_format(scripted: Callable, run_here: Callable
     assert not any("--probed" in run.info.command for run in runs)
 
 
-def test_a_server_that_fails_the_probe_is_said_to_answer(scripted: Callable, run_here: Callable) -> None:
+def test_a_server_that_fails_the_probe_is_reported_as_answering(scripted: Callable, run_here: Callable) -> None:
     """A user would look for a server that is there."""
     server = scripted(calm={"status": 500})
     server.arm()
