@@ -145,7 +145,7 @@ class Shared:
         return hashlib.sha256(json.dumps(question, default=str).encode()).hexdigest()[:16]
 
     def read(self) -> tuple[Capabilities, ...]:
-        """What an earlier run has found; empty where none asked the same."""
+        """What an earlier run has found; empty where none sent the same question."""
         if not self.path.exists():
             return ()
         try:

@@ -21,7 +21,7 @@ LEARNED = (64, 1000, 16, 1000, 32, 512, 16, 1000, 64, 1000, 256, 1000)
 """Prompt tokens of the requests that calibrate a content; each requests one output token."""
 
 LONG = 1000
-"""Prompt tokens of the one that does so after a short one: what is around a text and what a word is, told apart."""
+"""Prompt tokens of the one that does so after a short one: what is around a text and what a word is, separately."""
 
 PASSABLE = 0.02
 """A relative length error above this is reported. Source: the guide on endpoints."""

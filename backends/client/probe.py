@@ -76,7 +76,7 @@ async def probe(
 
 
 def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
-    """What holds where nothing is asked: every field is accepted, and text is sent where there is text."""
+    """What holds where nothing is requested: every field is accepted, and text is sent where there is text."""
     if not ask.model:
         raise UsageError("Without a probe (probe=off) the model must be named, by model=NAME.")
     prompt = ask.prompt

@@ -470,7 +470,7 @@ def test_the_probe_sends_few_requests_and_lists_them(
 
 
 def test_without_a_probe_every_field_is_sent_and_nothing_is_claimed(probed: Callable) -> None:
-    """A run without a probe would report what nobody has asked."""
+    """A run without a probe would report what was never found out."""
     found = probed(Server(), mode="off", model="m", api="completions")
 
     assert ("text", True, True) == (found.ask.prompt, found.ask.ignore_eos, found.ask.continuous_usage)

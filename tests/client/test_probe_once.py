@@ -19,7 +19,7 @@ def _unmeasured(server: object, name: str = "calm") -> int:
 def test_a_run_probes_as_configured_and_reports_it(
     mode: str, sent: int, scripted: Callable, run_here: Callable
 ) -> None:
-    """Thirteen requests that nobody wanted would be paid for, and stand in no report."""
+    """Thirteen unwanted requests would be paid for, and stand in no report."""
     server = scripted(calm={"overhead": 5})
     backend = f"openai:url={server.url()},model=m"
     code, _, err = run_here("run", "--backend", backend, *TRAFFIC, "--probe", mode, "--no-html", "--out", "out")
