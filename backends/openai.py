@@ -11,21 +11,35 @@ import json
 import math
 import os
 import secrets as random_text
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backends.client import stamps, target
 from backends.client.body import Api, Builder, RequestFormat, base_url, sound_headers
-from backends.client.capabilities import Capabilities  # harness.spec reads the annotations of fields
+from backends.client.capabilities import Capabilities, Mode, Shared  # harness.spec reads the annotations of fields
 from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Route, Target
 from backends.client.reading import Reader
 from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
 from backends.client.target import Limits, allow_open_files
-from harness.api import Content, CountedBy, Ended, NullServer, Request, Scraper, Status, Step, TokenEvent
+from harness.api import (
+    Content,
+    CountedBy,
+    Ended,
+    LearningContent,
+    NullServer,
+    Request,
+    Scraper,
+    Sourced,
+    Status,
+    Step,
+    TokenEvent,
+)
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +74,9 @@ class OpenAI:
     every request; commas are safe in --header and --extra-body. `output_lengths`: exact makes a run with shorter
     answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
     lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
-    (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server.
+    (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server. `probe` is what
+    is sent before the run, unmeasured: short (two requests, one more for each refused field), full (about 14, which
+    verify prompt lengths), or off (none: `model` must be named, and every field is assumed to be accepted).
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -93,11 +109,13 @@ class OpenAI:
     warm: int | None = None
     metrics: str = "auto"
     tokenizer: str | None = None
+    probe: Mode = "short"
     _places: tuple[target.Place, ...] = field(default=(), init=False, repr=False)
     _builder: Builder | None = field(default=None, init=False, repr=False)
     _reader: Reader = field(default_factory=Reader, init=False, repr=False)
     _redaction: Redaction = field(default_factory=Redaction, init=False, repr=False)
     _known: tuple[Capabilities, ...] = field(default=(), init=False, repr=False)
+    _shared: bool = field(default=False, init=False, repr=False)
     _notes: tuple[str, ...] = field(default=(), init=False, repr=False)
     _recount: Recount = field(default_factory=Recount, init=False, repr=False)
     _epoch_s: float = field(default=0.0, init=False, repr=False)
@@ -130,8 +148,8 @@ class OpenAI:
         for name, value in state.items():
             setattr(self, name, value)
 
-    async def open(self, content: Content) -> None:
-        """Look up the addresses and ask each server, in one unmeasured request or more, what it can do."""
+    async def open(self, content: Content, shared: Path | None = None) -> None:
+        """Look up the addresses and ask each server, in a few unmeasured requests, what it can do; see `Remote`."""
         urls, notes = self._urls()
         key = self._key()
         if self.tokenizer is not None:
@@ -141,8 +159,9 @@ class OpenAI:
         self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
         self._reader = Reader(self.stream, self._redaction)
         self._places = tuple([await target.find(url, self.proxy) for url in urls])
-        known = await self._ask_servers(wanted, content, key)
+        known = await self._ask_servers(wanted, content, key, shared)
         self._known = tuple(known)
+        notes = [*notes, self._probed()]
         self._builder = Builder(known[-1].ask, content, key)
         self._notes = (*notes, *(note for found in known for note in found.warnings))
 
@@ -221,17 +240,22 @@ class OpenAI:
     async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
         """Count the answers without usage by the server's tokenizer, else by the one that the user named."""
         from backends.client.control import ControlClient  # brings aiohttp with it
+        from backends.client.probe import tokenizer
 
         named = [local(self.tokenizer)] if self.tokenizer is not None else []
-        known = next((known for known in self._known if known.tokenize is not None), None)
-        if known is None or not self._recount.texts:
+        if not self._recount.texts or not self._known:
             return await self._recount.count(named)
-        place = self._places[self._known.index(known)]
+        at = next((i for i, known in enumerate(self._known) if known.tokenize is not None), 0)
+        place, known = self._places[at], self._known[at]
         tls = self._trust().context() if place.secure else True
         key = self._key()
         async with ControlClient(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
                         timeout_s=RECOUNT_S, headers=known.ask.headers) as control:  # fmt: skip
-            return await self._recount.count([ServerTokenizer(control, known), *named])
+            if known.tokenize is None:
+                with suppress(BackendError):  # it is gone: then others count
+                    known = await tokenizer(control, known)
+            counters = [ServerTokenizer(control, known)] if known.tokenize is not None else []
+            return await self._recount.count([*counters, *named])
 
     def aimed_at(self, url: str, model: str) -> OpenAI:
         """The same client for a built-in server, unopened: without key, headers, fields and limits of the target."""
@@ -284,6 +308,8 @@ class OpenAI:
             "stream": self.stream,
             "route": self.route if len(self._places) > 1 else None,
             "capabilities": self._known[0].describe() if self._known else None,
+            "probe": {"mode": self.probe, "reused": self._shared, "requests": [] if self._shared else
+                      [sent._asdict() for known in self._known for sent in known.requests]},
             "output_lengths": self.output_lengths or lengths,
             "stamps": "kernel" if stamps.kernel_stamps() else "process",
             "salt": ask.salt if ask is not None else None,
@@ -338,18 +364,42 @@ class OpenAI:
             affinity=self.affinity,
         )
 
-    async def _ask_servers(self, ask: RequestFormat, content: Content, key: str | None) -> list[Capabilities]:
+    def _probed(self) -> str:
+        """One line on what was sent before the run."""
+        if self.probe == "off":
+            return "not probed (probe=off): every field is assumed to be accepted, prompt lengths are not corrected"
+        if self._shared:
+            return "not probed again: another run of this command has"
+        counts = Counter(sent.purpose for known in self._known for sent in known.requests)
+        what = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())
+        return f"probed ({self.probe}) by {counts.total()} unmeasured requests: {what}"
+
+    async def _ask_servers(
+        self, ask: RequestFormat, content: Content, key: str | None, path: Path | None
+    ) -> Sequence[Capabilities]:
         """Probe each server with the format that all before it accept, so that the last result holds for all."""
         from backends.client.probe import probe  # brings aiohttp with it
 
+        facts = content.facts if isinstance(content, Sourced) else {}
+        about = {**facts, "content type": type(content).__name__, "probe": self.probe}
+        servers = [self._redaction.url(place.url) for place in self._places]
+        shared = None if path is None or self.probe == "off" else Shared(path, servers, ask, about)
+        if shared is not None and (kept := shared.read()):
+            self._shared = True
+            if isinstance(content, LearningContent):
+                for lesson in (lesson for known in kept for lesson in known.lessons):
+                    content.observe(*lesson)
+            return kept
         found: list[Capabilities] = []
         trust = self._trust()
         for place in self._places:
             tls = trust.context() if place.secure else True
-            known = await probe(place.url, ask, content, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
-                                timeout_s=self.timeout_s)  # fmt: skip
+            known = await probe(place.url, ask, content, mode=self.probe, key=key, redaction=self._redaction, ssl=tls,
+                                proxy=self.proxy, timeout_s=self.timeout_s)  # fmt: skip
             ask = known.ask
             found.append(known)
+        if shared is not None:
+            shared.write(found)
         return found
 
     def _trust(self) -> target.Trust:

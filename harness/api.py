@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from harness.errors import Crashed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import pyarrow as pa
 
@@ -350,8 +352,8 @@ class TextContent(Content, Protocol):
 class LearningContent(TextContent, Protocol):
     """A text content that corrects its lengths by what the server counts."""
 
-    def observe(self, request: Request, prompt_tokens_server: int) -> None:
-        """The server counted so many tokens for the last text of `request`."""
+    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
+        """A text that `text` made for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""
         ...
 
 
@@ -455,6 +457,13 @@ class Remote(Backend, Protocol):
     def stream(self) -> bool: ...
     @property
     def from_environment(self) -> Mapping[str, str]: ...
+
+    async def open(self, content: Content, shared: Path | None = None) -> None:
+        """As of every backend. What the server can do is read from the file `shared` where it is known, else put there.
+
+        By it the runs of one command ask a server once.
+        """
+        ...
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
         """In a sender: open the connections that this rate and mean length of answers are likely to need."""

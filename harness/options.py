@@ -187,6 +187,10 @@ class RunSpec:
         ENDPOINT, "WHO", check.text, "openai: exact (outputs have the requested length; default where the server "
         "supports ignore_eos), or server (the server decides).", part=True,
     )
+    probe: str | None = option(
+        ENDPOINT, "HOW", check.text, "openai: unmeasured requests before a run, once per command: short (default), "
+        "full (about 14; verifies prompt lengths) or off (none; every field is assumed to be accepted).", part=True,
+    )
     senders: str | None = option(
         ENDPOINT, "N", check.senders, "openai: number of sending processes. Default: auto (as many as the rate needs)."
     )

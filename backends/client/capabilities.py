@@ -1,11 +1,19 @@
-"""What a server supports, probed before the run."""
+"""What a server supports, probed before the run, and the file by which the runs of one command share it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from backends.client.body import RequestFormat
+import msgspec
 
+from backends.client.body import RequestFormat
+from harness.data.storage import write_json
+from harness.errors import UsageError
+
+Mode = Literal["off", "short", "full"]
 UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
 TokenizeForm = Literal["prompt", "content"]
 
@@ -24,6 +32,21 @@ COSTS: Mapping[str, str] = {
 """The effect of leaving out a field that a server refuses."""
 
 
+class Sent(NamedTuple):
+    """A request that was not measured: what it was to find out, and the status of its answer (0: broken off)."""
+
+    purpose: str
+    status: int
+
+
+class Lesson(NamedTuple):
+    """A text for so many `planned` tokens, and how many the server counted."""
+
+    text: str
+    planned: int
+    counted: int
+
+
 class Dropped(NamedTuple):
     """A field that the server refuses, and the effect of leaving it out."""
 
@@ -33,23 +56,25 @@ class Dropped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Result of the probe. `ask` is the request format from now on.
+    """Result of the probe. `ask` is the request format from now on. None: not found out.
 
-    `usage` is where token counts are sent, None if nowhere; `role_early` whether a chunk without text comes well
-    before the first token. `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server
-    counts beyond the planned prompt (None: not reported). `tokenize` is the URL that counts the tokens of a
-    text, `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server accepts it, None if
-    not sent.
+    `requests` are those that found it. `lessons` teach a content what the server counts. `usage` is where token counts
+    are sent, None if nowhere; `role_early` whether a chunk without text comes well before the first token.
+    `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server counts beyond the planned
+    prompt. `tokenize` is the URL that counts the tokens of a text, `warnings` are sentences for the user. `ignore_eos`
+    in `describe`: whether the server accepts it, None if not sent.
     """
 
     ask: RequestFormat = field(default_factory=RequestFormat)
+    requests: tuple[Sent, ...] = ()
+    lessons: tuple[Lesson, ...] = ()
     dropped: tuple[Dropped, ...] = ()
     usage: UsageForm | None = None
-    role_early: bool = False
-    done: bool = False
-    finish_reason: bool = False
+    role_early: bool | None = None
+    done: bool | None = None
+    finish_reason: bool | None = None
     tokens_per_event: float | None = None
-    cached_tokens: bool = False
+    cached_tokens: bool | None = None
     overhead_tokens: int | None = None
     length_error: float | None = None
     tokenize: str | None = None
@@ -98,3 +123,45 @@ def accepted(ask: RequestFormat) -> list[str]:
         **dict.fromkeys(ask.extra, True),
     }
     return [name for name, sent in named.items() if sent]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A file of what was found, by the question: `wanted` of these servers, for a kind of content.
+
+    Nothing that may be secret is in it: headers, extra fields and the salt come from the run that reads it.
+    """
+
+    path: Path
+    servers: Sequence[str]
+    wanted: RequestFormat
+    about: Mapping[str, object]
+
+    @property
+    def _key(self) -> str:
+        plain = replace(self.wanted, headers=(), extra={}, salt=None)
+        names = [[name for name, _ in self.wanted.headers], sorted(self.wanted.extra), self.wanted.salt is None]
+        question = [self.servers, asdict(plain), names, self.about]
+        return hashlib.sha256(json.dumps(question, default=str).encode()).hexdigest()[:16]
+
+    def read(self) -> tuple[Capabilities, ...]:
+        """What an earlier run has found; empty where none sent the same question."""
+        if not self.path.exists():
+            return ()
+        try:
+            kept = json.loads(self.path.read_text(encoding="utf-8")).get(self._key, [])
+            found = msgspec.convert(kept, tuple[Capabilities, ...], strict=False)
+        except (OSError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"'{self.path}' is not what a probe has found ({type(error).__name__}); remove it."
+            ) from None
+        own = self.wanted
+        return tuple(
+            replace(one, ask=replace(one.ask, headers=own.headers, extra=own.extra, salt=own.salt)) for one in found
+        )
+
+    def write(self, found: Sequence[Capabilities]) -> None:
+        """Add what was found."""
+        kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        plain = [replace(one, tokenize=None, ask=replace(one.ask, headers=(), extra={}, salt=None)) for one in found]
+        write_json(self.path, {**kept, self._key: [asdict(one) for one in plain]})

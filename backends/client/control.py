@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 import time
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from backends.client import counting, framing, message
+from backends.client.capabilities import Sent
 from backends.client.framing import Stream
 from backends.client.secrets import Redaction
 from backends.client.target import likely_url
@@ -27,11 +27,16 @@ if TYPE_CHECKING:
 EARLY_S = 0.005
 """A role chunk that precedes the first token by more is called early."""
 MOST_BYTES = 1 << 24
+QUOTED = 80
+"""Characters of a server's words that a message quotes."""
 
 
 @dataclass(slots=True)
 class ProbeResponse:
-    """An answer outside the run. `events` token events; `early` whether a chunk without text came well before them."""
+    """An answer outside the run. `events` token events; `early` whether a chunk without text came well before them.
+
+    `status` is 0 where the server took the connection and broke it off; `words` then say how.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -54,9 +59,9 @@ class ProbeResponse:
 
 
 class ControlClient:
-    """Requests outside the measurement. A failed connection raises a BackendError."""
+    """Requests outside the measurement, all of them listed in `sent`. A failed connection raises a BackendError."""
 
-    __slots__ = ("_key", "_proxy", "_redaction", "_session", "_ssl", "_timeout_s", "url")
+    __slots__ = ("_key", "_proxy", "_redaction", "_session", "_ssl", "_timeout_s", "sent", "url")
 
     def __init__(
         self,
@@ -70,6 +75,7 @@ class ControlClient:
         headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.url = url.rstrip("/")
+        self.sent: list[Sent] = []
         self._key, self._ssl, self._proxy, self._timeout_s = key, ssl, proxy, timeout_s
         self._redaction = redaction or Redaction((key,) if key else ())
         ours = {"Authorization": f"Bearer {key}"} if key else {}
@@ -109,23 +115,27 @@ class ControlClient:
             return ""
         return f"the URL should end in /v1, without the route; try url={self._redaction.url(likely)}"
 
-    async def get(self, url: str) -> tuple[int, Mapping[str, str], object]:
-        """Status, headers and JSON (None if it is none)."""
-        try:
-            async with self._session.get(url, proxy=self._proxy, allow_redirects=False) as answer:
-                return answer.status, answer.headers, _json(await _whole(answer))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._failed(error) from None
+    async def get(self, url: str, purpose: str) -> tuple[int, object]:
+        """Status and JSON (None if it is none)."""
+        return await self._simple("GET", url, purpose)
 
-    async def post(self, url: str, value: Mapping[str, object]) -> tuple[int, object]:
+    async def post(self, url: str, value: Mapping[str, object], purpose: str) -> tuple[int, object]:
         """Status and JSON of a small question."""
+        return await self._simple("POST", url, purpose, value)
+
+    async def _simple(
+        self, method: str, url: str, purpose: str, value: Mapping[str, object] | None = None
+    ) -> tuple[int, object]:
         try:
-            async with self._session.post(url, json=value, proxy=self._proxy, allow_redirects=False) as answer:
+            async with self._session.request(
+                method, url, json=value, proxy=self._proxy, allow_redirects=False
+            ) as answer:
+                self.sent.append(Sent(purpose, answer.status))
                 return answer.status, _json(await _whole(answer))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._failed(error) from None
+            raise self._failed(error, f"{method} {urlsplit(url).path}") from None
 
-    async def ask(self, builder: Builder, request: Request, path: str) -> ProbeResponse:
+    async def ask(self, builder: Builder, request: Request, path: str, purpose: str) -> ProbeResponse:
         """Send a request as it is sent in the run; close the connection when far more tokens come than requested.
 
         Raises ValueError for a prompt that the content cannot make.
@@ -139,9 +149,13 @@ class ControlClient:
                 proxy=self._proxy,
                 allow_redirects=False,
             ) as answer:
+                self.sent.append(Sent(purpose, answer.status))
                 return await self._hear(answer, most)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._failed(error) from None
+            if _refused(error) or isinstance(error, TimeoutError):
+                raise self._failed(error, f"POST {urlsplit(self.at(path)).path}") from None
+            self.sent.append(Sent(purpose, 0))
+            return ProbeResponse(0, {}, words=_words(error))
 
     async def _hear(self, answer: aiohttp.ClientResponse, most_events: int) -> ProbeResponse:
         data, ends, at_s, cut = bytearray(), [], [], False
@@ -183,21 +197,41 @@ class ControlClient:
             response.words = self.shown(message.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
-        """A server's words in one line of at most 300 characters, without secrets."""
-        return self._redaction.text(" ".join(text.split()))[:300]
+        """A server's words in one line of at most 300 characters, without secrets and control characters."""
+        plain = "".join(c if c.isprintable() else " " for c in text)
+        return self._redaction.text(" ".join(plain.split()))[:300]
 
-    def _failed(self, error: BaseException) -> BackendError:
-        where = self._redaction.url(self.url)
-        if isinstance(error, TimeoutError | asyncio.TimeoutError):
-            return BackendError(f"The server at {where} gave no answer within {self._timeout_s:g} s.")
+    def quoted(self, text: str) -> str:
+        """A server's words as a message quotes them: the first 80 characters."""
+        return f"'{self.shown(text)[:QUOTED].rstrip()}'"
+
+    @property
+    def where(self) -> str:
+        """The address, without secrets."""
+        return self._redaction.url(self.url)
+
+    def _failed(self, error: BaseException, what: str) -> BackendError:
+        where = self.where
+        if isinstance(error, TimeoutError) and not _refused(error):
+            return BackendError(f"The server at {where} gave no answer within {self._timeout_s:g} s to {what}.")
         if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
             plain = where.replace("https://", "http://", 1)
             return BackendError(f"No TLS at {where}: this port speaks http: use http://, as in url={plain}.")
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             why = self.shown(str(error))
             return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")
-        why = self.shown(str(error).replace(" ssl:default", "") or type(error).__name__)
-        return BackendError(f"No server answers at {where}: {why}.")
+        if not _refused(error):
+            return BackendError(f"{where} accepts connections, but {what} broke off: {self.quoted(_words(error))}.")
+        return BackendError(f"No server answers at {where}: {self.shown(_words(error))}.")
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether no connection could be made."""
+    return isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL)
+
+
+def _words(error: BaseException) -> str:
+    return str(error).replace(" ssl:default", "") or type(error).__name__
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

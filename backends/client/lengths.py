@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from backends.client import message
 from backends.client.body import PATHS, Builder
-from backends.client.capabilities import Capabilities
+from backends.client.capabilities import Capabilities, Lesson
 from harness.api import Content, LearningContent, Request
 
 if TYPE_CHECKING:
@@ -20,16 +20,34 @@ MEASURED = (32, 96)
 LEARNED = (64, 1000, 16, 1000, 32, 512, 16, 1000, 64, 1000, 256, 1000)
 """Prompt tokens of the requests that calibrate a content; each requests one output token."""
 
+LONG = 1000
+"""Prompt tokens of the one that does so after a short one: what is around a text and what a word is, separately."""
+
 PASSABLE = 0.02
 """A relative length error above this is reported. Source: the guide on endpoints."""
 
 
-async def correct(control: ControlClient, found: Capabilities, content: Content, key: str | None) -> Capabilities:
-    """Calibrate the content by the server's counts, or note the overhead; adds a warning where neither works."""
+async def correct(
+    control: ControlClient,
+    found: Capabilities,
+    content: Content,
+    key: str | None,
+    first: tuple[Request, int | None] | None = None,
+) -> Capabilities:
+    """Calibrate the content by the server's counts, or note the overhead; adds a warning where neither works.
+
+    `first` is a request with the count that its answer had: then at most one more is sent.
+    """
+    if first is not None and first[1] is None:
+        return _unknown(found)
     if found.ask.prompt == "text" and isinstance(content, LearningContent):
-        return await _teach(control, found, content, key)
-    found = replace(found, ask=replace(found.ask, overhead_tokens=0))  # may be that of a server probed before
-    pairs = await _counts(control, found, content, key, MEASURED, 0)
+        return await (
+            _teach(control, found, content, key) if first is None else _hint(control, found, content, key, first)
+        )
+    pairs = [] if first is None or first[1] is None else [(first[0].prompt_tokens, first[1])]
+    if not pairs or pairs[0][0] != pairs[0][1]:
+        found, more = await _counts(control, found, content, key, MEASURED[len(pairs) :], len(pairs))
+        pairs += more
     if not pairs:
         return _unknown(found)
     overheads = [counted - planned for planned, counted in pairs]
@@ -44,12 +62,31 @@ async def correct(control: ControlClient, found: Capabilities, content: Content,
     return replace(found, ask=ask, overhead_tokens=overheads[0], length_error=0.0, warnings=warnings)
 
 
+async def _hint(
+    control: ControlClient, found: Capabilities, content: LearningContent, key: str | None,
+    first: tuple[Request, int | None],
+) -> Capabilities:  # fmt: skip
+    """Calibrate by the count that is known and that of one long prompt; what error remains is seen in the run."""
+    request, counted = first
+    assert counted is not None
+    found = _learn(found, content, request, counted)
+    longest = LONG if found.max_model_len is None else min(LONG, found.max_model_len // 2)
+    found, _ = await _counts(control, found, content, key, (longest,), 0)
+    return found
+
+
+def _learn(found: Capabilities, content: LearningContent, request: Request, counted: int) -> Capabilities:
+    lesson = Lesson(content.text(request), request.prompt_tokens, counted)
+    content.observe(*lesson)
+    return replace(found, lessons=(*found.lessons, lesson))
+
+
 async def _teach(
     control: ControlClient, found: Capabilities, content: LearningContent, key: str | None
 ) -> Capabilities:
     seen: list[tuple[int, int]] = []
     for i, planned in enumerate(LEARNED):
-        pairs = await _counts(control, found, content, key, (planned,), i)
+        found, pairs = await _counts(control, found, content, key, (planned,), i)
         if not pairs and not seen and i > 1:
             return _unknown(found)
         seen += pairs
@@ -66,22 +103,28 @@ async def _teach(
 
 async def _counts(
     control: ControlClient, found: Capabilities, content: Content, key: str | None, planned: Sequence[int], first: int
-) -> list[tuple[int, int]]:
-    """(planned tokens, tokens by the server's count) of prompts that fit it."""
+) -> tuple[Capabilities, list[tuple[int, int]]]:
+    """(planned tokens, tokens by the server's count) of prompts that fit it; a warning where the server fails."""
     builder = Builder(found.ask, content, key)
     pairs = []
     for i, tokens in enumerate(planned):
         request = Request(-1000 - first - i, 0.0, tokens, 1)
         if found.max_model_len is not None and 2 * tokens > found.max_model_len:
             continue
-        response = await control.ask(builder, request, PATHS[found.ask.api])
+        response = await control.ask(builder, request, PATHS[found.ask.api], "prompt lengths")
         counted = response.prompt_tokens
+        if response.status != 200:
+            how = f"got status {response.status}" if response.status else "broke off"
+            note = f"{control.where} answers, but the request for the length of {tokens} prompt tokens {how}"
+            note += f": {control.quoted(response.words)}; prompt lengths may be inexact"
+            if not any("the request for the length of" in warning for warning in found.warnings):
+                found = replace(found, warnings=(*found.warnings, note))
         if response.status != 200 or counted is None:
             continue
         pairs.append((tokens, counted))
         if found.ask.prompt == "text" and isinstance(content, LearningContent):
-            content.observe(request, counted)
-    return pairs
+            found = _learn(found, content, request, counted)
+    return found, pairs
 
 
 def _unknown(found: Capabilities) -> Capabilities:

@@ -1,4 +1,8 @@
-"""Probes a server before the run: which fields it accepts and how it answers. Refused fields are left out and noted."""
+"""Probes a server before the run: which fields it accepts and how it answers. Refused fields are left out and noted.
+
+A short probe asks for its models and sends one request with all fields, and where prompts are text of unknown length
+a second one; a field that is refused costs one more. A full probe sends about a dozen for the lengths of prompts.
+"""
 
 import re
 import ssl as ssl_module
@@ -7,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from backends.client import counting, lengths, message
 from backends.client.body import PATHS, SPELLING, WITHOUT, Builder, RequestFormat
-from backends.client.capabilities import COSTS, Capabilities, Dropped, TokenizeForm, UsageForm
+from backends.client.capabilities import COSTS, Capabilities, Dropped, Mode, TokenizeForm, UsageForm
 from backends.client.control import ControlClient, ProbeResponse
 from backends.client.secrets import Redaction
 from harness.api import Content, Request, TextContent
@@ -37,51 +41,77 @@ async def probe(
     ask: RequestFormat,
     content: Content,
     *,
+    mode: Mode = "short",
     key: str | None = None,
     redaction: Redaction | None = None,
     ssl: ssl_module.SSLContext | bool = True,
     proxy: str | None = None,
     timeout_s: float = 600.0,
 ) -> Capabilities:
-    """Find the request format that a server accepts, by a few requests that are not measured.
+    """Find the request format that a server accepts, by a few requests that are not measured; off sends none.
 
     Raises BackendError for a server that cannot be reached or refuses a required field, UsageError for a
     content that cannot be sent to it.
     """
     if ask.prompt != "ids" and ask.api == "chat" and not isinstance(content, TextContent):
         raise UsageError(_NO_TEXT)
+    if mode == "off":
+        return _assumed(ask, content)
     async with ControlClient(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as control:
-        models = await _models(control)
+        models = await _models(control, named=bool(ask.model))
         model, entry = _chosen(ask.model, models, control.hint)
-        prober = _Prober(control, replace(ask, model=model), content, key)
+        full = mode == "full"
+        prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, full)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
         reported = message.whole(message.inside(entry.get("meta")).get("n_vocab"))
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
         response = await prober.settle([size for size in sizes if size])
         prober.look(response, entry)
-        found = await _tokenize(control, prober.found)
-        return await lengths.correct(control, found, content, key)
+        found = await tokenizer(control, prober.found) if full else prober.found
+        first = None if full else (prober.request, response.prompt_tokens)
+        found = await lengths.correct(control, found, content, key, first)
+        return replace(found, requests=tuple(control.sent))
+
+
+def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
+    """What holds where nothing is requested: every field is accepted, and text is sent where there is text."""
+    if not ask.model:
+        raise UsageError("Without a probe (probe=off) the model must be named, by model=NAME.")
+    prompt = ask.prompt
+    if prompt == "auto":
+        prompt = "text" if isinstance(content, TextContent) else "ids"
+    if prompt == "ids" and ask.api == "chat":
+        raise UsageError(_IDS_IN_CHAT)
+    if prompt == "text" and not isinstance(content, TextContent):
+        raise UsageError(_NO_TEXT)
+    return Capabilities(ask=replace(ask, prompt=prompt))
 
 
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 
+_IDS_IN_CHAT = "Chat accepts text messages, not token ids; use api=completions or prompt=text."
 _NO_TEXT = (
     "This content has no text, and chat accepts only text; give --content calibrated, "
     "--content text:tokenizer=PATH, or api=completions, which accepts token ids."
 )
 
 
-async def _models(control: ControlClient) -> list[Mapping[str, object]] | None:
-    """The entries of `/models`; None where the server does not list them."""
-    status, _, found = await control.get(control.at("/models"))
+async def _models(control: ControlClient, *, named: bool) -> list[Mapping[str, object]] | None:
+    """The entries of `/models`; None where the server does not list them.
+
+    Raises BackendError where it fails to, and no model is `named`.
+    """
+    status, found = await control.get(control.at("/models"), "models")
     if status in (401, 403):
         raise BackendError(
             f"The server refuses the key (HTTP {status} from {control.shown(control.at('/models'))}); "
             "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file."
         )
     data = found.get("data") if isinstance(found, dict) else None
+    if status >= 500 and not named:
+        raise BackendError(f"{control.where} answers, but GET /models got status {status}; name a model by model=NAME.")
     if status != 200 or not isinstance(data, list):
         return None
     return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
@@ -109,10 +139,18 @@ class _Prober:
     ask: RequestFormat
     content: Content
     key: str | None
+    full: bool
     dropped: list[Dropped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     found: Capabilities = field(default_factory=Capabilities)
     attempts: int = 0
+    bare: bool = False
+    """Whether a short probe has left out all fields that a plain server may not know."""
+
+    @property
+    def request(self) -> Request:
+        """The request of the last attempt."""
+        return Request(-self.attempts, 0.0, PROMPT_TOKENS, OUTPUT_TOKENS)
 
     async def settle(self, vocabularies: list[int]) -> ProbeResponse:
         """The first good answer. `self.ask` is then a format that the server accepts."""
@@ -124,26 +162,27 @@ class _Prober:
             if response.status != 200:
                 raise self._refused(response)
             if response.stream.fault is not None or response.words:
-                raise BackendError(
-                    f"The server answers the probe with an error: {response.words or response.stream.fault}."
-                )
+                words = self.control.quoted(response.words or str(response.stream.fault))
+                raise BackendError(f"{self._sent()} got an error in place of tokens: {words}.")
             if self._misread(response):
                 continue
             return response
-        raise BackendError(f"The server refuses every form of the probe; its last error: {response.words.rstrip('.')}.")
+        raise self._refused(response)
 
     async def _try(self) -> ProbeResponse:
         self.attempts += 1
-        request = Request(-self.attempts, 0.0, PROMPT_TOKENS, OUTPUT_TOKENS)
+        builder, path = Builder(self.ask, self.content, self.key), PATHS[self.ask.api]
         try:
-            return await self.control.ask(Builder(self.ask, self.content, self.key), request, PATHS[self.ask.api])
+            return await self.control.ask(
+                builder, self.request, path, "fields" if self.attempts == 1 else "fewer fields"
+            )
         except ValueError as error:
             raise UsageError(str(error)) from None
 
     def _choose_prompt(self, vocabularies: list[int]) -> None:
         ids = self.ask.api == "completions" and self.ask.prompt != "text"
         if self.ask.prompt == "ids" and not ids:
-            raise UsageError("Chat accepts text messages, not token ids; use api=completions or prompt=text.")
+            raise UsageError(_IDS_IN_CHAT)
         if not ids and not isinstance(self.content, TextContent):
             raise UsageError(_NO_TEXT)
         if ids and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
@@ -175,9 +214,31 @@ class _Prober:
             return True
         if not sent and self.ask.prompt == "ids":
             return self._to_text()
+        if not self.full and not named:
+            return self._strip(response)
         for name in named or sent[:1]:
             self._drop(name)
         return bool(sent)
+
+    def _strip(self, response: ProbeResponse) -> bool:
+        """Leave out all extensions at once, for a server that does not name the one it refuses; False after that."""
+        if response.status == 500:
+            return False
+        if self.bare:
+            return self.ask.prompt == "ids" and self._to_text()
+        self.bare = True
+        ask = replace(self.ask, length_field="max_tokens", continuous_usage=False, ignore_eos=False, min_tokens=False,
+                      generation_config=False)  # fmt: skip
+        extensions = ("continuous_usage_stats", "ignore_eos", "min_tokens", "generation_config")
+        gone = [name for name in extensions if WITHOUT[name](self.ask) is not None]
+        self.dropped += [Dropped(name, COSTS[name]) for name in gone]
+        changed, self.ask = ask != self.ask, ask
+        if gone:
+            self.warnings.append(
+                f"the server refuses the request (status {response.status}) and does not name a field, so "
+                f"{', '.join(gone)} are not sent; --probe full finds out which of them it takes"
+            )
+        return changed
 
     def _drop(self, name: str) -> None:
         without = WITHOUT[name](self.ask)
@@ -224,18 +285,24 @@ class _Prober:
         return False
 
     def _refused(self, response: ProbeResponse) -> BackendError:
-        reason = f": {response.words.rstrip('.')}" if response.words else ""
+        reason = f": {self.control.quoted(response.words)}" if response.words else ""
+        if response.status == 0:
+            return BackendError(f"{self._sent()} broke off{reason}.")
         if response.status in (401, 403):
             hint = "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file"
             return BackendError(f"The server refuses the key (HTTP {response.status}){reason}; {hint}.")
         if response.status in (429, 503, 529):
             return BackendError(f"The server is not ready (HTTP {response.status}){reason}; start the run when it is.")
-        where = self.control.shown(self.control.at(PATHS[self.ask.api]))
         hint = f"; {self.control.hint}" if response.status in (404, 405) and self.control.hint else ""
-        return BackendError(
-            f"The server refuses the probe (HTTP {response.status} from {where}, model '{self.ask.model}')"
-            f"{reason}{hint}."
-        )
+        return BackendError(f"{self._sent()} got status {response.status}{reason}{hint}.")
+
+    def _sent(self) -> str:
+        """The beginning of a sentence on what became of the last attempt."""
+        body = Builder(self.ask, self.content, self.key).fields(self.request)
+        plain = ("model", "messages", "prompt", "stream")
+        names = ", ".join(self.control.shown(name) for name in body if name not in plain)
+        model = self.control.shown(self.ask.model)
+        return f"{self.control.where} answers, but the request with {names} (model '{model}')"
 
     def look(self, response: ProbeResponse, entry: Mapping[str, object]) -> None:
         """Derive the capabilities from the answer."""
@@ -284,7 +351,7 @@ def _usage_form(response: ProbeResponse) -> UsageForm | None:
     return "every chunk" if counting.is_continuous(stream) else stream.usage_at
 
 
-async def _tokenize(control: ControlClient, found: Capabilities) -> Capabilities:
+async def tokenizer(control: ControlClient, found: Capabilities) -> Capabilities:
     """Adds the URL that counts tokens, its form, and the context length that it reports, where there is one."""
     url = control.beside("/tokenize")
     forms: dict[TokenizeForm, dict[str, object]] = {
@@ -292,7 +359,7 @@ async def _tokenize(control: ControlClient, found: Capabilities) -> Capabilities
         "content": {"content": "one two"},
     }
     for form, question in forms.items():
-        status, answered = await control.post(url, question)
+        status, answered = await control.post(url, question, "tokenizer")
         if status == 200 and lengths.counted(answered):
             longest = message.whole(answered.get("max_model_len")) if isinstance(answered, dict) else None
             return replace(found, tokenize=url, tokenize_form=form, max_model_len=found.max_model_len or longest)

@@ -50,7 +50,7 @@ class ServerTokenizer:
         question: dict[str, object] = {"content": text, "add_special": False}
         if self.found.tokenize_form == "prompt":
             question = {"model": self.found.ask.model, "prompt": text, "add_special_tokens": False}
-        status, answer = await self.control.post(self.found.tokenize, question)
+        status, answer = await self.control.post(self.found.tokenize, question, "tokens of an answer")
         return lengths.counted(answer) if status == 200 else None
 
 

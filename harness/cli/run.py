@@ -1,8 +1,12 @@
 """`bench run`: one run of a workload or a trace against a backend, with its verdict."""
 
+import shlex
+import sys
+from pathlib import Path
+
 import click
 
-from harness.cli._options import GroupedCommand, config, force, formats, given, no_html, out, quiet, run_options
+from harness.cli._options import GroupedCommand, config, force, formats, given, no_html, option, out, quiet, run_options
 
 _EPILOG = """
 \b
@@ -53,8 +57,16 @@ cases the data measured so far are stored.
 @quiet
 @no_html
 @config
+@option("--probed", metavar="FILE", hidden=True)
 def command(
-    config: str | None, out: str | None, force: bool, form: str, quiet: bool, no_html: bool, **options: object
+    config: str | None,
+    out: str | None,
+    force: bool,
+    form: str,
+    quiet: bool,
+    no_html: bool,
+    probed: str | None,
+    **options: object,
 ) -> int:
     """Send a workload or a trace to a backend and report the share of requests that met the SLO.
 
@@ -74,9 +86,11 @@ def command(
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
     report = None if no_html else compose.write_run_page
+    words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
     result = execute(
-        spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, lower_priority=True, say=say
-    )
+        spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, lower_priority=True, say=say,
+        command=shlex.join(["bench", *words]), shared=None if probed is None else Path(probed),
+    )  # fmt: skip
     _terminal.show(form, result.run)
     result.outcome.check()
     if result.outcome.error is not None:

@@ -85,10 +85,12 @@ def execute(
     lower_priority: bool = False,
     say: Callable[[str], None] = lambda _: None,
     watch: Watcher | None = None,
+    shared: Path | None = None,
 ) -> Result:
     """Execute a run and conclude it. `say` gets notes for the user, one line each; with `lower_priority` this process
     lowers its priority for good. Under the wall clock `watch` gets the finished requests; once it returns True nothing
-    more is sent, and the run counts as interrupted. `report` writes the page of the concluded run; it never raises, and
+    more is sent, and the run counts as interrupted. `shared` is a file by which the runs of one command ask a remote
+    server once what it can do. `report` writes the page of the concluded run; it never raises, and
     passes errors to `say`.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
@@ -114,7 +116,7 @@ def execute(
         watch.begin(planned, live)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
-        return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say)
+        return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say, shared=shared)
     except KeyboardInterrupt:
         raise start.interrupted() from None
     except OSError as error:
@@ -131,10 +133,11 @@ def _run(
     quiet: bool,
     lower_priority: bool,
     say: Callable[[str], None],
+    shared: Path | None,
 ) -> Result:
     planned = start.planned
     with shown(live, quiet=quiet):
-        outcome = _outcome(start, live, lower_priority, say)
+        outcome = _outcome(start, live, lower_priority, say, shared)
     folder = start.folder()
     state = "finished" if outcome.ended == "finished" else "interrupted"
     backend = planned.backend
@@ -150,14 +153,16 @@ def _run(
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
 
 
-def _outcome(start: _Start, live: Live, lower_priority: bool, say: Callable[[str], None]) -> Outcome:
+def _outcome(
+    start: _Start, live: Live, lower_priority: bool, say: Callable[[str], None], shared: Path | None
+) -> Outcome:
     """Drive the run by the clock of its backend."""
     backend = start.planned.backend
     if start.planned.virtual:
         return _simulate(start, live)
     if not isinstance(backend, Remote):
         return termination.run(_serve(start, live))
-    remote = RemoteRun(start.planned, backend, live, start.folder, say, lower_priority)
+    remote = RemoteRun(start.planned, backend, live, start.folder, say, shared, lower_priority)
     outcome = termination.run(remote.run(partial(_signals, live=live)))
     start.recounted = remote.recounted
     return outcome

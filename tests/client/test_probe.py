@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
 
 from backends.client.body import RequestFormat
+from backends.client.capabilities import Shared
 from backends.client.probe import probe
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
-    from backends.client.capabilities import Capabilities
+    from pathlib import Path
+
+    from backends.client.capabilities import Capabilities, Mode
     from harness.api import Request
 
 
 @dataclass(slots=True)
 class Server:
-    """Counts a word as one token, and `template` more. `refuse` names fields that give a 422."""
+    """Counts a word as one token, and `template` more. `refuse` names fields that give a 422.
+
+    `failing` has the status of an answer by its place, or 0 for a connection that is closed without one.
+    """
 
     models: tuple[str, ...] | None = ("m",)
     refuse: tuple[str, ...] = ()
     say: str = "Unexpected keys in the request: {name}"
+    why: str = "not today"
     template: int = 0
     a_word: float = 1.0
     usage: str | None = "own"
@@ -39,6 +47,7 @@ class Server:
     tokenize: str | None = None
     in_pieces: bool = False
     status: int = 200
+    failing: Mapping[int, int] = field(default_factory=dict)
     entry: Mapping[str, object] = field(default_factory=dict)
     bodies: list[dict] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -82,6 +91,11 @@ class Server:
         body = await request.json()
         self.bodies.append(body)
         options = body.get("stream_options") or {}
+        status = self.failing.get(len(self.bodies), self.status)
+        if not status:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
         for name in self.refuse:
             if name in body or name in options:
                 return web.json_response({"error": {"message": self.say.format(name=name)}}, status=422)
@@ -90,8 +104,8 @@ class Server:
             return web.json_response({"detail": "prompt: str type expected"}, status=400)
         if isinstance(body.get("prompt"), list) and max(body["prompt"]) >= self.vocabulary:
             return web.json_response({"error": "token id out of vocabulary"}, status=400)
-        if self.status != 200:
-            return web.json_response({"error": {"message": "not today"}}, status=self.status)
+        if status != 200:
+            return web.json_response({"error": {"message": self.why}}, status=status)
         probed = next((body[name] for name in self.obeys.split() if name in body), 100)
         tokens = min(probed, 3) if self.ends_early and not body.get("min_tokens") else probed
         return await self.write(request, counted, tokens, options)
@@ -144,16 +158,16 @@ class Learner(Words):
     def text(self, request: Request) -> str:
         return "w " * max(1, round(request.prompt_tokens / self.a_word))
 
-    def observe(self, request: Request, prompt_tokens_server: int) -> None:
-        self.a_word *= prompt_tokens_server / request.prompt_tokens
+    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:  # noqa: ARG002  # of the protocol
+        self.a_word *= prompt_tokens_server / prompt_tokens
 
 
 @pytest.fixture
 def probed() -> Callable[..., Capabilities]:
-    """`probed(server, content=..., key=..., **fields)`: what the probe finds."""
+    """`probed(server, content=..., key=..., mode=..., **fields)`: what the probe finds."""
 
     async def run(
-        server: Server, content: object, key: str | None, ask: RequestFormat, timeout_s: float
+        server: Server, content: object, key: str | None, ask: RequestFormat, timeout_s: float, mode: Mode
     ) -> Capabilities:
         app = web.Application()
         app.router.add_get("/v1/models", server.list)
@@ -167,14 +181,19 @@ def probed() -> Callable[..., Capabilities]:
         try:
             port = runner.addresses[0][1]
             url = f"http://127.0.0.1:{port}/v1"
-            return await probe(url, ask, content, key=key, timeout_s=timeout_s)  # type: ignore[arg-type]
+            return await probe(url, ask, content, mode=mode, key=key, timeout_s=timeout_s)  # type: ignore[arg-type]
         finally:
             await runner.cleanup()
 
     def start(
-        server: Server, content: object = None, key: str | None = None, timeout_s: float = 20.0, **fields: object
+        server: Server,
+        content: object = None,
+        key: str | None = None,
+        timeout_s: float = 20.0,
+        mode: Mode = "short",
+        **fields: object,
     ) -> Capabilities:
-        return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s))  # type: ignore[arg-type]
+        return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s, mode))  # type: ignore[arg-type]
 
     return start
 
@@ -297,7 +316,7 @@ def test_a_server_that_counts_otherwise_than_planned_is_reported(probed: Callabl
 def test_a_content_that_learns_is_taught(probed: Callable) -> None:
     """Lengths would be off by what a word is in tokens."""
     content = Learner()
-    found = probed(Server(a_word=2.0), content, api="chat")
+    found = probed(Server(a_word=2.0), content, api="chat", mode="full")
 
     assert abs(content.a_word - 2.0) < 0.1 and found.length_error is not None and found.length_error < 0.1
 
@@ -312,7 +331,7 @@ def test_a_server_without_usage_is_reported(probed: Callable) -> None:
 @pytest.mark.parametrize("form", ["prompt", "content"])
 def test_the_address_that_counts_tokens_is_found(probed: Callable, form: str) -> None:
     """Answers without usage would be counted by chunks."""
-    found = probed(Server(tokenize=form), api="chat")
+    found = probed(Server(tokenize=form), api="chat", mode="full")
 
     assert found.tokenize is not None and found.tokenize.endswith("/tokenize") and form == found.tokenize_form
 
@@ -344,7 +363,7 @@ def test_the_only_model_is_taken_and_of_several_one_must_be_named(probed: Callab
 
 def test_what_comes_in_pieces_is_read_to_its_end(probed: Callable) -> None:
     """Half a list is no JSON: a server with many models would have none, and one that counts tokens would not."""
-    found = probed(Server(in_pieces=True, tokenize="content"))
+    found = probed(Server(in_pieces=True, tokenize="content"), mode="full")
 
     assert ("m", "content") == (found.ask.model, found.tokenize_form)
     assert found.tokenize is not None
@@ -359,7 +378,12 @@ def test_an_answer_in_one_piece_is_only_for_those_who_ask_for_it(probed: Callabl
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(401, "refuses the key.*OPENAI_API_KEY"), (503, "is not ready"), (404, "HTTP 404.*model 'm'"), (500, "HTTP 500")],
+    [
+        (401, "refuses the key.*OPENAI_API_KEY"),
+        (503, "is not ready"),
+        (404, "model 'm'.* got status 404: 'not today'"),
+        (500, r"/v1 answers, but the request with stream_options, .* got status 500: 'not today'\.$"),
+    ],
 )
 def test_a_server_that_refuses_is_reported_in_a_sentence(probed: Callable, status: int, message: str) -> None:
     """The reason would be a row of each of ten thousand requests."""
@@ -418,3 +442,91 @@ def test_a_url_that_lacks_v1_or_names_the_route_is_reported(path: str, model: st
     assert f"the URL should end in /v1, without the route; try url=http://{root}/v1." in message
     assert ".." not in message
     assert f"this port speaks http: use http://, as in url=http://{tls_root}{path}." in tls_reason
+
+
+@pytest.mark.parametrize(
+    ("content", "server", "api", "mode", "requests"),
+    [
+        (Words(), Server(), "completions", "short", ["models", "fields"]),
+        (Words(), Server(), "chat", "short", ["models", "fields"]),
+        (Words(), Server(usage=None), "chat", "short", ["models", "fields"]),
+        (Words(), Server(template=13), "chat", "short", ["models", "fields", "prompt lengths"]),
+        (Learner(), Server(template=13, a_word=1.3), "chat", "short", ["models", "fields", "prompt lengths"]),
+        (Words(), Server(refuse=("seed",)), "chat", "short", ["models", "fields", "fewer fields"]),
+        (Words(), Server(refuse=("ignore_eos",), say="no"), "chat", "short", ["models", "fields", "fewer fields"]),
+        (Learner(), Server(), "chat", "full", ["models", "fields", "tokenizer", *["prompt lengths"] * 12]),
+        (Words(), Server(), "chat", "off", []),
+    ],
+)
+def test_the_probe_sends_few_requests_and_lists_them(
+    probed: Callable, content: object, server: Server, api: str, mode: str, requests: list[str]
+) -> None:
+    """A paid or busy server would do work that no report names."""
+    found = probed(server, content, api=api, mode=mode, model="m", seed=1)
+
+    assert requests == [sent.purpose for sent in found.requests]
+    assert len(server.headers) + len(server.bodies) == len(requests) - requests.count("tokenizer")
+    assert 2 >= len(server.bodies) or mode == "full"
+
+
+def test_without_a_probe_every_field_is_sent_and_nothing_is_claimed(probed: Callable) -> None:
+    """A run without a probe would report what was never found out."""
+    found = probed(Server(), mode="off", model="m", api="completions")
+
+    assert ("text", True, True) == (found.ask.prompt, found.ask.ignore_eos, found.ask.continuous_usage)
+    unknown = ("role_chunk_early", "done", "finish_reason", "cached_tokens", "usage", "prompt_overhead_tokens")
+    assert [None] * len(unknown) == [found.describe()[name] for name in unknown]
+    assert "ids" == probed(Server(), Ids(), mode="off", model="m", api="completions").ask.prompt
+    with pytest.raises(UsageError, match=r"probe=off.*model=NAME"):
+        probed(Server(), mode="off")
+
+
+def test_a_refusal_that_names_no_field_costs_the_extensions_and_says_so(probed: Callable) -> None:
+    """A user would not hear that answers may be short because of a guess."""
+    found = probed(Server(refuse=("ignore_eos",), say="bad request"), api="chat")
+
+    assert not found.ask.ignore_eos and not found.ask.continuous_usage and found.ask.include_usage
+    assert any("(status 422) and does not name a field" in one and "--probe full" in one for one in found.warnings)
+
+
+@pytest.mark.parametrize(("status", "how"), [(500, "got status 500: 'not today'"), (0, "broke off: ")])
+def test_a_fault_in_the_probe_is_called_what_it_is(probed: Callable, status: int, how: str) -> None:
+    """A user whose server is there would look for it: 'No server answers'."""
+    with pytest.raises(BackendError) as first:
+        probed(Server(failing={1: status}), Learner(), api="chat")
+    found = probed(Server(failing={2: status}, template=13), Learner(), api="chat")
+
+    assert re.search(rf"/v1 answers, but the request with stream_options, .* {how}", str(first.value))
+    assert re.search(
+        rf"/v1 answers, but the request for the length of 1000 .* {how}.*may be inexact", found.warnings[-1]
+    )
+    assert [200, 200, status] == [sent.status for sent in found.requests]
+
+
+def test_the_words_of_a_server_are_quoted_short_and_clean(probed: Callable) -> None:
+    """A server could write on the terminal, or fill it."""
+    with pytest.raises(BackendError) as caught:
+        probed(Server(status=500, why="\x1b[2J\x07 \u202e bad\n" + 300 * "x"), api="chat")
+    quoted = str(caught.value).partition("status 500: '")[2].removesuffix("'.")
+
+    assert 80 >= len(quoted) > 60 and quoted.isprintable() and "bad x" in quoted
+
+
+def test_what_was_found_is_shared_without_secrets(probed: Callable, tmp_path: Path) -> None:
+    """Each run of a command would probe again, or a key would lie in a file."""
+    path, secret = tmp_path / "probe.json", "sk-verysecret"
+    wanted = RequestFormat(api="chat", headers=(("X-Key", secret),), extra={"user": secret}, salt=secret, seed=3)
+    content = Learner()
+    found = probed(Server(template=13, tokenize="prompt", refuse=("seed",)), content, mode="full", **_fields(wanted))
+    Shared(path, ["u"], wanted, {"content": "a"}).write([found])
+    again = Shared(path, ["u"], replace(wanted, salt="other"), {"content": "a"}).read()
+
+    assert (replace(found, tokenize=None, ask=replace(found.ask, salt="other")),) == again
+    assert found.lessons and secret not in path.read_text()
+    for other in (Shared(path, ["v"], wanted, {"content": "a"}), Shared(path, ["u"], wanted, {"content": "b"}),
+                  Shared(path, ["u"], replace(wanted, seed=4), {"content": "a"})):  # fmt: skip
+        assert () == other.read()
+
+
+def _fields(ask: RequestFormat) -> dict[str, object]:
+    return {name: getattr(ask, name) for name in ("api", "headers", "extra", "salt", "seed")}

@@ -54,10 +54,12 @@ def requests(count: int, seed: int = 0) -> list[Request]:
 def sent(content: Calibrated, server: Server, requested: list[Request], outstanding: int = 1) -> np.ndarray:
     """(N,) relative error of each count, when answers come `outstanding` requests late."""
     counts: list[int] = []
+    texts: list[str] = []
     for i, request in enumerate(requested):
-        counts.append(server(content.text(request)))
-        if i >= outstanding - 1:
-            content.observe(requested[i - outstanding + 1], counts[i - outstanding + 1])
+        texts.append(content.text(request))
+        counts.append(server(texts[-1]))
+        if (late := i - outstanding + 1) >= 0:
+            content.observe(texts[late], requested[late].prompt_tokens, counts[late])
     return np.array(counts) / [r.prompt_tokens for r in requested] - 1
 
 
@@ -115,15 +117,16 @@ def test_busting_makes_every_beginning_its_own() -> None:
     assert 300 == len(starts)
 
 
-def test_a_count_that_comes_twice_teaches_once() -> None:
-    """If this failed, a repeated answer would weigh double."""
-    content, request = Calibrated(), Request(1, 0.0, 100, 1)
-    content.text(request)
-    for _ in range(2):
-        content.observe(request, 150)
+def test_the_counts_of_one_content_teach_another() -> None:
+    """If this failed, each run of a sweep would have to ask the server anew, or send prompts of other lengths."""
+    first, second = Calibrated(seed=1), Calibrated(seed=2)
+    for request in requests(20):
+        text = first.text(request)
+        for content in (first, second):
+            content.observe(text, request.prompt_tokens, per_word(text))
 
-    assert 1 == content.facts["observed"]
-    assert 0.5 == content.facts["error_mean"]
+    assert first.facts == second.facts
+    assert 20 == second.facts["observed"] and 0.05 > abs(second.calibration.errors[-1])
 
 
 def test_words_are_plain_and_different() -> None:

@@ -19,7 +19,7 @@ feet few field find fire first fish five fly follow food foot form found four fr
 get girl give gold good great green ground group grow half hand hard have head hear
 """
 WORDS = tuple(_WORDS.split())
-REMEMBERED = 65_536  # texts whose count may still come
+_PLACES = {word: i for i, word in enumerate(WORDS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ class Calibrated:
     bust: bool = False
     seed: int = 0
     calibration: Calibration = field(init=False, repr=False, compare=False)
-    words_sent: dict[int, int] = field(init=False, repr=False, compare=False, default_factory=dict)  # by request id
 
     def __post_init__(self) -> None:
         positive(tokens_per_word=self.tokens_per_word)
@@ -66,19 +65,12 @@ class Calibrated:
         """The prompt, with as many words as are thought to be `request.prompt_tokens` tokens; at least one."""
         stream = self._stream(request, 2 * request.prompt_tokens + 1)  # a word has at least half a token
         count = self.calibration.words_for(stream, request.prompt_tokens)
-        if len(self.words_sent) >= REMEMBERED:
-            del self.words_sent[next(iter(self.words_sent))]
-        self.words_sent[request.id] = count
         return " ".join([WORDS[i] for i in stream[:count].tolist()])
 
-    def observe(self, request: Request, prompt_tokens_server: int) -> None:
-        """Learn that the server counted `prompt_tokens_server` tokens for the last text of `request`.
-
-        A second count of one text, or one that comes more than 65,536 texts late, teaches nothing.
-        """
-        count = self.words_sent.pop(request.id, None)
-        if count is not None:
-            self.calibration.learn(self._stream(request, count), request.prompt_tokens, prompt_tokens_server)
+    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
+        """Learn that a text for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""
+        words = np.array([_PLACES[word] for word in text.split()])
+        self.calibration.learn(words, prompt_tokens, prompt_tokens_server)
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         """(T,) int64 in [0, vocab_size), T = request.prompt_tokens, for backends that take ids."""

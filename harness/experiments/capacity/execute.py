@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -174,12 +175,13 @@ def run_search(
             tell(f"warning: {wrong}")
     if setup.chained:
         return _run_chains(setup, store, budget, workers, tell)
-    with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
+    count = workers if setup.planned.virtual else 1
+    with store.opened(setup), tempfile.TemporaryDirectory() as folder, pool.of(count) as processes:
         if make is None and setup.planned.virtual:
             make = SimulatedTrials(processes)
         elif make is None:
             assert store.path is not None  # folder_of gives one to every search under the wall clock
-            make = Runs(store.path, tell)
+            make = Runs(store.path, tell, Path(folder, "probe.json"))
         runner = TrialRunner(setup, store.ledger, make, budget, tell)
         found = [(goal, _search_goal(setup, place, runner)) for place, goal in enumerate(setup.settings.goals, 1)]
         if budget.failed is not None and not len(store.ledger):

@@ -495,10 +495,11 @@ AGAIN = 2
 
 
 class Runs:
-    """Makes trials as runs below `path`; notes of a run go to `say`."""
+    """Makes trials as runs below `path`; notes of a run go to `say`; `shared` is as of `execute`."""
 
-    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, say: Callable[[str], None], shared: Path | None = None) -> None:
         self._path = path
+        self._shared = shared
         self._say = say
         self.invalid: list[str] = []
         """Why each trial that was thrown away is not valid: such a trial decides nothing."""
@@ -551,6 +552,7 @@ class Runs:
             force=True,
             say=self._say,
             watch=watch,
+            shared=self._shared,
         )
 
 

@@ -221,9 +221,12 @@ class Command:
     variables: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     ours: bool = False
 
-    def at(self, seed: int, out: Path) -> list[str]:
-        """The words for one run."""
-        return [word.replace(SEED, str(seed)).replace(OUT, str(out)) for word in self.words]
+    def at(self, seed: int, out: Path, shared: Path | None = None) -> list[str]:
+        """The words for one run; a `bench run` gets the file by which all of them ask a remote server once."""
+        words = [word.replace(SEED, str(seed)).replace(OUT, str(out)) for word in self.words]
+        place = _command_at(words)
+        runs = shared is not None and place is not None and words[place] == "run"
+        return [*words, f"--probed={shared}"] if runs else words
 
     @property
     def seeded(self) -> bool:

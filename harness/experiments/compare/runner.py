@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -91,8 +92,9 @@ def run_pairs(
     send different requests; BackendError or NotValid where no pair could be made; Interrupted before the first one.
     """
     log = PairLog.opened(out, sides, first_seed)
-    with locked(out, "comparison"), Watched() as watched:
-        pairs = _Pairs(sides, wanted, log, judge, say, watched, first_seed, pause_s, alpha)
+    with locked(out, "comparison"), Watched() as watched, tempfile.TemporaryDirectory() as folder:
+        shared = Path(folder, "probe.json")
+        pairs = _Pairs(sides, wanted, log, judge, say, watched, shared, first_seed, pause_s, alpha)
         code = pairs.make()
     return _made(log, pairs, code, same=sides[0].words == sides[1].words)
 
@@ -116,6 +118,7 @@ class _Pairs:
     judge: Judge
     say: Callable[[str], None]
     watched: Watched
+    shared: Path
     first_seed: int
     pause_s: float
     alpha: float
@@ -201,7 +204,7 @@ class _Pairs:
         command, path = self.sides[side], folder / SIDES[side]
         out, err = outcomes.log(path, "out"), outcomes.log(path, "err")
         try:
-            code = self.watched.call(command.at(seed, path), command.variables, out, err)
+            code = self.watched.call(command.at(seed, path, self.shared), command.variables, out, err)
         except OSError as error:
             raise UsageError(f"'{command.text}' cannot be started: {error.strerror}.") from None
         return outcomes.outcome_of(path, code, out, err, ours=command.ours)

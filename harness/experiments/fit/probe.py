@@ -41,20 +41,20 @@ def rows(backend: str, probe: Probe, seed: int, say: Callable[[str], None]) -> R
     with tempfile.TemporaryDirectory() as folder:
         for users in probe.users:
             say(f"probing with {users} at a time")
-            run = _run(backend, users, probe, seed, Path(folder) / str(users))
+            run = _run(backend, users, probe, seed, Path(folder))
             found.append(seen(run.requests, alone=users == 1))
     every = joined(found)
     return every.take(np.random.default_rng(seed).permutation(len(every)))  # prompts shall be held out too
 
 
-def _run(backend: str, users: int, probe: Probe, seed: int, out: Path) -> Run:
+def _run(backend: str, users: int, probe: Probe, seed: int, folder: Path) -> Run:
     answer = probe.answer_tokens
     spec = RunSpec(
         workload="chatbot", backend=backend, arrivals=f"closed:users={users},think=0",
         lengths=f"uniform:prompt_min=16,prompt_max={probe.most_tokens},output_min={answer},output_max={answer}",
         requests=max(ALONE, PER_USER * users), slo=f"ttft={DEADLINE_S:g}", seed=seed + users,
     )  # fmt: skip
-    result = execute(spec, out=out)
+    result = execute(spec, out=folder / str(users), shared=folder / "probe.json")
     result.outcome.check(whole=True)
     run = result.run
     good = run.requests["status"].to_pylist().count("ok")

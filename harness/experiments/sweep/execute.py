@@ -6,6 +6,7 @@ Progress is a bar on a terminal, and a line now and then elsewhere.
 import json
 import shlex
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -257,11 +258,12 @@ def _execute(
     """Every run that is not done yet, then those at the rates that are added, until one ends before its time."""
     virtual, refine = outcome.sweep.virtual, outcome.sweep.refine
     several = virtual and workers != 1 and len(outcome.sweep.tasks) > 1
-    with pool.of(workers) if several else pool.Here() as made:
+    with pool.of(workers) if several else pool.Here() as made, tempfile.TemporaryDirectory() as folder:
+        shared = Path(folder, "probe.json")
         more: list[Values] | None = None
         while more is None or more:
             tasks = [task for task in outcome.sweep.tasks if task.folder not in outcome.results]
-            orders = [Order(task, str(out), command, quiet or virtual) for task in tasks]
+            orders = [Order(task, str(out), command, quiet or virtual, shared) for task in tasks]
             kept = {order.task.folder for order in orders if finished(order.path)}
             runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(kept)} of them there already' * bool(kept)}"
             points = len(outcome.sweep.layout.points)

@@ -27,12 +27,13 @@ RATES = ("goodput_rps", "throughput_rps", "output_tps", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A task, the folder of the sweep it belongs to, and the command for run.json."""
+    """A task, the folder of the sweep it belongs to, and the command for run.json; `shared` is as of `execute`."""
 
     task: Task
     out: str
     command: str
     quiet: bool = True
+    shared: Path | None = None
 
     @property
     def path(self) -> Path:
@@ -53,7 +54,10 @@ def execute_order(order: Order) -> RunResult:
     """Execute the run, unless it is there already, and return its result. For a worker of a pool."""
     if not finished(order.path):
         try:
-            result = execute(order.task.spec, out=order.path, quiet=order.quiet, command=order.command, force=True)
+            result = execute(
+                order.task.spec, out=order.path, quiet=order.quiet, command=order.command, force=True,
+                shared=order.shared,
+            )  # fmt: skip
             result.outcome.check()
         except BenchError as error:
             raise type(error)(f"{order.task.name}: {error}") from error

@@ -22,6 +22,8 @@ from harness.runner.remote.split import events_rps, sender_count
 from harness.runner.virtual import Interruptible
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from harness.data.folder import RunFolder
     from harness.runner.plan import Plan
 
@@ -43,6 +45,8 @@ class RemoteRun:
     live: Live
     folder: Callable[[], RunFolder]
     say: Callable[[str], None]
+    shared: Path | None = None
+    """The file by which the runs of one command ask the server once."""
     lower_priority: bool = False
     """Whether this process, which reads answers, may lower its priority for good once the senders have started."""
     recounted: Recounts = field(default_factory=dict, init=False)
@@ -52,7 +56,7 @@ class RemoteRun:
     async def run(self, signals: Signals) -> Outcome:
         """Send everything. Raises UsageError or BackendError where the server cannot be reached or used."""
         content = self.plan.loaded.content
-        await self.backend.open(content)
+        await self.backend.open(content, self.shared)
         try:
             notes = self.backend.describe().get("notes")
             for note in (*(notes if isinstance(notes, list | tuple) else ()), *self._too_long()):

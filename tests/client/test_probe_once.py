@@ -1,0 +1,94 @@
+"""How many requests a server gets before the first measured one: of a run, and of commands of many runs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.data.folder import load
+
+TRAFFIC = ("--lengths", "fixed:prompt=30,output=2", "--requests", "4", "--rate", "50", "--calibrate", "off")
+UNMEASURED = ["models", "fields", "prompt lengths"]
+
+
+def _unmeasured(server: object, name: str = "calm") -> int:
+    """POSTs for an answer whose id is not that of a schedule."""
+    return sum(int(seen.headers.get("x-request-id", 0)) < 0 for seen in server.of(name, measured=False))
+
+
+@pytest.mark.parametrize(("mode", "sent"), [("short", 2), ("full", 13), ("off", 0)])
+def test_a_run_probes_as_configured_and_reports_it(
+    mode: str, sent: int, scripted: Callable, run_here: Callable
+) -> None:
+    """Thirteen unwanted requests would be paid for, and stand in no report."""
+    server = scripted(calm={"overhead": 5})
+    backend = f"openai:url={server.url()},model=m"
+    code, _, err = run_here("run", "--backend", backend, *TRAFFIC, "--probe", mode, "--no-html", "--out", "out")
+    info = load("out").info
+
+    assert 0 == code, err
+    assert sent == _unmeasured(server) and 4 == sum(
+        int(seen.headers.get("x-request-id", -1)) >= 0 for seen in server.seen
+    )
+    assert mode == info.spec["probe"]
+    facts = info.backend["probe"]
+    assert (mode, False) == (facts["mode"], facts["reused"])
+    requested = [one["purpose"] for one in facts["requests"] if one["purpose"] not in ("models", "tokenizer")]
+    assert sent == len(requested)
+    if mode == "short":
+        assert UNMEASURED == [one["purpose"] for one in facts["requests"]]
+        assert "probed (short) by 3 unmeasured requests: models, fields, prompt lengths" in err
+    if mode == "off":
+        assert [] == [seen for seen in server.seen if seen.path.endswith("/models")]
+        assert "not probed (probe=off)" in err
+
+
+def test_a_sweep_probes_once(scripted: Callable, run_here: Callable) -> None:
+    """Each of a hundred points would ask the server again, and warm its caches."""
+    server = scripted(calm={"overhead": 5})
+    code, _, err = run_here(
+        "sweep", "--backend", f"openai:url={server.url()}", *TRAFFIC[:4], "--calibrate", "off",
+        "--over", "rate=40,50,60", "--seeds", "2", "--out", "out", "--quiet",
+    )  # fmt: skip
+    runs = [load(f"out/points/rate={rate}/seed-{seed}") for rate in (40, 50, 60) for seed in (0, 1)]
+
+    assert code in (0, 4), err
+    assert (2, 24) == (_unmeasured(server), len(server.of("calm", measured=False)) - 2)
+    assert 5 == sum(run.info.backend["probe"]["reused"] for run in runs)
+    lengths = {n for run in runs for n in run.requests["prompt_tokens_server"].to_pylist()}
+    assert {30} == lengths, "what the first run learned of lengths was lost"
+
+
+def test_a_capacity_search_probes_once(scripted: Callable, run_here: Callable) -> None:
+    """Each trial would ask the server again."""
+    server = scripted(calm={})
+    code, out, err = run_here(
+        "capacity", "--backend", f"openai:url={server.url()}", "--lengths", "fixed:prompt=30,output=2",
+        "--slo", "ttft=5", "--requests", "10", "--rate-from", "200", "--budget", "20s", "--out", "out", "--quiet",
+    )  # fmt: skip
+
+    assert code in (0, 3, 4, 5), out + err
+    assert 20 < len(server.of("calm", measured=False)), "one trial alone proves nothing"
+    assert 2 == _unmeasured(server)
+
+
+def test_pairs_probe_once_for_each_format(scripted: Callable, run_here: Callable) -> None:
+    """Each run of a pair is a process of its own, and would ask the server again."""
+    server = scripted(calm={}, other={})
+    sides = [f"bench run --backend openai:url={server.url(name)} {' '.join(TRAFFIC)}" for name in ("calm", "other")]
+    code, out, err = run_here("compare", "--pairs", "4", "--run", sides[0], "--run", sides[1], "--out", "out")
+    runs = [load(f"out/pairs/{pair:02d}-seed{pair - 1}/{side}") for pair in range(1, 5) for side in ("base", "head")]
+
+    assert code in (0, 1, 4, 5), out + err
+    assert [2, 2] == [_unmeasured(server, name) for name in ("calm", "other")]
+    assert not any("--probed" in run.info.command for run in runs)
+
+
+def test_a_server_that_fails_the_probe_is_reported_as_answering(scripted: Callable, run_here: Callable) -> None:
+    """A user would look for a server that is there."""
+    server = scripted(calm={"status": 500})
+    server.arm()
+    code, _, err = run_here("run", "--backend", f"openai:url={server.url()}", *TRAFFIC, "--out", "out")
+
+    assert 3 == code
+    assert "answers, but the request with stream_options" in err and "got status 500" in err
+    assert "No server answers" not in err
