@@ -179,6 +179,7 @@ class ControlClient:
         )
         if response.status == 200:
             framing.take(response.stream, chunk, len(body))
+            response.stream.events = 1
             response.events = len(counting.count(response.stream).which)
             response.words = self.shown(message.error_text(chunk) or "")
 

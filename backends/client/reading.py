@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from backends.client import counting, framing
 from backends.client import message as client_message
+from backends.client.counting import Counted
 from backends.client.framing import Stream
 from backends.client.message import Message, message
 from backends.client.secrets import Redaction
-from harness.api import CountedBy, Ended, Exchange, Request, Status, TokenEvent
+from harness.api import Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
     from backends.client.message import Answer
@@ -35,22 +36,21 @@ class Reader:
     def read(self, answer: Answer, request: Request) -> Iterator[TokenEvent | Ended]:
         """The token events, then how the request ended. Works on any part of an answer."""
         parsed = self._parse(answer)
-        counted = counting.count(parsed.stream)
+        counted = counting.count(parsed.stream, request.output_tokens)
         reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
         stamps_s = accumulate([answer.stamp_s[read] for read in reads], max)  # times of tokens never fall
         yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
         status, error = self._status(answer, parsed, request, len(reads))
         shared = sum(map(operator.eq, reads, reads[1:]))
-        yield _ended(answer, parsed, request, counted.by if reads else None, shared, status, self._shown(error))
+        yield _ended(answer, parsed, request, counted, shared, status, self._shown(error))
 
     def started(self, answer: Answer) -> bool:
         """Whether a first token is among the bytes that have come so far."""
         return bool(counting.count(self._parse(answer).stream).which)
 
     def texts(self, answer: Answer) -> list[str]:
-        """The text of each token event, for a tokenizer after the run."""
-        parsed = self._parse(answer).stream
-        return [parsed.text[i].encode(errors="replace").decode() for i in counting.count(parsed).which]
+        """The text of each token event of an answer that was counted by events, for a tokenizer after the run."""
+        return [text.encode(errors="replace").decode() for text in self._parse(answer).stream.text if text]
 
     def _parse(self, answer: Answer) -> _ParsedAnswer:
         """Token events and end of an answer."""
@@ -76,6 +76,8 @@ class Reader:
     ) -> tuple[Status, str | None]:
         """Source: the table of statuses in the guide on endpoints."""
         head, stream = parsed.head, parsed.stream
+        if answer.how == "oversized":
+            return "error", answer.why
         agreed = stream.done and stream.finish_reason is not None and stream.fault is None
         if answer.how in ("timeout", "cancelled") and not agreed:
             return ("timeout" if answer.how == "timeout" else "cancelled"), answer.why
@@ -135,6 +137,7 @@ def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Str
         found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
     elif chunk is not None:
         framing.take(found, chunk, len(body))
+        found.events = 1
     elif ended:
         found.fault = f"malformed answer ({kind}): {body[:1000].decode(errors='replace')}"
     return found
@@ -187,7 +190,7 @@ def _ended(
     answer: Answer,
     parsed: _ParsedAnswer,
     request: Request,
-    by: CountedBy | None,
+    counted: Counted,
     shared: int,
     status: Status,
     error: str | None,
@@ -205,11 +208,11 @@ def _ended(
         sent_s=answer.sent_s,
         prompt_tokens_server=client_message.whole(usage.get("prompt_tokens")),
         cached_tokens=cached if cached is not None else client_message.whole(stream.timings.get("cache_n")),
-        exchange=_exchange(answer, parsed, by, shared),
+        exchange=_exchange(answer, parsed, counted, shared),
     )
 
 
-def _exchange(answer: Answer, parsed: _ParsedAnswer, by: CountedBy | None, shared: int) -> Exchange:
+def _exchange(answer: Answer, parsed: _ParsedAnswer, counted: Counted, shared: int) -> Exchange:
     """The row of the wire. Timings are those of llama.cpp (`timings`) and of vLLM (`metrics`, with include_metrics)."""
     stream = parsed.stream
     lags = list(map(operator.sub, answer.read_s, answer.stamp_s))
@@ -222,7 +225,8 @@ def _exchange(answer: Answer, parsed: _ParsedAnswer, by: CountedBy | None, share
         address=answer.address,
         http_status=parsed.head.status,
         finish_reason=stream.finish_reason,
-        counted_by=by,
+        counted_by=counted.by if counted.which else None,
+        refused_tokens=counted.refused_tokens,
         written_s=answer.written_s,
         connect_s=answer.connect_s,
         resent=answer.resent,

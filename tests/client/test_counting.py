@@ -45,7 +45,7 @@ def test_the_tokens_of_the_events_add_up_to_what_the_server_counts(parts: list[t
         more = {"usage": {"completion_tokens": total}} if every else {}
         take(stream, {"choices": [{"text": text}], **more}, i + 1)
     take(stream, {"choices": [], "usage": {"completion_tokens": total}}, 99)
-    which, token_n, by = count(stream)
+    which, token_n, by, _ = count(stream)
 
     if which and total:
         assert total == sum(token_n) and by in ("usage", "continuous usage")
