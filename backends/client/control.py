@@ -184,8 +184,12 @@ class ControlClient:
             response.words = self.shown(message.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
-        """A server's words in one line of at most 300 characters, without secrets."""
-        return self._redaction.text(" ".join(text.split()))[:300]
+        """A server's words in one line, without secrets; long enough to look for the name of a field in them."""
+        return self._redaction.foreign(text, 300)
+
+    def brief(self, text: str) -> str:
+        """The same as it is shown in a message."""
+        return self._redaction.foreign(text)
 
     def _failed(self, error: BaseException) -> BackendError:
         where = self._redaction.url(self.url)

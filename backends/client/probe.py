@@ -54,7 +54,7 @@ async def probe(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as control:
         models = await _models(control)
-        model, entry = _chosen(ask.model, models, control.hint)
+        model, entry = _chosen(ask.model, models, control)
         prober = _Prober(control, replace(ask, model=model), content, key)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
         reported = message.whole(message.inside(entry.get("meta")).get("n_vocab"))
@@ -87,7 +87,9 @@ async def _models(control: ControlClient) -> list[Mapping[str, object]] | None:
     return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) -> tuple[str, Mapping[str, object]]:
+def _chosen(
+    named: str, models: list[Mapping[str, object]] | None, control: ControlClient
+) -> tuple[str, Mapping[str, object]]:
     """The model to request, and its entry in the server's list."""
     known = {str(entry["id"]): entry for entry in models or ()}
     if named:
@@ -95,9 +97,12 @@ def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) ->
     if len(known) == 1:
         return next(iter(known.items()))
     if known:
-        raise UsageError(f"The server has several models; name one by model=NAME. Known: {', '.join(sorted(known))}.")
-    if hint and models is None:
-        raise UsageError(f"The server does not list its models: {hint}. If the URL is right, name one by model=NAME.")
+        names = control.brief(", ".join(sorted(known)))
+        raise UsageError(f"The server has several models; name one by model=NAME. Known: {names.rstrip('.')}.")
+    if control.hint and models is None:
+        raise UsageError(
+            f"The server does not list its models: {control.hint}. If the URL is right, name one by model=NAME."
+        )
     raise UsageError("The server does not list its models; name one by model=NAME.")
 
 
@@ -125,12 +130,14 @@ class _Prober:
                 raise self._refused(response)
             if response.stream.fault is not None or response.words:
                 raise BackendError(
-                    f"The server answers the probe with an error: {response.words or response.stream.fault}."
+                    f"The server answers the probe with an error: "
+                    f"{self.control.brief(response.words or response.stream.fault or '').rstrip('.')}."
                 )
             if self._misread(response):
                 continue
             return response
-        raise BackendError(f"The server refuses every form of the probe; its last error: {response.words.rstrip('.')}.")
+        words = self.control.brief(response.words).rstrip(".")
+        raise BackendError(f"The server refuses every form of the probe; its last error: {words}.")
 
     async def _try(self) -> ProbeResponse:
         self.attempts += 1
@@ -224,7 +231,7 @@ class _Prober:
         return False
 
     def _refused(self, response: ProbeResponse) -> BackendError:
-        reason = f": {response.words.rstrip('.')}" if response.words else ""
+        reason = f": {self.control.brief(response.words).rstrip('.')}" if response.words else ""
         if response.status in (401, 403):
             hint = "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file"
             return BackendError(f"The server refuses the key (HTTP {response.status}){reason}; {hint}.")
@@ -233,7 +240,8 @@ class _Prober:
         where = self.control.shown(self.control.at(PATHS[self.ask.api]))
         hint = f"; {self.control.hint}" if response.status in (404, 405) and self.control.hint else ""
         return BackendError(
-            f"The server refuses the probe (HTTP {response.status} from {where}, model '{self.ask.model}')"
+            f"The server refuses the probe (HTTP {response.status} from {where}, "
+            f"model '{self.control.brief(self.ask.model)}')"
             f"{reason}{hint}."
         )
 
@@ -261,7 +269,7 @@ class _Prober:
             tokens_per_event=response.tokens / response.events if response.tokens and response.events else None,
             cached_tokens="cached_tokens" in details or "cache_n" in stream.timings,
             max_model_len=message.whole(entry.get("max_model_len")) or message.whole(meta.get("n_ctx")),
-            server=None if server is None else self.control.shown(server),
+            server=None if server is None else self.control.brief(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
             warnings=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.warnings),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
@@ -61,8 +61,12 @@ class Reader:
             return _ParsedAnswer(head, framing.Stream(), ends, body=body)
         if _is_stream(head.headers, body):
             whole = answer.how == "complete" and not head.cut and head.fault is None
-            return _ParsedAnswer(head, framing.follow(framing.events(body), whole=whole), ends, body=body)
-        return _ParsedAnswer(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
+            stream = framing.follow(framing.events(body), whole=whole)
+            if stream.fault is not None:
+                stream.fault = self.redaction.foreign(stream.fault)
+            return _ParsedAnswer(head, stream, ends, body=body)
+        plain = _plain(head, body, answer, streamed=self.stream, foreign=self.redaction.foreign)
+        return _ParsedAnswer(head, plain, ends, body=body)
 
     def _shown(self, error: str | None) -> str | None:
         """One line of at most 300 characters, without secrets."""
@@ -84,9 +88,9 @@ class Reader:
         if head.status is None:
             return "error", _no_head(answer, head)
         if head.status in REJECTED:
-            return "rejected", _http_error(head, parsed.body)
+            return "rejected", _http_error(head, parsed.body, self.redaction.foreign)
         if head.status != 200:
-            return "error", _http_error(head, parsed.body)
+            return "error", _http_error(head, parsed.body, self.redaction.foreign)
         if stream.fault is not None:
             return "error", stream.fault
         if not agreed and (broken := head.fault or _broken(answer, events)) is not None:
@@ -125,21 +129,21 @@ def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
     return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))
 
 
-def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Stream:
-    """One JSON object as a stream of one event."""
+def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreign: Callable[[str], str]) -> Stream:
+    """One JSON object as a stream of one event; `foreign` makes words of the server fit to be shown."""
     found = framing.Stream()
-    kind = head.headers.get("Content-Type", "no content type")
+    kind = foreign(head.headers.get("Content-Type", "no content type"))
     ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
     chunk = framing.decoded(body) if ended else None
     if chunk is not None and (error := client_message.error_text(chunk)) is not None:
-        found.fault = error
+        found.fault = foreign(error)
     elif ended and streamed:
         found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
     elif chunk is not None:
         framing.take(found, chunk, len(body))
         found.events = 1
     elif ended:
-        found.fault = f"malformed answer ({kind}): {body[:1000].decode(errors='replace')}"
+        found.fault = f"malformed answer ({kind}): {foreign(body[:1000].decode(errors='replace'))}"
     return found
 
 
@@ -156,7 +160,7 @@ def _broken(answer: Answer, events: int) -> str | None:
     return f"{answer.why or f'the connection was {answer.how}'}, after {events} token events"
 
 
-def _http_error(head: Message, body: bytes) -> str:
+def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> str:
     """Status and the server's own error message."""
     chunk = framing.decoded(body) or {}
     words = (
@@ -165,12 +169,12 @@ def _http_error(head: Message, body: bytes) -> str:
         or chunk.get("detail")
         or body[:2000].decode(errors="replace")
     )
-    parts = [f"HTTP {head.status} {head.reason}".rstrip()]
+    parts = [f"HTTP {head.status} {foreign(head.reason)}".rstrip()]
     if (after := head.headers.get("Retry-After")) is not None:
-        parts.append(f"(Retry-After {after})")
+        parts.append(f"(Retry-After {foreign(after)})")
     if 300 <= (head.status or 0) < 400:
-        parts.append(f"(redirects are not followed; it points to {head.headers.get('Location', 'nowhere')})")
-    return " ".join(parts) + (f": {words}" if words else "")
+        parts.append(f"(redirects are not followed; it points to {foreign(head.headers.get('Location', 'nowhere'))})")
+    return " ".join(parts) + (f": {foreign(str(words))}" if words else "")
 
 
 def _end_of_stream(stream: Stream, request: Request, events: int) -> tuple[Status, str | None]:

@@ -211,7 +211,7 @@ def test_a_server_that_counts_every_token_is_taken_at_its_word() -> None:
 def test_zeros_on_every_chunk_are_no_counts() -> None:
     """A server that fills usage in only at the end would have all its tokens in the last event."""
     given = answer(chunk("a", **used(0)), chunk("bcd", **used(0)), chunk("", "stop", **used(8)) + DONE)
-    tokens, _, exchange = read(given)
+    tokens, _, exchange = read(given, output_tokens=8)
 
     assert [2, 6] == [t.tokens for t in tokens] and "usage" == exchange.counted_by
 
