@@ -197,10 +197,13 @@ class Connection:
         answer.data.append(data)
         answer.stamp_s.append(stamp_s)
         answer.read_s.append(read_s)
+        call.size_bytes += len(data)
+        if call.size_bytes > call.most_bytes:
+            self._give_up(call, f"the answer is larger than {call.most_bytes:,} bytes (max_body_bytes)")
+            return
         framing = self._framing
         if not framing.quiet or framing.may_end(answer.data):
             self._look()
-        call.size_bytes += len(data)
         if call.size_bytes > call.room_bytes and self.call is call:
             self._measure(call)
 
@@ -217,11 +220,8 @@ class Connection:
             self._complete()
 
     def _measure(self, call: Call) -> None:
-        """Give the answer up if it is too large, or its newest event is; else find out at which size to look again."""
+        """Give the answer up if its newest event is too large; else find out at which size to look again."""
         reads, most, behind = call.answer.data, self._limits.event_bytes, 0
-        if call.size_bytes > call.most_bytes:
-            self._give_up(call, f"the answer is larger than {call.most_bytes:,} bytes (max_body_bytes)")
-            return
         if not self._framing.events:
             call.room_bytes = call.most_bytes
             return

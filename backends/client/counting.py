@@ -12,7 +12,6 @@ from backends.client import message
 from backends.client.framing import Stream
 from harness.api import CountedBy
 
-
 LARGEST = (1 << 63) - 1  # a whole number of the tables
 CHARACTER_BYTES = 4
 """A character has at most so many bytes, and no token of a text less than one."""

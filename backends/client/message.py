@@ -129,7 +129,7 @@ How = Literal["complete", "closed", "reset", "refused", "failed", "timeout", "ca
 `complete`: its framing says that all of it came. `closed`: the server closed the connection (the end of an answer
 without a length, or an answer cut short: the reader tells). `reset`: the connection broke. `refused`: no connection
 could be opened. `failed`: anything else that kept us from sending or receiving, such as a certificate. `timeout` and
-`cancelled`: we hung up. `oversized`: we did too, because more came than an answer may have; only its first read is left.
+`cancelled`: we hung up. `oversized`: we did too, because more came than an answer may have; its first read is left.
 """
 
 
@@ -192,7 +192,7 @@ class Call:
     refused_by: tuple[int, ...] = ()
     most_bytes: int = 0  # that the answer may have
     size_bytes: int = 0  # of the answer so far
-    room_bytes: int = 0  # up to this size it cannot be too large, nor one event of it
+    room_bytes: int = 0  # up to this size no event of it can be too large
     last_read_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
     started: bool = False  # a first token is known to be among the reads
 

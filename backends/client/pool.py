@@ -221,7 +221,7 @@ class ConnectionPool:
                 self._finish(call, how, why)
 
     def _unseen(self, connection: Connection, call: Call, how: How) -> bool:
-        """Whether a reused connection was closed before the server saw this request, which was sent only once so far."""
+        """Whether a reused connection was closed before the server saw this request, which was sent once so far."""
         answer = call.answer
         timed_out = connection.http_status == REQUEST_TIMEOUT
         closed = timed_out if answer.data else how in ("closed", "reset")

@@ -72,8 +72,7 @@ class Reader:
         """One line of at most 300 characters, without secrets."""
         if error is None:
             return None
-        line = self.redaction.text(" ".join(error.split()))
-        return line if len(line) <= ERROR_CHARACTERS else line[: ERROR_CHARACTERS - 3] + "..."
+        return self.redaction.foreign(error, ERROR_CHARACTERS)
 
     def _status(
         self, answer: Answer, parsed: _ParsedAnswer, request: Request, events: int
