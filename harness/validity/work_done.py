@@ -112,12 +112,12 @@ def refused(run: Run) -> Iterator[RunWarning]:
     if run.http is None or not (count := len(run.http) - run.http["refused_tokens"].null_count):
         return
     first = run.http.filter(pc.is_valid(run.http["refused_tokens"]))
-    asked = run.requests.filter(pc.equal(run.requests["request_id"], first["request_id"][0]))["output_tokens_asked"]
+    requested = run.requests.filter(pc.equal(run.requests["request_id"], first["request_id"][0]))["output_tokens_asked"]
     yield RunWarning(
         LENGTHS,
         f"The server counts more output tokens than its answers can have, for {count:,} of {len(run.http):,} requests: "
         f"{first['refused_tokens'][0].as_py():,} for request {first['request_id'][0]}, of which "
-        f"{asked[0].as_py():,} were requested. Its counts of these answers are not used.",
+        f"{requested[0].as_py():,} were requested. Its counts of these answers are not used.",
         "find out which server or gateway writes this usage; more than was requested, or than the text and events of "
         "an answer can hold, is no count of tokens",
         {"requests": count},

@@ -557,7 +557,7 @@ TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 2\r\n\r\n{}"
 
 @pytest.mark.parametrize("left", [TIMED_OUT, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlies", None], ids=str)
 def test_what_lies_in_an_idle_connection_is_no_answer_to_the_next_request(left: bytes | None) -> None:
-    """A 408 to nobody would be the next answer, and each answer that of the request before it."""
+    """A 408 to no request would be the next answer, and each answer that of the request before it."""
     sockets = []
 
     async def play(request: Played) -> None:
