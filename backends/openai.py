@@ -64,7 +64,9 @@ THREADED = frozenset({"llama.cpp"})
 class OpenAI:
     """An OpenAI-compatible server: chat or completions, streaming or not, text or token ids.
 
-    Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence. `route` (round-robin,
+    Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence; of what the server sends:
+    `max_body_bytes` of an answer (default: 1 MiB and 8 KiB for each requested token), `max_event_bytes` of an event,
+    `max_head_bytes` of the header block. `route` (round-robin,
     least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
     `tokenizer` is a file that counts answers after the run where the server reports no tokens and has no tokenizer.
@@ -102,6 +104,9 @@ class OpenAI:
     timeout_s: float = 600.0
     first_token_s: float | None = None
     idle_s: float | None = None
+    max_body_bytes: int | None = None
+    max_event_bytes: int = target.EVENT_BYTES
+    max_head_bytes: int = target.HEAD_BYTES
     proxy: str | None = None
     ca: str | None = None
     client_cert: str | None = None
@@ -124,7 +129,8 @@ class OpenAI:
     _keyless: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s"):
+        sizes = ("max_body_bytes", "max_event_bytes", "max_head_bytes")
+        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s", *sizes):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, got {value}.")
@@ -211,7 +217,7 @@ class OpenAI:
                 failed: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
                 failed.set_result(Answer(how="failed", why=str(error), ended_s=pool.clock.now_s()))
                 return self._awaited(request.id, failed)
-        return self._awaited(request.id, pool.send(request.id, rest))
+        return self._awaited(request.id, pool.send(request.id, rest, request.output_tokens))
 
     async def _awaited(self, request_id: int, answer: asyncio.Future[Answer]) -> Answer:
         try:
@@ -421,7 +427,8 @@ class OpenAI:
                        p.peer(trust), p.label)
                 for p in self._places
             ]  # fmt: skip
-            limits = Limits(self.connect_s, self.timeout_s, self.first_token_s, self.idle_s)
+            limits = Limits(self.connect_s, self.timeout_s, self.first_token_s, self.idle_s, self.max_body_bytes,
+                            self.max_event_bytes, self.max_head_bytes)  # fmt: skip
             self._pool = ConnectionPool(targets, limits, self.route, sender, self._reader.started)
             self._pool.start_clock(self._epoch_s)
         return self._pool

@@ -101,7 +101,8 @@ class Exchange:
     `first_content_s` the first text of the answer itself, after reasoning. `counted_by` tells where `output_tokens`
     comes from. `read_lag_s` is the longest time from the arrival of bytes to their reading, `shared_events` the token
     events that were read together with a later one, `process_stamps` the reads of which the kernel gave no time that
-    can be believed. The `server_*` times are the server's own word.
+    can be believed. `refused_tokens` is the server's count of output tokens where the answer cannot have so many. The
+    `server_*` times are the server's own word.
     """
 
     sender: int = 0
@@ -123,6 +124,7 @@ class Exchange:
     read_lag_s: float | None = None
     shared_events: int = 0
     process_stamps: int = 0
+    refused_tokens: int | None = None
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import math
 import os
+import select
 import socket
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Literal
 from backends.client.framing import BadFraming, Framing
 from backends.client.message import Call, How, Owner, Peer, Wire
 from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, READ, STAMP, WRITE, Poller, stamped_socket
-from backends.client.target import NotSecureError, Secure
+from backends.client.target import Limits, NotSecureError, Secure
 
 READ_BYTES = 65536
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]
@@ -31,17 +32,19 @@ class Connection:
     `answers` counts the calls it has served to their end, `idle_since_s` (monotonic) is when the last one ended.
     """
 
-    __slots__ = ("_address", "_clock", "_framing", "_last_s", "_out", "_owner", "_poller", "_recvmsg", "_tls",
-                 "_tunnel", "_wire", "_writing", "answers", "began_s", "call", "fd",
+    __slots__ = ("_address", "_clock", "_framing", "_last_s", "_limits", "_out", "_owner", "_poller", "_recvmsg",
+                 "_tls", "_tunnel", "_unread", "_wire", "_writing", "answers", "began_s", "call", "fd",
                  "idle_since_s", "opened_s", "peer", "sock", "stage", "target")  # fmt: skip
 
-    def __init__(self, peer: Peer, target: int, owner: Owner, poller: Poller, wire: Wire) -> None:
+    def __init__(self, peer: Peer, target: int, owner: Owner, poller: Poller, wire: Wire, limits: Limits) -> None:
         self.peer = peer
         self.target = target
         self._owner = owner
         self._poller = poller
         self._clock = poller.clock
         self._wire = wire
+        self._limits = limits
+        self._unread = select.poll()
         self.call: Call | None = None
         self.answers = 0
         self.began_s = time.monotonic()
@@ -77,12 +80,24 @@ class Connection:
         else:
             asyncio.get_running_loop().call_soon(self._not_connected, code)
 
+    def usable(self) -> bool:
+        """Whether this idle connection is still good; what lies in it unread came before any request, so is no answer.
+
+        One system call of about a microsecond: the event loop may not have come to what arrived since its last turn.
+        """
+        if self._unread.poll(0):
+            self._read()  # ends the connection, unless TLS has something to say to itself
+            if self.stage == "open" and self._unread.poll(0):
+                self._lose("closed", None)
+        return self.stage == "open"
+
     def send(self, call: Call, first: bytes) -> None:
         """Write the request of `call`, or as much of it as the kernel takes; the rest follows as room comes free."""
         answer = call.answer
         self.call = call
         call.connection = self
-        self._framing = Framing()
+        call.size_bytes, call.room_bytes = 0, min(call.most_bytes, self._limits.event_bytes)
+        self._framing = Framing(self._limits.head_bytes)
         now_s = time.monotonic() - self._clock.epoch_s
         if answer.sent_s is None:
             answer.sent_s = now_s
@@ -182,9 +197,15 @@ class Connection:
         answer.data.append(data)
         answer.stamp_s.append(stamp_s)
         answer.read_s.append(read_s)
+        call.size_bytes += len(data)
+        if call.size_bytes > call.most_bytes:
+            self._give_up(call, f"the answer is larger than {call.most_bytes:,} bytes (max_body_bytes)")
+            return
         framing = self._framing
         if not framing.quiet or framing.may_end(answer.data):
             self._look()
+        if call.size_bytes > call.room_bytes and self.call is call:
+            self._measure(call)
 
     def _look(self) -> None:
         """See whether the answer has ended."""
@@ -197,6 +218,27 @@ class Connection:
             return
         if done:
             self._complete()
+
+    def _measure(self, call: Call) -> None:
+        """Give the answer up if its newest event is too large; else find out at which size to look again."""
+        reads, most, behind = call.answer.data, self._limits.event_bytes, 0
+        if not self._framing.events:
+            call.room_bytes = call.most_bytes
+            return
+        for i in range(len(reads) - 1, -1, -1):
+            piece = reads[i - 1][-1:] + reads[i] if i else reads[i]
+            end = max(piece.rfind(b"\n\n"), piece.rfind(b"\n\r"), piece.rfind(b"\r\r"))  # any two line ends
+            behind += len(piece) - end if end >= 0 else len(reads[i])
+            if end >= 0 or behind > most:
+                break
+        if behind > most:
+            self._give_up(call, f"an event of the answer is larger than {most:,} bytes (max_event_bytes)")
+        call.room_bytes = min(call.most_bytes, call.size_bytes - behind + most)
+
+    def _give_up(self, call: Call, why: str) -> None:
+        """Hang up on an answer, and keep no more of it than its head."""
+        del call.answer.data[1:]
+        self._lose("oversized", why)
 
     def fail(self, why: str) -> None:
         """Close the connection in any state."""
@@ -301,6 +343,9 @@ class Connection:
             self._broken(error)
             return
         self._tunnel += data
+        if len(self._tunnel) > self._limits.head_bytes:
+            self._lose("refused", f"no connection to {self.peer.name}: the proxy answers with too long a header block")
+            return
         head, end, _ = self._tunnel.partition(b"\r\n\r\n")
         line = head.partition(b"\r\n")[0].decode("latin-1")[:100]
         if end and line.split(" ")[1:2] == ["200"]:
@@ -362,6 +407,7 @@ class Connection:
 
     def _open(self) -> None:
         self.stage = "open"
+        self._unread.register(self.fd, select.POLLIN)
         self.opened_s = self.idle_since_s = time.monotonic()
         self._want_write(bool(self._out))
         self._owner.opened(self)

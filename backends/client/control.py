@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 EARLY_S = 0.005
 """A role chunk that precedes the first token by more is called early."""
 MOST_BYTES = 1 << 24
-QUOTED = 80
-"""Characters of a server's words that a message quotes."""
 
 
 @dataclass(slots=True)
@@ -193,17 +191,21 @@ class ControlClient:
         )
         if response.status == 200:
             framing.take(response.stream, chunk, len(body))
+            response.stream.events = 1
             response.events = len(counting.count(response.stream).which)
             response.words = self.shown(message.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
-        """A server's words in one line of at most 300 characters, without secrets and control characters."""
-        plain = "".join(c if c.isprintable() else " " for c in text)
-        return self._redaction.text(" ".join(plain.split()))[:300]
+        """A server's words in one line, without secrets; long enough to look for the name of a field in them."""
+        return self._redaction.foreign(text, 300)
+
+    def brief(self, text: str) -> str:
+        """The same as it is shown in a message."""
+        return self._redaction.foreign(text)
 
     def quoted(self, text: str) -> str:
-        """A server's words as a message quotes them: the first 80 characters."""
-        return f"'{self.shown(text)[:QUOTED].rstrip()}'"
+        """The same in quotation marks."""
+        return f"'{self.brief(text)}'"
 
     @property
     def where(self) -> str:

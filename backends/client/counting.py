@@ -1,7 +1,8 @@
 """How many output tokens an answer has, and how many each of its token events holds. Chunks are not tokens.
 
 The rules, best first: usage on every chunk (exact for each event); usage once (exact in the sum); a tokenizer after
-the run, the server's or one that the user names; the number of token events.
+the run, the server's or one that the user names; the number of token events. A count is used only where the answer
+can have so many tokens.
 """
 
 from collections.abc import Sequence
@@ -11,17 +12,47 @@ from backends.client import message
 from backends.client.framing import Stream
 from harness.api import CountedBy
 
+LARGEST = (1 << 63) - 1  # a whole number of the tables
+CHARACTER_BYTES = 4
+"""A character has at most so many bytes, and no token of a text less than one."""
+HIDDEN_TOKENS = 16
+"""Tokens of an answer without text or event of their own: marks of its format, of a tool call, of its end."""
+
 
 class Counted(NamedTuple):
-    """Event `which[i]` of the stream is a token event of `token_n[i]` tokens, by the rule `by`."""
+    """Event `which[i]` of the stream is a token event of `token_n[i]` tokens, by the rule `by`.
+
+    `refused_tokens` is the server's count where the answer cannot have so many.
+    """
 
     which: list[int]
     token_n: list[int]
     by: CountedBy
+    refused_tokens: int | None = None
 
 
-def count(stream: Stream) -> Counted:
-    """The token events of a stream and their tokens; the sum is that of the server, where it is reported."""
+def count(stream: Stream, requested_tokens: int | None = None) -> Counted:
+    """The token events of a stream and their tokens; the sum is that of the server, where it is plausible."""
+    found = _by_server(stream)
+    usage = stream.usage.get("completion_tokens")
+    claimed_tokens = max(0 if found.by == "events" else sum(found.token_n), usage if type(usage) is int else 0)
+    reasoning = message.inside(stream.usage.get("completion_tokens_details")).get("reasoning_tokens")
+    most_tokens = (message.whole(reasoning) or 0) + most(sum(map(len, stream.text)), stream.events)
+    if requested_tokens is not None:  # a server may count the token that ends an answer, and be off by 1 %
+        most_tokens = min(most_tokens, requested_tokens + 1 + requested_tokens // 100)
+    if claimed_tokens <= most_tokens:
+        return found
+    which = [i for i, text in enumerate(stream.text) if text]
+    return Counted(which, [1] * len(which), "events", min(claimed_tokens, LARGEST))
+
+
+def most(characters: int, events: int = 0) -> int:
+    """More tokens than this cannot have been in a text of so many characters and its events."""
+    return CHARACTER_BYTES * characters + events + HIDDEN_TOKENS
+
+
+def _by_server(stream: Stream) -> Counted:
+    """By the server's own count where it is reported, else one token an event."""
     total = message.whole(stream.usage.get("completion_tokens"))
     if is_continuous(stream):
         return _continuous(stream, total)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.client import message
 from backends.client.message import Json
+from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
     from backends.client.capabilities import UsageForm
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 Body = Literal["head", "none", "length", "chunked", "close"]
 LATER = 64
 """So many reads of a chunked body may wait to be walked: it bounds the work when the last chunk comes."""
-MAX_HEAD_BYTES = 1 << 20
 _HEAD_END = b"\r\n\r\n"
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]")
 
@@ -42,15 +42,18 @@ class BadFraming(ValueError):
 class Framing:
     """Follows one answer to its end. `take` gets all reads so far and parses the new ones.
 
-    `body` says how the answer is framed (`head` until that is known), `status` is its HTTP status, `keep` whether the
-    connection can be used again, `done` whether all of it has come.
+    `body` says how the answer is framed (`head` until that is known), `status` is its HTTP status, `events` whether it
+    is a stream of events, `keep` whether the connection can be used again, `done` whether all of it has come.
     """
 
-    __slots__ = ("_fed", "_left", "_line", "_pending", "_trailer", "body", "done", "keep", "quiet", "status")
+    __slots__ = ("_fed", "_head_bytes", "_left", "_line", "_pending", "_trailer", "body", "done", "events", "keep",
+                 "quiet", "status")  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, head_bytes: int = HEAD_BYTES) -> None:
+        self._head_bytes = head_bytes
         self.body: Body = "head"
         self.status: int | None = None
+        self.events = False
         self.keep = False
         self.done = False
         self.quiet = False  # a chunked body: most reads need not be looked at
@@ -95,9 +98,9 @@ class Framing:
         end = pending.find(_HEAD_END)
         if not pending.startswith(b"HTTP/1."[: len(pending)]):
             raise BadFraming(f"does not begin like an HTTP/1.1 answer: {pending[:60]!r}")
+        if (end if end >= 0 else len(pending)) > self._head_bytes:
+            raise BadFraming(f"has a header block larger than {self._head_bytes:,} bytes (max_head_bytes)")
         if end < 0:
-            if len(pending) > MAX_HEAD_BYTES:
-                raise BadFraming(f"has a head of more than {MAX_HEAD_BYTES} bytes")
             self._pending = pending
             return
         self._pending = b""
@@ -122,6 +125,7 @@ class Framing:
         return True
 
     def _frame(self, fields: dict[bytes, bytes], one: bool) -> None:
+        self.events = b"event-stream" in fields.get(b"content-type", b"").lower()
         connection = fields.get(b"connection", b"").lower()
         self.keep = b"close" not in connection if one else b"keep-alive" in connection
         if self.status in (204, 304):
@@ -155,7 +159,7 @@ class Framing:
             end = data.find(b"\n", at)
             if end < 0:
                 self._line += data[at:]
-                if len(self._line) > MAX_HEAD_BYTES:
+                if len(self._line) > self._head_bytes:
                     raise BadFraming("has a chunk that does not say its size")
                 break
             line = data[at:end]
@@ -297,8 +301,8 @@ class Stream:
 
     Item i of the lists belongs to the i-th event that may be a token event: where in the body it was complete
     (`end`), its text, and the completion tokens of its usage (None without). An event without text is among
-    them when it came with usage before the end: it may carry a token that decodes to nothing. `first_event`,
-    `first_answer` are places in the body,
+    them when it came with usage before the end: it may carry a token that decodes to nothing. `events` counts all
+    events, `first_event` and `first_answer` are places in the body,
     `finish_at` is the item with the finish reason, None if it came in an event of its own.
     """
 
@@ -312,6 +316,7 @@ class Stream:
     finish_at: int | None = None
     done: bool = False
     fault: str | None = None
+    events: int = 0
     first_event: int | None = None
     first_answer: int | None = None
     first_role: int | None = None
@@ -330,6 +335,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
             if complete or whole:
                 stream.fault = f"malformed event: {data[:1000].decode(errors='replace')}"
             return stream
+        stream.events += 1
         if stream.first_event is None:
             stream.first_event = end
         suspect = name is not None or "error" in chunk or chunk.get("object") == "error"

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from backends.client.connection import Connection
 
 
-_BODY_BYTES = 1 << 30  # the parser never has to ask for a pause: all bytes are here
-_LINE_BYTES = 1 << 16
+_ANY_BYTES = 1 << 30  # the parser never has to pause or to refuse: all bytes are here, and were counted
 
 
 @dataclass(slots=True)
@@ -60,14 +59,14 @@ class _Idle:
 
 def message(answer: Answer) -> Message:
     """Parse the reads of an answer, as far as they go. Interim responses (1xx) are skipped."""
-    return _parsed(answer.data, ended=answer.how not in ("timeout", "cancelled"))
+    return _parsed(answer.data, ended=answer.how not in ("timeout", "cancelled", "oversized"))
 
 
 def _parsed(reads: Sequence[bytes], *, ended: bool) -> Message:
     idle = _Idle()
     parser = HttpResponseParser(
-        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES,
-        max_line_size=_LINE_BYTES, max_field_size=_LINE_BYTES, read_until_eof=True,
+        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _ANY_BYTES,
+        max_line_size=_ANY_BYTES, max_field_size=_ANY_BYTES, read_until_eof=True,
     )  # fmt: skip
     found, body = Message(), cast("Any", None)
     for index, data in enumerate(reads):
@@ -124,13 +123,13 @@ def _first_line(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-How = Literal["complete", "closed", "reset", "refused", "failed", "timeout", "cancelled"]
+How = Literal["complete", "closed", "reset", "refused", "failed", "timeout", "cancelled", "oversized"]
 """How an answer ended on the wire.
 
 `complete`: its framing says that all of it came. `closed`: the server closed the connection (the end of an answer
 without a length, or an answer cut short: the reader tells). `reset`: the connection broke. `refused`: no connection
 could be opened. `failed`: anything else that kept us from sending or receiving, such as a certificate. `timeout` and
-`cancelled`: we hung up.
+`cancelled`: we hung up. `oversized`: we did too, because more came than an answer may have; its first read is left.
 """
 
 
@@ -191,6 +190,9 @@ class Call:
     connection: Connection | None = None
     target: int = 0
     refused_by: tuple[int, ...] = ()
+    most_bytes: int = 0  # that the answer may have
+    size_bytes: int = 0  # of the answer so far
+    room_bytes: int = 0  # up to this size no event of it can be too large
     last_read_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
     started: bool = False  # a first token is known to be among the reads
 

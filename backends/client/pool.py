@@ -23,6 +23,8 @@ Route = Literal["round-robin", "least-outstanding", "reject-forward"]
 MAX_IDLE_S = 2.0
 RESEND_S = 1.0
 """A reused connection that ends without an answer within this time was closed before the server saw the request."""
+REQUEST_TIMEOUT = 408
+"""What some servers say before they do so; it may have crossed the request. Source: RFC 9110, 15.5.9."""
 REJECTIONS = frozenset((429, 503, 529))
 QUIET_S = 1.0
 """An answer silent for so long is looked at again: its end may stand before bytes that do not belong to it."""
@@ -114,9 +116,13 @@ class ConnectionPool:
         """Times count from `epoch_s` of the monotonic clock from now on."""
         self.clock.start(epoch_s)
 
-    def send(self, request_id: int, rest: bytes) -> asyncio.Future[Answer]:
-        """Send now, on an open connection or as soon as one is open. The future never fails."""
+    def send(self, request_id: int, rest: bytes, output_tokens: int = 0) -> asyncio.Future[Answer]:
+        """Send now, on an open connection or as soon as one is open. The future never fails.
+
+        `output_tokens`, as requested, bound the size of the answer.
+        """
         call = Call(request_id, rest, self._loop.create_future(), time.monotonic())
+        call.most_bytes = self._limits.answer_bytes(output_tokens)
         call.answer.sender = self._sender
         self._calls[request_id] = call
         self._sent += 1
@@ -201,19 +207,27 @@ class ConnectionPool:
         if call is None:
             self._forget(connection)
             self._arrived.set()
+        elif self._unseen(connection, call, how):
+            self._drop(connection)
+            self._send_again(call)
         elif how != "complete":
             self._forget(connection)
-            answer = call.answer
-            gone = connection.answers > 0 and how in ("closed", "reset") and not answer.data and not answer.resent
-            if gone and answer.sent_s is not None and self.clock.now_s() - answer.sent_s <= RESEND_S:
-                self._send_again(call)  # a reused connection was closed before the server saw this request
-            elif how != "refused" or not self._forward(call):
+            if how != "refused" or not self._forward(call):
                 self._finish(call, how, why)
         else:
             status = connection.http_status
             self._give_back(connection)
             if status not in REJECTIONS or not self._forward(call):
                 self._finish(call, how, why)
+
+    def _unseen(self, connection: Connection, call: Call, how: How) -> bool:
+        """Whether a reused connection was closed before the server saw this request, which was sent once so far."""
+        answer = call.answer
+        timed_out = connection.http_status == REQUEST_TIMEOUT
+        closed = timed_out if answer.data else how in ("closed", "reset")
+        reused = connection.answers > (1 if how == "complete" else 0)  # a complete answer is counted already
+        soon = answer.sent_s is not None and self.clock.now_s() - answer.sent_s <= RESEND_S
+        return closed and reused and soon and not answer.resent
 
     def _choose(self, call: Call) -> int:
         """The server that a call goes to next; ties go in turn, so that equal servers get equal shares."""
@@ -243,20 +257,19 @@ class ConnectionPool:
             self._dial(target, None)
 
     def _take_idle(self, target: int) -> Connection | None:
-        """The connection that was used last, unless it has been idle for too long; then they all have."""
-        idle = self._idle[target]
-        if not idle:
-            return None
-        connection = idle.pop()
-        if time.monotonic() - connection.idle_since_s <= MAX_IDLE_S:
-            return connection
-        self._idle[target] = []
-        for old in (connection, *idle):
-            self._drop(old)
+        """The usable connection that was used last, unless it has been idle for too long; then they all have."""
+        while idle := self._idle[target]:
+            connection = idle.pop()
+            if time.monotonic() - connection.idle_since_s > MAX_IDLE_S:
+                self._idle[target] = []
+                for old in (connection, *idle):
+                    self._drop(old)
+            elif connection.usable():
+                return connection
         return None
 
     def _dial(self, target: int, call: Call | None) -> None:
-        connection = Connection(self._targets[target].peer, target, self, self._poller, self.wire)
+        connection = Connection(self._targets[target].peer, target, self, self._poller, self.wire, self._limits)
         connection.call = call
         if call is not None:
             call.connection = connection
@@ -267,8 +280,8 @@ class ConnectionPool:
 
     def _send_again(self, call: Call) -> None:
         self._resent += 1
-        call.answer.resent = True
-        call.answer.written_s = None
+        answer = call.answer
+        call.answer = Answer(self._sender, answer.address, answer.sent_s, connect_s=answer.connect_s, resent=True)
         call.requested_s = time.monotonic()
         self._dial(call.target, call)
 

@@ -61,7 +61,7 @@ async def probe(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as control:
         models = await _models(control, named=bool(ask.model))
-        model, entry = _chosen(ask.model, models, control.hint)
+        model, entry = _chosen(ask.model, models, control)
         full = mode == "full"
         prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, full)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
@@ -117,7 +117,9 @@ async def _models(control: ControlClient, *, named: bool) -> list[Mapping[str, o
     return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) -> tuple[str, Mapping[str, object]]:
+def _chosen(
+    named: str, models: list[Mapping[str, object]] | None, control: ControlClient
+) -> tuple[str, Mapping[str, object]]:
     """The model to request, and its entry in the server's list."""
     known = {str(entry["id"]): entry for entry in models or ()}
     if named:
@@ -125,9 +127,12 @@ def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) ->
     if len(known) == 1:
         return next(iter(known.items()))
     if known:
-        raise UsageError(f"The server has several models; name one by model=NAME. Known: {', '.join(sorted(known))}.")
-    if hint and models is None:
-        raise UsageError(f"The server does not list its models: {hint}. If the URL is right, name one by model=NAME.")
+        names = control.brief(", ".join(sorted(known)))
+        raise UsageError(f"The server has several models; name one by model=NAME. Known: {names.rstrip('.')}.")
+    if control.hint and models is None:
+        raise UsageError(
+            f"The server does not list its models: {control.hint}. If the URL is right, name one by model=NAME."
+        )
     raise UsageError("The server does not list its models; name one by model=NAME.")
 
 
@@ -301,7 +306,7 @@ class _Prober:
         body = Builder(self.ask, self.content, self.key).fields(self.request)
         plain = ("model", "messages", "prompt", "stream")
         names = ", ".join(self.control.shown(name) for name in body if name not in plain)
-        model = self.control.shown(self.ask.model)
+        model = self.control.brief(self.ask.model)
         return f"{self.control.where} answers, but the request with {names} (model '{model}')"
 
     def look(self, response: ProbeResponse, entry: Mapping[str, object]) -> None:
@@ -328,7 +333,7 @@ class _Prober:
             tokens_per_event=response.tokens / response.events if response.tokens and response.events else None,
             cached_tokens="cached_tokens" in details or "cache_n" in stream.timings,
             max_model_len=message.whole(entry.get("max_model_len")) or message.whole(meta.get("n_ctx")),
-            server=None if server is None else self.control.shown(server),
+            server=None if server is None else self.control.brief(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
             warnings=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.warnings),
         )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
 from backends.client import counting, framing
 from backends.client import message as client_message
+from backends.client.counting import Counted
 from backends.client.framing import Stream
 from backends.client.message import Message, message
 from backends.client.secrets import Redaction
-from harness.api import CountedBy, Ended, Exchange, Request, Status, TokenEvent
+from harness.api import Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
     from backends.client.message import Answer
@@ -35,22 +36,21 @@ class Reader:
     def read(self, answer: Answer, request: Request) -> Iterator[TokenEvent | Ended]:
         """The token events, then how the request ended. Works on any part of an answer."""
         parsed = self._parse(answer)
-        counted = counting.count(parsed.stream)
+        counted = counting.count(parsed.stream, request.output_tokens)
         reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
         stamps_s = accumulate([answer.stamp_s[read] for read in reads], max)  # times of tokens never fall
         yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
         status, error = self._status(answer, parsed, request, len(reads))
         shared = sum(map(operator.eq, reads, reads[1:]))
-        yield _ended(answer, parsed, request, counted.by if reads else None, shared, status, self._shown(error))
+        yield _ended(answer, parsed, request, counted, shared, status, self._shown(error))
 
     def started(self, answer: Answer) -> bool:
         """Whether a first token is among the bytes that have come so far."""
         return bool(counting.count(self._parse(answer).stream).which)
 
     def texts(self, answer: Answer) -> list[str]:
-        """The text of each token event, for a tokenizer after the run."""
-        parsed = self._parse(answer).stream
-        return [parsed.text[i].encode(errors="replace").decode() for i in counting.count(parsed).which]
+        """The text of each token event of an answer that was counted by events, for a tokenizer after the run."""
+        return [text.encode(errors="replace").decode() for text in self._parse(answer).stream.text if text]
 
     def _parse(self, answer: Answer) -> _ParsedAnswer:
         """Token events and end of an answer."""
@@ -61,30 +61,35 @@ class Reader:
             return _ParsedAnswer(head, framing.Stream(), ends, body=body)
         if _is_stream(head.headers, body):
             whole = answer.how == "complete" and not head.cut and head.fault is None
-            return _ParsedAnswer(head, framing.follow(framing.events(body), whole=whole), ends, body=body)
-        return _ParsedAnswer(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
+            stream = framing.follow(framing.events(body), whole=whole)
+            if stream.fault is not None:
+                stream.fault = self.redaction.foreign(stream.fault)
+            return _ParsedAnswer(head, stream, ends, body=body)
+        plain = _plain(head, body, answer, streamed=self.stream, foreign=self.redaction.foreign)
+        return _ParsedAnswer(head, plain, ends, body=body)
 
     def _shown(self, error: str | None) -> str | None:
         """One line of at most 300 characters, without secrets."""
         if error is None:
             return None
-        line = self.redaction.text(" ".join(error.split()))
-        return line if len(line) <= ERROR_CHARACTERS else line[: ERROR_CHARACTERS - 3] + "..."
+        return self.redaction.foreign(error, ERROR_CHARACTERS)
 
     def _status(
         self, answer: Answer, parsed: _ParsedAnswer, request: Request, events: int
     ) -> tuple[Status, str | None]:
         """Source: the table of statuses in the guide on endpoints."""
         head, stream = parsed.head, parsed.stream
+        if answer.how == "oversized":
+            return "error", answer.why
         agreed = stream.done and stream.finish_reason is not None and stream.fault is None
         if answer.how in ("timeout", "cancelled") and not agreed:
             return ("timeout" if answer.how == "timeout" else "cancelled"), answer.why
         if head.status is None:
             return "error", _no_head(answer, head)
         if head.status in REJECTED:
-            return "rejected", _http_error(head, parsed.body)
+            return "rejected", _http_error(head, parsed.body, self.redaction.foreign)
         if head.status != 200:
-            return "error", _http_error(head, parsed.body)
+            return "error", _http_error(head, parsed.body, self.redaction.foreign)
         if stream.fault is not None:
             return "error", stream.fault
         if not agreed and (broken := head.fault or _broken(answer, events)) is not None:
@@ -123,20 +128,21 @@ def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
     return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))
 
 
-def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Stream:
-    """One JSON object as a stream of one event."""
+def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreign: Callable[[str], str]) -> Stream:
+    """One JSON object as a stream of one event; `foreign` makes words of the server fit to be shown."""
     found = framing.Stream()
-    kind = head.headers.get("Content-Type", "no content type")
+    kind = foreign(head.headers.get("Content-Type", "no content type"))
     ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
     chunk = framing.decoded(body) if ended else None
     if chunk is not None and (error := client_message.error_text(chunk)) is not None:
-        found.fault = error
+        found.fault = foreign(error)
     elif ended and streamed:
         found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
     elif chunk is not None:
         framing.take(found, chunk, len(body))
+        found.events = 1
     elif ended:
-        found.fault = f"malformed answer ({kind}): {body[:1000].decode(errors='replace')}"
+        found.fault = f"malformed answer ({kind}): {foreign(body[:1000].decode(errors='replace'))}"
     return found
 
 
@@ -153,7 +159,7 @@ def _broken(answer: Answer, events: int) -> str | None:
     return f"{answer.why or f'the connection was {answer.how}'}, after {events} token events"
 
 
-def _http_error(head: Message, body: bytes) -> str:
+def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> str:
     """Status and the server's own error message."""
     chunk = framing.decoded(body) or {}
     words = (
@@ -162,12 +168,12 @@ def _http_error(head: Message, body: bytes) -> str:
         or chunk.get("detail")
         or body[:2000].decode(errors="replace")
     )
-    parts = [f"HTTP {head.status} {head.reason}".rstrip()]
+    parts = [f"HTTP {head.status} {foreign(head.reason)}".rstrip()]
     if (after := head.headers.get("Retry-After")) is not None:
-        parts.append(f"(Retry-After {after})")
+        parts.append(f"(Retry-After {foreign(after)})")
     if 300 <= (head.status or 0) < 400:
-        parts.append(f"(redirects are not followed; it points to {head.headers.get('Location', 'nowhere')})")
-    return " ".join(parts) + (f": {words}" if words else "")
+        parts.append(f"(redirects are not followed; it points to {foreign(head.headers.get('Location', 'nowhere'))})")
+    return " ".join(parts) + (f": {foreign(str(words))}" if words else "")
 
 
 def _end_of_stream(stream: Stream, request: Request, events: int) -> tuple[Status, str | None]:
@@ -187,7 +193,7 @@ def _ended(
     answer: Answer,
     parsed: _ParsedAnswer,
     request: Request,
-    by: CountedBy | None,
+    counted: Counted,
     shared: int,
     status: Status,
     error: str | None,
@@ -205,11 +211,11 @@ def _ended(
         sent_s=answer.sent_s,
         prompt_tokens_server=client_message.whole(usage.get("prompt_tokens")),
         cached_tokens=cached if cached is not None else client_message.whole(stream.timings.get("cache_n")),
-        exchange=_exchange(answer, parsed, by, shared),
+        exchange=_exchange(answer, parsed, counted, shared),
     )
 
 
-def _exchange(answer: Answer, parsed: _ParsedAnswer, by: CountedBy | None, shared: int) -> Exchange:
+def _exchange(answer: Answer, parsed: _ParsedAnswer, counted: Counted, shared: int) -> Exchange:
     """The row of the wire. Timings are those of llama.cpp (`timings`) and of vLLM (`metrics`, with include_metrics)."""
     stream = parsed.stream
     lags = list(map(operator.sub, answer.read_s, answer.stamp_s))
@@ -222,7 +228,8 @@ def _exchange(answer: Answer, parsed: _ParsedAnswer, by: CountedBy | None, share
         address=answer.address,
         http_status=parsed.head.status,
         finish_reason=stream.finish_reason,
-        counted_by=by,
+        counted_by=counted.by if counted.which else None,
+        refused_tokens=counted.refused_tokens,
         written_s=answer.written_s,
         connect_s=answer.connect_s,
         resent=answer.resent,

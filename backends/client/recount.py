@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from backends.client import lengths
 from backends.client.capabilities import Capabilities
-from backends.client.counting import share
+from backends.client.counting import most, share
 from harness.api import CountedBy
 from harness.errors import BackendError, UsageError
 
@@ -130,6 +130,6 @@ async def _first(counters: list[Counter], text: str) -> tuple[CountedBy, int] | 
             if counter in counters:
                 counters.remove(counter)
             continue
-        if tokens:
+        if tokens and tokens <= most(len(text)):
             return counter.by, tokens
     return None

@@ -34,6 +34,9 @@ _BODY = re.compile(r"\{.*\}", re.DOTALL)
 _BODY_IN_FILE = re.compile(r"extra[-_]body[^\n{]*(\{[^\n]*\})")
 _LARGEST = 1 << 20
 _SHORTEST = 4  # a shorter secret is part of many words
+FOREIGN_CHARACTERS = 80
+"""Longest text of a server in a message: a line of a terminal."""
+_FOREIGN_MOST = 2000  # of which no part of a secret, cut in half here, can be shown
 
 
 def load_key(key_env: str = DEFAULT_KEY_ENV, key_file: str | None = None, *, environ: Mapping[str, str]) -> str | None:
@@ -150,6 +153,12 @@ class Redaction:
         text = _BEARER.sub(lambda m: f"{m[1]} {HIDDEN}", text)
         text = _KEY_SHAPED.sub(HIDDEN, text)
         return self.url(text)
+
+    def foreign(self, text: str, characters: int = FOREIGN_CHARACTERS) -> str:
+        """Words of a server as they are shown: one line without control characters and secrets, and not too long."""
+        plain = "".join(c if c.isprintable() else " " for c in text[:_FOREIGN_MOST])
+        line = self.text(" ".join(plain.split()))
+        return line if len(line) <= characters else line[: characters - 3] + "..."
 
     def url(self, url: str) -> str:
         """A URL without its user part and without the values of its secret parameters."""

@@ -163,19 +163,34 @@ def _port(parts: SplitResult) -> int:
 
 
 SWEEP_S = 0.25
+BODY_BYTES, BODY_TOKEN_BYTES = 1 << 20, 8 << 10
+"""Largest answer, and what each requested token adds: an event of a token has some 300 bytes, with the log
+probabilities of 20 candidates some 2 KB; the constant part holds prompts that are echoed, and error pages."""
+EVENT_BYTES = 1 << 20
+"""Largest event of a stream: the largest known are those that repeat the ids of a prompt of 100,000 tokens (700 KB)."""
+HEAD_BYTES = 64 << 10
+"""Largest header block; by default h11 takes 16 KiB, and aiohttp 8 KiB a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds after which a request is given up; None: never.
+    """When a request is given up: after so many seconds (None: never), or more bytes than an answer may have.
 
-    `total_s` counts from the sending, `first_token_s` too, `idle_s` from the last bytes.
+    `total_s` counts from the sending, `first_token_s` too, `idle_s` from the last bytes. `body_bytes` bounds a whole
+    answer as it comes over the wire (None: by the tokens requested, see `BODY_BYTES`).
     """
 
     connect_s: float = 10.0
     total_s: float | None = 600.0
     first_token_s: float | None = None
     idle_s: float | None = None
+    body_bytes: int | None = None
+    event_bytes: int = EVENT_BYTES
+    head_bytes: int = HEAD_BYTES
+
+    def answer_bytes(self, output_tokens: int) -> int:
+        """The most that an answer of so many requested tokens may have."""
+        return BODY_BYTES + BODY_TOKEN_BYTES * output_tokens if self.body_bytes is None else self.body_bytes
 
     @property
     def sweep_s(self) -> float:

@@ -338,6 +338,9 @@ def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
     try:
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
             table = source.read()
+            for new in schema or ():
+                if new.nullable and new.name not in table.column_names:  # of a run by an earlier version
+                    table = table.append_column(new, pa.nulls(len(table), new.type))
             return table if schema is None else table.select(schema.names).cast(schema)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise

@@ -103,6 +103,7 @@ HTTP: pa.Schema = _schema(
         _field("read_lag_s", pa.float64(), nullable=True),
         _field("shared_events", pa.int64(), unit="events"),
         _field("process_stamps", pa.int64(), unit="reads"),
+        _field("refused_tokens", pa.int64(), nullable=True),
     ],
 )
 """What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""

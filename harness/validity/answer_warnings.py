@@ -42,7 +42,8 @@ def answer_warnings(run: Run) -> Iterator[RunWarning]:
 def _counted(run: Run) -> Iterator[RunWarning]:
     """How the tokens of the answers were counted, and how many an event holds."""
     if run.http is not None and len(run.http):
-        by_events = int(pc.sum(pc.equal(run.http["counted_by"], "events")).as_py() or 0)
+        uncounted = run.http.filter(pc.is_null(run.http["refused_tokens"]))["counted_by"]
+        by_events = int(pc.sum(pc.equal(uncounted, "events")).as_py() or 0)
         if by_events:
             yield RunWarning(
                 "counted-by-chunks",

@@ -121,6 +121,7 @@ def _judged(
             virtual=run.info.virtual,
         ),
         *work_done.reasons(lengths, remote=run.http is not None),
+        *work_done.refused(run),
         *(client_warnings.reasons(run, objective) if remote else []),
         *fidelity.reasons(sent),
     ]

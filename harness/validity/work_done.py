@@ -107,6 +107,23 @@ def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
         )
 
 
+def refused(run: Run) -> Iterator[RunWarning]:
+    """The reason that makes a run not valid whose server counts more tokens than its answers can have."""
+    if run.http is None or not (count := len(run.http) - run.http["refused_tokens"].null_count):
+        return
+    first = run.http.filter(pc.is_valid(run.http["refused_tokens"]))
+    requested = run.requests.filter(pc.equal(run.requests["request_id"], first["request_id"][0]))["output_tokens_asked"]
+    yield RunWarning(
+        LENGTHS,
+        f"The server counts more output tokens than its answers can have, for {count:,} of {len(run.http):,} requests: "
+        f"{first['refused_tokens'][0].as_py():,} for request {first['request_id'][0]}, of which "
+        f"{requested[0].as_py():,} were requested. Its counts of these answers are not used.",
+        "find out which server or gateway writes this usage; more than was requested, or than the text and events of "
+        "an answer can hold, is no count of tokens",
+        {"requests": count},
+    )
+
+
 def too_long(
     table: pa.Table, output: str, backend: Mapping[str, object], *, recorded: bool, virtual: bool
 ) -> Iterator[RunWarning]:
@@ -144,7 +161,7 @@ def warnings(found: OutputLengths) -> Iterator[RunWarning]:
     elif is_short(found) and not found.counted:
         yield RunWarning(
             LENGTHS,
-            f"the server does not report token counts; by the client's count its answers have {lengths_text(found)}",
+            f"the server reports no usable token counts; by the client's count its answers have {lengths_text(found)}",
             "let the server send usage, so that the lengths can be checked",
             facts,
         )
@@ -155,7 +172,7 @@ def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:
     if found.share is None:
         return "unknown", lengths_text(found)
     if not found.counted:
-        return "unknown", "the server does not report token counts"
+        return "unknown", "the server reports no usable token counts"
     return "ok", lengths_text(found)
 
 

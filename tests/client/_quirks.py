@@ -142,7 +142,7 @@ CASES = {
     "finish reason and usage on the last token": case({"finish_with_token": True, "usage": "last token"}),
     "stop": case({"finish": "stop", "tokens": 5}, tokens=5, events=5, finish="stop"),
     "fewer tokens than requested": case({"tokens": 3}, tokens=3, events=3),
-    "more tokens than requested": case({"tokens": 20}, tokens=20, events=20),
+    "more tokens than requested": case({"tokens": 20}, tokens=20, events=20, counted_by="events"),
     "no tokens": case({"tokens": 0}, status="error", error="no text", **NOTHING),
     "bytes after [DONE]": case({"trailing": ": bye\n\ndata: {'not': json}\n\ndata: x"}),
     "no empty line at the end": case({"last_blank": False}),

@@ -411,3 +411,70 @@ def test_the_refusal_of_a_proxy_is_quoted() -> None:
 
     assert "refused" == answer.how
     assert answer.why is not None and "407 Proxy Authentication Required" in answer.why
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+STREAM = OK + b"Content-Type: text/event-stream\r\n"
+BLOCK = b"x" * 60_000
+FLOODS = {
+    "a body": (OK + b"Content-Length: 300000000\r\n\r\n", BLOCK, "the answer is larger than 300,000 bytes"),
+    "an error": (b"HTTP/1.1 500 No\r\nContent-Length: 300000000\r\n\r\n", BLOCK, "the answer is larger than"),
+    "events": (STREAM + b"Transfer-Encoding: chunked\r\n\r\n", b"a\r\ndata: {}\n\n\r\n" * 3000, "the answer is larger"),
+    "an event": (STREAM + b"Content-Length: 300000000\r\n\r\ndata: ", BLOCK, "an event of the answer is larger"),
+    "an event in chunks": (
+        STREAM + b"Transfer-Encoding: chunked\r\n\r\n", b"ea60\r\n%b\r\n" % BLOCK, "an event of the answer is larger"
+    ),
+    "a head": (OK + b"X-A: ", BLOCK, "the answer has a header block larger than 20,000 bytes (max_head_bytes)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FLOODS)
+def test_an_answer_without_end_is_given_up_and_not_kept(what: str) -> None:
+    """A server would decide how much memory the client takes: four answers of 300 MB took 3 GB."""
+    head, block, why = FLOODS[what]
+    written = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        request = await request_of(reader)
+        writer.write(OK + b"Content-Length: 2\r\n\r\nok" if request.endswith(b"calm") else head)
+        while not request.endswith(b"calm"):
+            writer.write(block)
+            written += len(block)
+            await writer.drain()
+
+    async def run() -> tuple[Answer, Answer]:
+        limits = target.Limits(body_bytes=300_000, event_bytes=90_000, head_bytes=20_000)
+        async with serving(flood) as port, pool_to(f"http://127.0.0.1:{port}", limits=limits) as pool:
+            return await pool.send(1, rest()), await pool.send(2, rest(b"calm"))
+
+    given_up, next_one = asyncio.run(run())
+
+    assert given_up.why is not None and given_up.why.startswith(why), given_up.why
+    assert sum(map(len, given_up.data)) <= connection.READ_BYTES and written < 30_000_000
+    assert ("complete", b"ok") == (next_one.how, next_one.data[-1][-2:])
+
+
+def test_events_within_the_limits_are_no_reason_to_give_up() -> None:
+    """A long answer of small events, or an event as large as allowed, would be lost."""
+    large = b"data: " + b"y" * 80_000 + b"\r\n\r\n"
+    body = b"".join([b"data: {}\n\n" * 9000, large, b"data: a\rdata: b\r\r" * 6000, large])
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(STREAM + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+
+    async def run() -> Answer:
+        limits = target.Limits(body_bytes=len(body) + 100, event_bytes=90_000)
+        async with serving(serve) as port, pool_to(f"http://127.0.0.1:{port}", limits=limits) as pool:
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert ("complete", body) == (answer.how, b"".join(answer.data).partition(b"\r\n\r\n")[2])
+
+
+def test_the_room_of_an_answer_grows_with_the_tokens_requested() -> None:
+    """A long answer would be taken for a flood."""
+    assert (1 << 20) + 8192 * 100_000 == target.Limits().answer_bytes(100_000)
+    assert 5 == target.Limits(body_bytes=5).answer_bytes(100_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.client.counting import count, share
-from backends.client.framing import Stream, take
+from backends.client.framing import Event, Stream, follow, take
 from backends.client.recount import Recount, local
 from harness.errors import BackendError, UsageError
 
@@ -45,11 +46,31 @@ def test_the_tokens_of_the_events_add_up_to_what_the_server_counts(parts: list[t
         more = {"usage": {"completion_tokens": total}} if every else {}
         take(stream, {"choices": [{"text": text}], **more}, i + 1)
     take(stream, {"choices": [], "usage": {"completion_tokens": total}}, 99)
-    which, token_n, by = count(stream)
+    which, token_n, by, _ = count(stream)
 
     if which and total:
         assert total == sum(token_n) and by in ("usage", "continuous usage")
     assert len(which) == len(token_n)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "requested", "hidden", "used"),
+    [(9, 8, 0, True), (10, 8, 0, False), (10_000_000, 8, 0, False), (10**30, 8, 0, False), (1011, 1000, 1000, True),
+     (1012, 1000, 1000, False), (25, 256, 0, True), (256, 256, 0, False), (256, 256, 240, True)],
+)  # fmt: skip
+def test_a_count_that_the_answer_cannot_have_is_not_used(claimed: int, requested: int, hidden: int, used: bool) -> None:
+    """A server that claims ten million tokens for eight would be the fastest in the world.
+
+    "ab" in one event and a usage event may be 26 tokens, of a request for 8 at most 9 are; reasoning may be hidden.
+    """
+    usage = {"completion_tokens": claimed, "completion_tokens_details": {"reasoning_tokens": hidden}}
+    stream = follow([Event(json.dumps(chunk).encode(), i) for i, chunk in enumerate((
+        {"choices": [{"text": "ab", "finish_reason": "length"}]}, {"choices": [], "usage": usage},
+    ))], whole=True)  # fmt: skip
+
+    expected = ([claimed], "usage", None) if used else ([1], "events", min(claimed, (1 << 63) - 1))
+
+    assert expected == count(stream, requested)[1:]
 
 
 class Letters:
@@ -80,6 +101,19 @@ def test_answers_are_counted_after_the_run_by_the_first_tokenizer_that_answers()
 
     assert {3: ("server tokenizer", [2, 2, 1])} == asyncio.run(kept.count([Gone(), Letters()]))
     assert {} == asyncio.run(kept.count([Gone()])) == asyncio.run(kept.count([]))
+
+
+def test_a_tokenizer_that_counts_more_than_a_text_can_have_is_not_believed() -> None:
+    """The server that lies in its usage would lie in its tokenizer too."""
+
+    class Liar(Letters):
+        async def tokens(self, text: str) -> int | None:
+            return 1000 * len(text)
+
+    kept = Recount()
+    kept.keep(3, ["ab", "cd", "e"])
+
+    assert {} == asyncio.run(kept.count([Liar()]))
 
 
 def test_a_server_that_is_gone_is_not_queried_for_each_answer() -> None:

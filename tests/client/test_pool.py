@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pickle
 import socket
 import struct
@@ -549,3 +550,47 @@ def test_every_request_ends_once_and_every_connection_is_accounted_for(script: l
 
     assert len(script) == len(answers)
     assert {a.how for a in answers} <= {"complete", "closed", "reset", "timeout", "cancelled"}
+
+
+TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize("left", [TIMED_OUT, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlies", None], ids=str)
+def test_what_lies_in_an_idle_connection_is_no_answer_to_the_next_request(left: bytes | None) -> None:
+    """A 408 to no request would be the next answer, and each answer that of the request before it."""
+    sockets = []
+
+    async def play(request: Played) -> None:
+        sockets.append(request.writer.get_extra_info("socket"))
+        await request.say(GOOD)
+
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
+        first = await made.send(1, REST)
+        if left is None:
+            sockets[0].shutdown(socket.SHUT_WR)
+        else:
+            os.write(sockets[0].fileno(), left)
+        second = await made.send(2, REST)  # the event loop has not turned: only the kernel knows
+        return [first, second, await made.send(3, REST)], servers[0].seen
+
+    answers, seen = played(play, use)
+
+    assert [[GOOD]] * 3 == [answer.data for answer in answers]
+    assert [(0, 0), (1, 0), (1, 1)] == seen
+    assert [False] * 3 == [answer.resent for answer in answers]
+
+
+def test_a_request_that_crossed_a_408_is_sent_again_once() -> None:
+    """The server closed an idle connection while the request was under way, and never saw it."""
+
+    async def play(request: Played) -> None:
+        await request.say(GOOD if request.nth == 0 and request.connection < 2 else TIMED_OUT)
+
+    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
+        return [await made.send(i, REST) for i in range(4)], servers[0].seen
+
+    answers, seen = played(play, use)
+
+    assert [[GOOD], [GOOD], [TIMED_OUT], [TIMED_OUT]] == [answer.data for answer in answers]
+    assert [False, True, True, True] == [answer.resent for answer in answers]
+    assert [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0)] == seen

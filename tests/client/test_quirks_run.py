@@ -130,6 +130,37 @@ def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
     assert (6.0, 8.0) == (chosen.output_lengths.output_tokens, chosen.output_lengths.requested_tokens)
 
 
+def test_a_server_that_claims_more_tokens_than_were_requested_is_not_measured(
+    scripted: Callable, run_here: Callable
+) -> None:
+    """Ten million tokens for eight would be a throughput."""
+    server = scripted(it={"usage_more": 10_000_000})
+    server.arm_measured()
+
+    run = _run(run_here, server.url("it"))
+
+    check = next(check for check in run.info.checks if check.check == "output-lengths")
+    assert ("failed", False) == (check.state, run.info.verdict.valid)
+    assert "for 20 of 20 requests: 10,000,008 for request 0, of which 8 were requested" in check.text
+    assert [8] * 20 == run.requests["output_tokens"].to_pylist()
+    assert [10_000_008] * 20 == run.http["refused_tokens"].to_pylist()
+    assert "counted-by-chunks" not in {warning.code for warning in run.info.warnings}
+
+
+def test_an_answer_beyond_the_limits_fails_in_a_sentence_and_the_run_goes_on(
+    scripted: Callable, run_here: Callable
+) -> None:
+    """One answer without end would take the memory of the client, and the run with it."""
+    server = scripted(it=[{}, {"words": ("y" * 3000,)}])
+    server.arm_measured()
+
+    run = _run(run_here, server.url("it") + ",max_body=12KiB,max_head=4KiB,max_event=8KiB,salt=s")
+
+    rows = {row["request_id"]: row for row in run.requests.to_pylist()}
+    assert ["ok", "error"] * 10 == [rows[i]["status"] for i in range(20)]
+    assert {None, "the answer is larger than 12,288 bytes (max_body_bytes)"} == {row["error"] for row in rows.values()}
+
+
 def test_a_server_that_fails_every_request_stops_the_run_early(scripted: Callable, run_here: Callable) -> None:
     """An hour of nothing but failures would be measured."""
     server = scripted(it={"status": 500})

@@ -116,15 +116,16 @@ def test_a_redirect_is_an_error_that_tells_where_it_points() -> None:
     assert "error" == ended.status and "http://other/v1" in (ended.error or "")
 
 
-def test_an_error_is_one_line_of_300_characters_without_the_key() -> None:
-    """A page of HTML would fill the report, or a key end up in it."""
-    head = b"HTTP/1.1 401 No\r\n\r\n"
+def test_an_error_shows_a_line_of_80_characters_of_the_server_without_the_key() -> None:
+    """A page of HTML would fill the report, its escape sequences turn the terminal red, or a key end up in it."""
+    head = b"HTTP/1.1 401 No" + b"o" * 500 + b"\r\n\r\n"
     reader = Reader(redaction=Redaction(("topsecret99",)))
-    (ended,) = reader.read(answer(b"bad key topsecret99\n" + b"<p>\n" * 500, head=head), Request(0, 0.0, 1, 1))
+    (ended,) = reader.read(answer(b"bad key topsecret99\n\x1b[31m" + b"<p>\n" * 500, head=head), Request(0, 0.0, 1, 1))
 
     assert isinstance(ended, Ended) and ended.error is not None
-    assert len(ended.error) <= 300 and "topsecret99" not in ended.error and "\n" not in ended.error
-    assert "bad key" in ended.error
+    reason, _, words = ended.error.removeprefix("HTTP 401 ").partition(": ")
+    assert (80, 80) == (len(reason), len(words)) and words.startswith("bad key [hidden]")
+    assert "topsecret99" not in ended.error and ended.error.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_server_that_counts_every_token_is_taken_at_its_word() -> None:
 def test_zeros_on_every_chunk_are_no_counts() -> None:
     """A server that fills usage in only at the end would have all its tokens in the last event."""
     given = answer(chunk("a", **used(0)), chunk("bcd", **used(0)), chunk("", "stop", **used(8)) + DONE)
-    tokens, _, exchange = read(given)
+    tokens, _, exchange = read(given, output_tokens=8)
 
     assert [2, 6] == [t.tokens for t in tokens] and "usage" == exchange.counted_by
 

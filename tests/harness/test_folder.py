@@ -14,7 +14,7 @@ import pytest
 from harness.api import Step
 from harness.data import storage
 from harness.data.codec import encode
-from harness.data.folder import RunFolder, load, new_folder
+from harness.data.folder import RunFolder, load, new_folder, table
 from harness.data.records import to_table
 from harness.data.run_json import RunInfo, Summary, Verdict
 from harness.data.schedule import Schedule
@@ -410,3 +410,16 @@ def test_requests_that_cannot_be_read_are_one_sentence(tmp_path, record, content
 
     with pytest.raises(UsageError, match=r"requests\.parquet' cannot be read: .*\.$"):
         load(tmp_path)
+
+
+def test_a_table_of_an_earlier_version_lacks_only_what_was_not_known_then(tmp_path):
+    """A run would be lost with the next version, because its table has one column less."""
+    then = pa.table({"request_id": pa.array([7], pa.int64())})
+    pq.write_table(then, tmp_path / "http.parquet")
+    now = pa.schema([pa.field("request_id", pa.int64(), nullable=False), pa.field("new", pa.int64())])
+
+    found = table(tmp_path, "http", now)
+
+    assert [{"request_id": 7, "new": None}] == (found.to_pylist() if found is not None else None)
+    with pytest.raises(UsageError, match="cannot be read"):
+        table(tmp_path, "http", pa.schema([pa.field("needed", pa.int64(), nullable=False)]))
