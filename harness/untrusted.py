@@ -122,8 +122,8 @@ def open_parquet(file: Path, max_expansion: float = EXPANSION, hint: str = "") -
     return pq.ParquetFile(file, metadata=footer, read_dictionary=texts)
 
 
-def _is_nested_text(column: Any) -> bool:
-    return column.physical_type == "BYTE_ARRAY" and column.path != column.name  # 'tags.list.element', 'element'
+def _is_nested_text(column: pq.ColumnSchema) -> bool:
+    return bool(column.physical_type == "BYTE_ARRAY" and column.path != column.name)  # 'tags.list.element', 'element'
 
 
 def check_expansion(file: Path, unpacked_bytes: int, packed_bytes: int, most: float, hint: str = "") -> None:
