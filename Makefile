@@ -3,24 +3,30 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOCK ?= .ci/requirements.lock # versions with hashes; LOCK= installs the newest within the bounds of pyproject.toml
+INSTALLER := .ci/installer.lock
 CLOCKED := tests/client tests/docs/test_ci.py tests/e2e tests/engine/test_process.py tests/real tests/server
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes compiles everything again
 
-.PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims systems perf nightly clean
+REQUIRES := $(if $(strip $(LOCK)),--require-hashes -r $(strip $(LOCK)),-e '.[dev]')
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
+
+.PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims systems perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(LOCK) $(INSTALLER)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "bench needs Python 3.11 or newer; name one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' || { \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(INSTALLER)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(REQUIRES) || { \
 	  echo "uv failed; installing with pip, which takes two minutes" >&2; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; }
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(REQUIRES); }
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP) ## a short run of the built-in engine, then the curve of a simulated system and its page, about 40 s
@@ -114,6 +120,16 @@ nightly: $(STAMP) ## run the slow tests, then install other servers and clients 
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py
+
+lock: $(STAMP) ## renew the versions and hashes of .ci/*.lock; run the tests before you commit them
+	$(COMPILE) --extra dev -o .ci/requirements.lock pyproject.toml
+	printf 'editables\nhatchling>=1.25\nuv\n' | $(COMPILE) -o $(INSTALLER) -
+
+audit: $(STAMP) ## look up known vulnerabilities of the locked versions; needs the network
+	@for lock in .ci/*.lock; do \
+	  echo "$$lock"; $(BIN)/uv tool run --quiet pip-audit --strict --require-hashes --disable-pip -r $$lock || code=$$?; \
+	done; if [ -n "$$code" ]; then \
+	  echo "audit: not passed: a locked version has a known vulnerability, or could not be looked up (see above)" >&2; exit 1; fi
 
 clean: ## remove the environment and caches; keep runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from harness import untrusted
 from harness.api import Request
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, convert
@@ -72,7 +73,7 @@ def names() -> list[str]:
 def text(name: str) -> str:
     """The TOML of a preset: a built-in one, or the file of that name."""
     file = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
-    return file.read_text(encoding="utf-8")
+    return untrusted.read_text(file, untrusted.MOST_TOML_BYTES)
 
 
 def read(spec: Spec) -> Preset:
@@ -81,7 +82,7 @@ def read(spec: Spec) -> Preset:
     Raises UsageError for arguments that it does not take, and for a file that is no preset.
     """
     try:
-        values = tomllib.loads(text(spec.name))
+        values = untrusted.parse_toml(text(spec.name), f"'{spec.name}'")
     except FileNotFoundError:
         raise UsageError(f"No preset file '{spec.name}'.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

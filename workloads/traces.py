@@ -1,7 +1,7 @@
 """Reads a slice of a recorded trace of any format, and reports what was left out and what is odd."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from harness import registry
 from harness.errors import UsageError
-from harness.spec import parse
-from workloads.readers import _cells, _known, _plain, _source
-from workloads.readers._collect import BEFORE, Bounds, Collector, parsed
+from harness.spec import Spec, build, parse
+from workloads.readers import _cells, _known, _lines, _plain, _source
+from workloads.readers._collect import BEFORE, Block, Bounds, Collector, parsed
 from workloads.readers._ordered import ordered
 from workloads.readers._requests import MappedReader, Reader
 from workloads.readers._source import Source
@@ -78,11 +78,12 @@ class Blocks:
     The columns are those of `Trace`. Memory does not grow with the file, only with the number of its sessions.
     """
 
-    def __init__(self, source: Source, name: str, reader: Reader, part: Slice, *, sort: bool) -> None:
+    def __init__(self, source: Source, name: str, reader: Reader, part: Slice, max_rows: int, *, sort: bool) -> None:
         given = source.metadata.get("bench.block_tokens", "")
         known = given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS
         self.block_tokens = int(given) if known else reader.block_tokens
         self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
+        self._max_rows = max_rows
         self._facts: Mapping[str, object] | None = None
         self._tables = self._read()
         self._first: pa.Table | None = None
@@ -104,7 +105,7 @@ class Blocks:
         part = self._part
         collector = Collector(Bounds(part.start_s, part.stop_s, part.limit))
         try:
-            rows = parsed(self._source.blocks, self._reader)
+            rows = parsed(self._counted(), self._reader)
             for block, requests in ordered(rows) if self._sort else rows:
                 yield from collector.take(block, requests)
                 if collector.done:
@@ -114,6 +115,13 @@ class Blocks:
             self._facts = self._finished(collector)
         finally:
             self._source.close()
+
+    def _counted(self) -> Iterator[Block]:
+        for block in self._source.blocks:
+            if block.start + block.size > self._max_rows:
+                more = _lines.more("max_rows")
+                raise UsageError(f"Trace '{self._source.file}' has more than {self._max_rows:,} rows{more}.")
+            yield block
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -163,8 +171,9 @@ def read(
 ) -> Trace:
     """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it.
 
-    `reader` is the spec of a reader; without it the columns decide. `columns` maps own names to those of a plain file:
-    'at=ts,prompt=in,output=out'. `sort` orders rows by stamp where they are not.
+    `reader` is the spec of a reader, with limits (`_lines.Limits`) among its arguments; without it the columns decide.
+    `columns` maps own names to those of a plain file: 'at=ts,prompt=in,output=out'. `sort` orders rows by stamp where
+    they are not.
     """
     parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes)
     table = pa.concat_tables(list(parts))
@@ -181,13 +190,24 @@ def blocks(
     block_bytes: int = _source.BLOCK_BYTES,
 ) -> Blocks:
     """The same as `read`, block by block in bounded memory (with `sort`, the whole file is held)."""
-    source = _source.open_source(path, block_bytes)
+    limits, reader = _limits(reader)
+    source = _source.open_source(path, block_bytes, limits)
     try:
         name, chosen = _chosen(source, reader, columns)
-        return Blocks(source, name, chosen, part, sort=sort)
+        return Blocks(source, name, chosen, part, limits.max_rows, sort=sort)
     except BaseException:
         source.close()
         raise
+
+
+def _limits(reader: str | None) -> tuple[_lines.Limits, str | None]:
+    """The limits among the arguments of a reader, and its spec without them."""
+    if reader is None:
+        return _lines.USUAL, None
+    given = parse(reader)
+    limits = {key: value for key, value in given.args.items() if key.startswith("max")}
+    rest = {key: value for key, value in given.args.items() if key not in limits}
+    return build(_lines.Limits, Spec(given.name, limits)), str(replace(given, args=rest))
 
 
 def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str, Reader]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness import untrusted
 from harness.errors import UsageError, no_such
 
 FAMILIES: Mapping[str, str] = MappingProxyType(
@@ -83,7 +84,7 @@ def check(config: Config, where: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises UsageError when the file is missing, broken or holds something else."""
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        loaded = untrusted.read_json(path)
     except FileNotFoundError:
         raise UsageError(
             f"Model folder '{path.parent}' has no {path.name}; a model folder holds config.json and *.safetensors."

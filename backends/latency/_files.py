@@ -1,11 +1,10 @@
 """Latency models in files, as `bench fit` writes them: TOML or JSON with `latency` and its `arguments`."""
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import untrusted
 from harness.errors import UsageError
 
 FILES = (".toml", ".json")
@@ -17,8 +16,7 @@ def latency_file(path: str) -> Mapping[str, Any]:
     if not file.is_file():
         raise UsageError(f"'{path}' is not a file; a latency model in a file is what 'bench fit --out' writes.")
     try:
-        text = file.read_text(encoding="utf-8")
-        held = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        held = untrusted.read_json(file) if file.suffix == ".json" else untrusted.read_toml(file)
     except (ValueError, OSError) as error:  # both decoders raise ValueErrors
         raise UsageError(f"'{path}' cannot be read as {file.suffix[1:].upper() or 'TOML'}: {error}.") from None
     if not isinstance(held, dict):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import untrusted
 from harness.errors import UsageError
 
 KEYS = (
@@ -110,7 +111,7 @@ class Operators:
 
 def _read(file: str) -> dict[str, np.ndarray]:
     try:
-        found: Any = json.loads(Path(file).read_text(encoding="utf-8"))
+        found: Any = untrusted.read_json(Path(file))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"'{file}' cannot be read as JSON of operator times ({error}).") from None
     missing = [key for key in KEYS if not isinstance(found, dict) or key not in found]

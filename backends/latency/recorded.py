@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from backends.serving.batch import Batch
+from harness import untrusted
 from harness.api import FollowUps, Request, RequestRecord
 from harness.errors import NotValid, UsageError
 
@@ -44,7 +44,7 @@ class Recorded:
         path = Path(self.run) / name
         if not path.is_file():
             raise UsageError(f"'{path}' does not exist; recorded needs the folder of a finished run of the engine.")
-        return pq.read_table(path)
+        return untrusted.read_parquet(path)
 
     def load(self, steps: pa.Table, requests: pa.Table) -> None:
         """Take the step times and arrival times of these tables."""

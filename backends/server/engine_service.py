@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
 from backends.serving.replica import Replica
+from harness import untrusted
 from harness.api import Request, Step
 from harness.errors import BackendError, UsageError
 from harness.spec import Spec, build
@@ -219,7 +219,7 @@ def _ends_of(folder: Path) -> frozenset[int]:
         if not path.is_file():
             continue
         try:
-            found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            found = untrusted.read_json(path).get("eos_token_id")
         except (ValueError, AttributeError):
             raise UsageError(f"'{path}' is not a JSON object.") from None
         if found is not None:

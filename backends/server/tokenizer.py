@@ -22,6 +22,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from backends.server.service import TextStream, Tokenizer
+from harness import untrusted
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -323,7 +324,7 @@ def _config(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = untrusted.read_json(path)
     except ValueError as error:
         raise UsageError(f"'{path}' is not JSON: {error}") from None
     return read if isinstance(read, dict) else {}

@@ -5,12 +5,12 @@
 --config NAME      a configuration of this folder (bench list configs): the settings of a published experiment
 """
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import untrusted
 from harness.api import VERSION
 from harness.errors import UsageError, no_such
 from harness.options import Given
@@ -50,7 +50,7 @@ def read(path: str) -> ConfigFile:
         if not file.exists():
             raise UsageError(f"'{path}' is a folder without run.json; name a TOML file, or the folder of a run.")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = untrusted.read_text(file)
     except FileNotFoundError:
         text = _named(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -58,7 +58,7 @@ def read(path: str) -> ConfigFile:
     if file.suffix == ".json":
         return _from_run(text, str(file))
     try:
-        values = tomllib.loads(text)
+        values = untrusted.parse_toml(text, f"'{path}'")
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"'{path}' is not TOML: {str(error).rstrip('.')}.") from None
     return ConfigFile(Given(_flat(values, str(path)), str(path)))
@@ -82,7 +82,7 @@ def _flat(values: dict[str, Any], path: str) -> dict[str, object]:
 
 def _from_run(text: str, path: str) -> ConfigFile:
     try:
-        info = json.loads(text)
+        info = untrusted.parse_json(text, f"'{path}'")
     except ValueError as error:
         raise UsageError(f"'{path}' is not JSON: {error}.") from None
     spec = info.get("spec") if isinstance(info, dict) else None

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from harness import untrusted
 from harness.api import VERSION, RequestRecord, Step
 from harness.data import codec, run_json
 from harness.data.lists import pieces
@@ -305,7 +305,7 @@ def read_info(path: Path) -> RunInfo:
     """The run.json of a run folder. Raises UsageError where there is none that can be read."""
     file = path / "run.json"
     try:
-        found = msgspec.json.decode(file.read_bytes())
+        found = untrusted.parse_json(untrusted.read_text(file), f"'{file}'", msgspec.json.decode)
     except (FileNotFoundError, NotADirectoryError):
         what = "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote.") from None
@@ -336,12 +336,11 @@ def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_firs
 
 def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
     try:
-        with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
-            table = source.read()
-            for new in schema or ():
-                if new.nullable and new.name not in table.column_names:  # of a run by an earlier version
-                    table = table.append_column(new, pa.nulls(len(table), new.type))
-            return table if schema is None else table.select(schema.names).cast(schema)
+        table = untrusted.read_parquet(file)
+        for new in schema or ():
+            if new.nullable and new.name not in table.column_names:  # of a run by an earlier version
+                table = table.append_column(new, pa.nulls(len(table), new.type))
+        return table if schema is None else table.select(schema.names).cast(schema)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be

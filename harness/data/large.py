@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from harness import untrusted
 from harness.data import folder
 from harness.data.folder import Run
 from harness.data.lists import lists
@@ -109,7 +110,7 @@ def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> 
     try:
         with opened(file) as source:
             for batch in source.iter_batches(rows, [group], columns, use_threads=False):
-                yield pa.Table.from_batches([batch]).select(columns).cast(wanted)
+                yield untrusted.decoded(pa.Table.from_batches([batch]), file).select(columns).cast(wanted)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be
@@ -119,7 +120,7 @@ def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> 
 def opened(file: Path) -> pq.ParquetFile:
     """The Parquet file, to be read in parts. Raises UsageError for one that cannot be read."""
     try:
-        return pq.ParquetFile(file)
+        return untrusted.open_parquet(file)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
     except (pa.ArrowException, OSError) as error:

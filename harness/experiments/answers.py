@@ -1,10 +1,10 @@
 """The answers of commands: JSON files with their kind, each a type of its own; `reports.answers` reports them."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from harness import untrusted
 from harness.data import codec
 from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
@@ -62,7 +62,7 @@ def of(path: str | Path) -> Answer | None:
     if file is None:
         return None
     try:
-        read = json.loads(file.read_text(encoding="utf-8"))
+        read = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         if given.is_dir():
             raise UsageError(f"'{file}' cannot be read ({error}).") from None

@@ -49,7 +49,8 @@ def main() -> int:
     os.nice(5)
     if not (TOOLS / "bin" / "uv").exists():
         pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(TOOLS))
-        subprocess.run([*pip, "uv"], check=True)
+        locked = HERE.parents[1] / ".ci" / "installer.lock"
+        subprocess.run([*pip, "--require-hashes", "-r", str(locked)], check=True)
     failed = []
     for name in given.names or RECIPES:
         try:

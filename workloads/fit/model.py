@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from harness import untrusted
 from harness.data import files
 from harness.errors import UsageError, no_such
 from workloads.fit import _lengths, _plot_data
@@ -107,17 +108,15 @@ class Model:
     def load(cls, path: str | os.PathLike[str]) -> Model:
         """A stored model. Raises UsageError for a file that is none, that is damaged, or of a newer version."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            values = untrusted.read_json(Path(path))
         except FileNotFoundError:
             raise UsageError(f"No model '{path}'; 'bench trace fit TRACE -o {path}' makes one.") from None
+        except json.JSONDecodeError as error:
+            raise UsageError(f"'{path}' is not a model: it is not JSON ({error}).") from None
         except (OSError, UnicodeDecodeError):
             raise UsageError(
                 f"'{path}' is not a model: it is not a text file; give what 'bench trace fit' wrote."
             ) from None
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"'{path}' is not a model: it is not JSON ({error}).") from None
         return cls._of(values, path)
 
     @classmethod

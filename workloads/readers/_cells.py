@@ -132,6 +132,8 @@ def shown(cell: object) -> str:
         text = repr(cell)
     except ValueError:  # an int of more digits than Python prints
         return "a very large number"
+    except RecursionError:
+        return "a deeply nested value"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 

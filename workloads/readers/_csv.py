@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._collect import Block
@@ -29,6 +30,9 @@ def header(file: Path, line: int, text: str) -> tuple[str, ...]:
     except csv.Error as error:
         raise _not_a_row(file, line, str(error)) from None
     columns = tuple(c.strip() for c in names)
+    if len(columns) > untrusted.MOST_COLUMNS:
+        what = f"{len(columns):,} columns, and at most {untrusted.MOST_COLUMNS:,} are read"
+        raise UsageError(f"Trace '{file}', line {line}: {what}.")
     repeated = [c for c in columns if columns.count(c) > 1]
     if repeated:
         raise UsageError(f"Trace '{file}', line {line}: column {_cells.shown(repeated[0])} appears twice.")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._collect import MISSING, Block
@@ -114,7 +115,7 @@ def _object(file: Path, line: int, text: str) -> dict[str, object]:
     """The same as `parse_object`, with less to do for a good line."""
     try:
         value, end = _scan(text, 0)
-    except (StopIteration, ValueError):
+    except (StopIteration, ValueError, RecursionError):
         return parse_object(file, line, text)
     return value if end == len(text) and type(value) is dict else parse_object(file, line, text)
 
@@ -122,7 +123,7 @@ def _object(file: Path, line: int, text: str) -> dict[str, object]:
 def parse_object(file: Path, line: int, text: str) -> dict[str, object]:
     """The JSON object of one line; raises UsageError naming the line."""
     try:
-        value = json.loads(text)
+        value = untrusted.parse_json(text, f"Trace '{file}', line {line}")
     except json.JSONDecodeError as error:
         raise UsageError(
             f"Trace '{file}', line {line}: not complete JSON ({error.msg} at character {error.pos + 1})."
@@ -217,6 +218,8 @@ def _element(file: Path, line: int, text: str, at: int) -> tuple[dict[str, objec
         if len(text) - at >= _lines.LONGEST_LINE_BYTES:
             raise UsageError(f"Trace '{file}', line {line}: not complete JSON ({error.msg}).") from None
         return None
+    except RecursionError:
+        raise untrusted.too_deep(f"Trace '{file}', line {line}") from None
     except ValueError:
         raise UsageError(f"Trace '{file}', line {line}: not JSON of a trace.") from None
     return value, end

@@ -5,10 +5,12 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from harness import untrusted
 from harness.errors import UsageError
 
 LONGEST_LINE_BYTES = 16 << 20  # a longer one is no line of a trace
@@ -16,6 +18,32 @@ FORMATS = "a trace is CSV, JSON lines or Parquet; text may be packed with gzip o
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 256 << 10
 BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is read of a trace at most; arguments of its reader, such as `csv:max_rows=200000000`, raise it.
+
+    `max_expansion` is how many times its size a file may unpack to.
+    """
+
+    max_rows: int = 100_000_000
+    max_expansion: float = untrusted.EXPANSION
+    max_line_bytes: float = LONGEST_LINE_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "max_expansion", "max_line_bytes"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value:g}.")
+
+
+USUAL = Limits()
+
+
+def more(argument: str) -> str:
+    """The end of a sentence that names a limit: what raises it."""
+    return f"; --reader NAME:{argument}=... allows more"
 
 
 def checked(path: str) -> Path:
@@ -103,7 +131,7 @@ def sha256(file: Path) -> str:
 
 def unpacked(hashed: Hashed) -> IO[bytes]:
     """The text of a file, unpacked if it is gzip or Zstandard."""
-    raw = io.BufferedReader(hashed, 1 << 20)
+    raw = io.BufferedReader(hashed, 64 << 10)  # what is read ahead counts as unpacked
     start = raw.peek(4)[:4]
     if start.startswith(_GZIP):
         return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]  # all that is used of it: read1
@@ -115,12 +143,12 @@ def unpacked(hashed: Hashed) -> IO[bytes]:
     return raw
 
 
-def blocks(file: Path, stream: IO[bytes], size: int) -> Iterator[Lines]:
+def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Limits = USUAL) -> Iterator[Lines]:
     """Runs of whole lines of about `size` bytes; raises UsageError where the file is damaged, after what came before.
 
-    A byte order mark at the start is dropped. A line longer than LONGEST_LINE_BYTES is refused.
+    `stream` unpacks what `hashed` reads. A byte order mark at the start is dropped.
     """
-    line, rest, failure = 1, b"", ""
+    line, rest, failure, unpacked_bytes = 1, b"", "", 0
     while not failure:
         pieces, length = [rest], len(rest)
         while length < size and not failure:
@@ -128,15 +156,18 @@ def blocks(file: Path, stream: IO[bytes], size: int) -> Iterator[Lines]:
             pieces.append(piece)
             length += len(piece)
         data = b"".join(pieces)
+        unpacked_bytes += length - len(rest)
+        most, hint = limits.max_expansion, more("max_expansion")
+        untrusted.check_expansion(file, unpacked_bytes, hashed.bytes_read, most, hint)
         end = len(data) if failure == _END else data.rfind(b"\n") + 1
         rest = data[end:]
         if end:
             whole = data[:end] if rest else data
-            _check_lengths(file, line, whole)
+            _check_lengths(file, line, whole, limits)
             yield Lines(line, whole.removeprefix(BOM) if line == 1 else whole)
             line += whole.count(b"\n")
-        elif len(rest) >= LONGEST_LINE_BYTES:
-            raise _too_long(file, line)
+        elif len(rest) >= limits.max_line_bytes:
+            raise _too_long(file, line, limits)
         else:
             size = max(size, 2 * len(rest))
     if failure != _END:
@@ -156,16 +187,17 @@ def _piece(stream: IO[bytes], size: int) -> tuple[bytes, str]:
     return piece, "" if piece else _END
 
 
-def _check_lengths(file: Path, line: int, data: bytes) -> None:
-    if len(data) < LONGEST_LINE_BYTES:
+def _check_lengths(file: Path, line: int, data: bytes, limits: Limits) -> None:
+    if len(data) < limits.max_line_bytes:
         return
     for number, text in enumerate(data.split(b"\n"), line):
-        if len(text) >= LONGEST_LINE_BYTES:
-            raise _too_long(file, number)
+        if len(text) >= limits.max_line_bytes:
+            raise _too_long(file, number, limits)
 
 
-def _too_long(file: Path, line: int) -> UsageError:
-    return UsageError(f"Trace '{file}', line {line}: longer than {LONGEST_LINE_BYTES >> 20} MiB; {FORMATS}.")
+def _too_long(file: Path, line: int, limits: Limits) -> UsageError:
+    longest = f"longer than {limits.max_line_bytes / 2**20:g} MiB"
+    return UsageError(f"Trace '{file}', line {line}: {longest}; {FORMATS}{more('max_line')}.")
 
 
 def is_text(data: bytes) -> bool:
@@ -190,7 +222,7 @@ def text_of(line: bytes, file: Path, number: int) -> str:
 def numbered(file: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of every line that is not blank; a byte order mark is dropped."""
     with Hashed(file) as hashed:
-        for first, data in blocks(file, unpacked(hashed), 1 << 20):
+        for first, data in blocks(file, hashed, unpacked(hashed), 1 << 20):
             for number, line in enumerate(data.split(b"\n"), first):
                 if text := text_of(line, file, number):
                     yield number, text

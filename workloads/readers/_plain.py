@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from harness import untrusted
 from harness.errors import UsageError, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
@@ -146,10 +147,10 @@ def _row_numbers(block: Block, column: str) -> pa.Array:
 MAGIC = b"PAR1"
 
 
-def open_table(file: Path) -> parquet.ParquetFile:
-    """The open file; raises UsageError where it is damaged."""
+def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:
+    """The open file; raises UsageError where it is damaged, or beyond a limit."""
     try:
-        return parquet.ParquetFile(file)
+        return untrusted.open_parquet(file, limits.max_expansion, _lines.more("max_expansion"))
     except (OSError, ValueError) as error:  # Arrow's errors are these
         raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_first(error)}.") from None
 
@@ -165,13 +166,14 @@ def metadata(table: parquet.ParquetFile) -> Mapping[str, str]:
     return {k.decode(errors="replace"): v.decode(errors="replace") for k, v in pairs if k != b"pandas"}
 
 
-def blocks(file: Path, table: parquet.ParquetFile, rows: int) -> Iterator[Block]:
+def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Limits) -> Iterator[Block]:
     """All rows; raises UsageError where the file is damaged."""
     names = columns(table)
     repeated = [c for c in names if names.count(c) > 1]
     if repeated:
         raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} appears twice.")
-    start = 0
+    start = text_bytes = 0
+    size_bytes, hint = file.stat().st_size, _lines.more("max_expansion")
     first: dict[str, object] = {}
     batches = table.iter_batches(batch_size=rows, use_threads=False)
     while True:
@@ -179,6 +181,8 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int) -> Iterator[Block]
             batch = next(batches, None)
             if batch is None:
                 return
+            text_bytes += sum(map(untrusted.text_bytes, batch.columns))
+            untrusted.check_expansion(file, text_bytes, size_bytes, limits.max_expansion, hint)
             arrays = {n: _plain(a) for n, a in zip(names, batch.columns, strict=True)}
             first = first or ({n: _cell(a) for n, a in arrays.items()} if batch.num_rows else {})
         except MemoryError:  # an ArrowException too, where Arrow has no memory

@@ -18,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _lines
 
@@ -164,7 +165,7 @@ def _number(file: Path, line: int, column: str, cell: str) -> float:
 
 def _lengths(file: Path) -> tuple[Lengths, ...]:
     try:
-        windows = json.loads(_lines.checked(str(file)).read_bytes())
+        windows = untrusted.read_json(_lines.checked(str(file)))
     except (ValueError, OSError) as error:
         raise UsageError(f"ServeGen file '{file}' is not complete JSON: {str(error)[:80]}.") from None
     if not isinstance(windows, dict) or not windows:

@@ -42,7 +42,7 @@ class Source:
         raise UsageError(f"Trace '{self.file}'{where}: {message}.")
 
 
-def open_source(path: str, block_bytes: int = BLOCK_BYTES) -> Source:
+def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits = _lines.USUAL) -> Source:
     """The file as a source; raises UsageError where it is none of the known forms."""
     file = _lines.checked(path)
     try:
@@ -52,9 +52,9 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES) -> Source:
     with file.open("rb") as start:
         if start.read(4) == _plain.MAGIC:
             hashed.close()
-            return _open_parquet(file, block_bytes)
+            return _open_parquet(file, block_bytes, limits)
     stream = _lines.unpacked(hashed)
-    runs = _lines.blocks(file, stream, block_bytes)
+    runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
     number, text, runs = _first_line(file, runs)
 
     def sha256() -> str:
@@ -69,9 +69,9 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES) -> Source:
     return Source(file, "csv", columns, _csv.blocks(file, columns, _after(runs), block_bytes), sha256, hashed.close)
 
 
-def _open_parquet(file: Path, block_bytes: int) -> Source:
-    table = _plain.open_table(file)
-    blocks = _plain.blocks(file, table, max(1, block_bytes >> 6))
+def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
+    table = _plain.open_table(file, limits)
+    blocks = _plain.blocks(file, table, max(1, block_bytes >> 6), limits)
     columns, metadata = _plain.columns(table), _plain.metadata(table)
     return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, metadata)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from harness import untrusted
 from harness.data import files
 from harness.data.schedule import links
 from harness.errors import UsageError, no_such
@@ -86,7 +87,7 @@ def origin(path: str) -> Mapping[str, object] | None:
     with pq.ParquetFile(file) as stored:
         text = (stored.metadata.metadata or {}).get(b"bench.source")
     try:
-        found = json.loads(text) if text else None
+        found = untrusted.parse_json(text, f"'{path}'") if text else None
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

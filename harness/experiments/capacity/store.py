@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import untrusted
 from harness.data.codec import Facts, encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
@@ -117,7 +117,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
             raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a search; name an empty folder.")
         return None
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        info = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"'{file}' cannot be read ({error}).") from None
     if not isinstance(info, dict) or info.get("kind") != "capacity":

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from harness import untrusted
 from harness.api import RequestRecord, Slo
 from harness.data.lists import number
 from harness.data.records import to_table
@@ -460,12 +460,11 @@ def _row(tried: Trial) -> dict[str, object]:
 
 def _read(path: Path) -> Iterable[Trial]:
     try:
-        with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
-            table = source.read()
-            for field in TRIALS:  # of a search that an earlier version made
-                if field.name not in table.column_names and field.name in ADDED:
-                    table = table.append_column(field, pa.nulls(len(table), field.type))
-            rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
+        table = untrusted.read_parquet(path)
+        for field in TRIALS:  # of a search that an earlier version made
+            if field.name not in table.column_names and field.name in ADDED:
+                table = table.append_column(field, pa.nulls(len(table), field.type))
+        rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
     except (pa.ArrowException, KeyError, OSError) as error:

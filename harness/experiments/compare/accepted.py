@@ -3,7 +3,6 @@
 A series is judged against the level of its first runs until a later run is accepted, from which on a new level counts.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from harness import untrusted
 from harness.data.codec import Damaged, Document, Part, Text, decode, encode
 from harness.data.storage import write_json
 from harness.errors import UsageError
@@ -42,7 +42,7 @@ def levels(folder: Path) -> Accepted:
     if not path.exists():
         return Accepted()
     try:
-        return decode(Accepted, json.loads(path.read_text(encoding="utf-8")))
+        return decode(Accepted, untrusted.read_json(path))
     except (Damaged, ValueError, OSError) as error:
         where = f"at '{error}'" if isinstance(error, Damaged) else "it is no JSON"
         raise UsageError(

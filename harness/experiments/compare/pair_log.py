@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness import untrusted
 from harness.data import host
 from harness.data.storage import write_json
 from harness.errors import UsageError
@@ -134,7 +135,7 @@ class PairLog:
 
     def _read(self) -> None:
         try:
-            kept = json.loads((self.out / FILE).read_text(encoding="utf-8"))
+            kept = untrusted.read_json(self.out / FILE)
             about = {name: kept["about"][name] for name in self.about}
             self.rows = [Row(**row) for row in kept["pairs"]]
             self.interim, self.notes = [int(n) for n in kept["looks"]], [str(n) for n in kept["notes"]]

@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from harness import untrusted
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
@@ -298,7 +299,7 @@ _BEGIN = re.compile(r"^\{", re.MULTILINE)
 def read(folder: Path) -> dict[str, float] | None:
     """Name -> number of a folder that `write` made; None where there is no such file."""
     try:
-        kept = json.loads((folder / FILE).read_text(encoding="utf-8"))["numbers"]
+        kept = untrusted.read_json(folder / FILE)["numbers"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return {str(name): float(value) for name, value in kept.items()}

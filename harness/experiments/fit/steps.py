@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness import untrusted
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -216,9 +217,7 @@ def table(path: Path, what: str) -> pa.Table:
         raise UsageError(f"'{path}' is no table of {what}: its name must end with .parquet or .csv.")
     try:
         if path.suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            held = pq.read_table(path)
+            held = untrusted.read_parquet(path)
         else:
             from pyarrow import csv
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from harness import registry
+from harness import registry, untrusted
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.experiments.imports._table import ToolRun, as_run
@@ -107,12 +107,12 @@ def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:
 def documents(path: Path) -> list[Any]:
     """Every JSON value of a file, in order. Raises UsageError for a file that is not all JSON, or holds none."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = untrusted.read_text(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"'{path}' cannot be read as results: {why}.") from None
     try:
-        found = _values(text)
+        found: list[Any] = untrusted.parse_json(text, f"'{path}'", _values)
     except ValueError as error:
         raise UsageError(f"'{path}' holds no results that bench knows: it is not JSON ({error}).") from None
     if not found:

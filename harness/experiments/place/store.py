@@ -1,6 +1,5 @@
 """The folder of a placement: place.json says what is searched and, once it is over, what came of it."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -9,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from harness import untrusted
 from harness.data.codec import Facts, encode, inner
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
@@ -70,7 +70,7 @@ def _known(path: Path, options: Facts) -> dict[str, Any]:
             raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a placement; name an empty folder.")
         return {}
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        info = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"'{file}' cannot be read ({error}); name an empty folder.") from None
     if not isinstance(info, dict) or info.get("kind") != "place":

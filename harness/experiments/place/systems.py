@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from harness import catalog
+from harness import catalog, untrusted
 from harness.errors import UsageError
 
 Role = Literal["mixed", "prefill", "decode"]
@@ -290,7 +290,7 @@ def load_objective(name: ObjectiveName, file: str | None, hardware: tuple[str, .
 
 def _read(file: str) -> Mapping[str, object]:
     try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        return untrusted.read_toml(Path(file))
     except OSError as error:
         raise UsageError(f"'{file}' cannot be read: {error.strerror}.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

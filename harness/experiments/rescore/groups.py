@@ -5,7 +5,6 @@ Capacities that a search has found for the very SLO that a run is scored under: 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from harness import untrusted
 from harness.api import Slo
 from harness.data import codec
 from harness.data.lists import number
@@ -182,6 +182,6 @@ def _searches(path: Path) -> Iterator[CapacityAnswer]:
     """The answers of searches in the folder of a run and above it, the nearest first."""
     for folder in [path, *path.absolute().parents][: UP + 1]:
         try:
-            yield codec.decode(CapacityAnswer, json.loads((folder / "capacity.json").read_text(encoding="utf-8")))
+            yield codec.decode(CapacityAnswer, untrusted.read_json(folder / "capacity.json"))
         except (OSError, ValueError):
             continue

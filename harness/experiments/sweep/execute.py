@@ -3,7 +3,6 @@
 Progress is a bar on a terminal, and a line now and then elsewhere.
 """
 
-import json
 import shlex
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from harness import untrusted
 from harness.data import files
 from harness.data.codec import encode
 from harness.data.storage import locked, write_json
@@ -165,7 +165,7 @@ def _check_ours(out: Path) -> None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        info = json.loads(file.read_text(encoding="utf-8"))
+        info = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"'{file}' cannot be read ({error}); name another --out.") from None
     if not isinstance(info, dict) or info.get("kind") != "sweep":

@@ -1,12 +1,12 @@
 """The runs of a sweep: each is executed into a folder of its own, unless it is there already, and read as numbers."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness import untrusted
 from harness.api import Bound
 from harness.data.codec import encode
 from harness.data.folder import Run, load
@@ -75,7 +75,7 @@ def result_of(path: Path, folder: str, scorings: Sequence[Rescoring]) -> RunResu
 def finished(path: Path) -> bool:
     """Whether a folder holds a run that ended as it should, with its conclusion."""
     try:
-        info = json.loads((path / "run.json").read_text(encoding="utf-8"))
+        info = untrusted.read_json(path / "run.json")
     except (OSError, ValueError):
         return False
     return isinstance(info, dict) and info.get("state") == "finished" and "verdict" in info

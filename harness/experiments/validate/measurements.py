@@ -4,7 +4,6 @@ docs/guide/validate.md describes the form. What is wrong with a file is one sent
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from harness import registry
+from harness import registry, untrusted
 from harness.api import Simulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments.validate.answer import HOW
@@ -114,7 +113,7 @@ def read(path: Path) -> Deployment:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        held = tomllib.loads(path.read_text(encoding="utf-8"))
+        held = untrusted.read_toml(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"'{path}' cannot be read as TOML: {error}.") from None
     for key in held:
@@ -216,7 +215,7 @@ def _frame(
         raise UsageError(f"'{path}': {key} = '{held[key]}' must name a .csv or .parquet file.")
     try:
         csv = file.suffix == ".csv"
-        frame = pd.read_csv(file, dtype=str, skipinitialspace=True) if csv else pd.read_parquet(file)
+        frame = pd.read_csv(file, dtype=str, skipinitialspace=True) if csv else untrusted.read_parquet(file).to_pandas()
     except (OSError, ValueError) as error:  # pandas and pyarrow raise ValueErrors for what they cannot parse
         raise UsageError(f"'{file}' cannot be read as a table: {' '.join(str(error).split())}.") from None
     for column in needed:

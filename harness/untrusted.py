@@ -1,0 +1,172 @@
+"""Reads JSON, TOML and Parquet that others wrote, within limits: a small file must not take all memory, or hours.
+
+A file beyond a limit is a UsageError that names the file and the limit. Other errors are those of the decoders:
+OSError, ValueError, and Arrow's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MOST_LEVELS = 64
+"""Objects and lists inside one another; result files of other tools have ten."""
+MOST_JSON_BYTES = 4 << 30
+MOST_TOML_BYTES = 1 << 20
+"""TOML is written by hand; with keys of 64 parts this much takes 5 s."""
+MOST_COLUMNS = 10_000
+SMALL_BYTES = 16 << 20
+"""What a file may always unpack to, whatever its own size."""
+EXPANSION = 300.0
+"""Times its size that a larger one may unpack to: gzip of a trace has 3 to 150, of one line again and again 690, and
+Parquet of a run 4 to 80."""
+
+_TOML_TEXT = (
+    r'"""(?:[^"\\]|\\.|"(?!""))*+(?:""")?|"(?:[^"\\\n]|\\.)*+"?' + "|" + r"'''(?:[^']|'(?!''))*+(?:''')?|'[^'\n]*+'?"
+)
+_TOML_TOKEN = re.compile(rf"{_TOML_TEXT}|[\w-]++|(#[^\n]*+|[ \t]++)", re.DOTALL)
+_WIDTH_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}  # text stays coded; others 8
+
+
+def read_text(file: Path, most_bytes: int = MOST_JSON_BYTES, encoding: str = "utf-8") -> str:
+    """The text of a file, of a device as far as the limit."""
+    with file.open("rb") as stream:
+        data = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise UsageError(f"'{file}' is larger than {most_bytes >> 20:,} MiB, the most that is read of such a file.")
+    return data.decode(encoding)
+
+
+def read_json(file: Path) -> Any:
+    """The JSON value in a file. Raises OSError, and ValueError for what is not JSON."""
+    return parse_json(read_text(file), f"'{file}'")
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The TOML table in a file. Raises OSError, and ValueError for what is not TOML."""
+    return parse_toml(read_text(file, MOST_TOML_BYTES), f"'{file}'")
+
+
+def parse_json(text: str | bytes, where: str, decode: Callable[[Any], Any] = json.loads) -> Any:
+    """The JSON value of a text; `where` begins the sentence of an error. Raises ValueError for what is not JSON."""
+    return _within_levels(decode, text, where)
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """The TOML table of a text. Raises tomllib.TOMLDecodeError, a ValueError, for what is not TOML."""
+    # tomllib takes a time that grows with the square of the parts of a dotted key: count them before
+    skeleton = _TOML_TOKEN.sub(lambda token: "" if token[1] else "x", text)
+    if "x." * MOST_LEVELS in skeleton:
+        raise too_deep(where)
+    found: dict[str, Any] = _within_levels(tomllib.loads, text, where)
+    return found
+
+
+def _within_levels(decode: Callable[[Any], Any], text: str | bytes, where: str) -> Any:
+    try:
+        value = decode(text)
+    except RecursionError:
+        raise too_deep(where) from None
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MOST_LEVELS):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if type(inner) in (dict, list)
+        ]
+        if not level:
+            return value
+    raise too_deep(where)
+
+
+def too_deep(where: str) -> UsageError:
+    """The error for objects or lists inside one another without end."""
+    return UsageError(f"{where} is nested more than {MOST_LEVELS} levels deep, the most that is read.")
+
+
+def open_parquet(file: Path, max_expansion: float = EXPANSION, hint: str = "") -> pq.ParquetFile:
+    """The open file, whose text columns are read as dictionaries: `decoded` unpacks them.
+
+    Its footer is checked before anything is unpacked, and the sizes in it are believed. `hint` says what raises the
+    limit.
+    """
+    import pyarrow.parquet as pq  # heavy
+
+    with pq.ParquetFile(file) as source:
+        footer = source.metadata
+        columns = [footer.schema.column(i) for i in range(min(footer.num_columns, MOST_COLUMNS))]
+        if footer.num_columns > MOST_COLUMNS:
+            raise UsageError(f"'{file}' has {footer.num_columns:,} columns, and at most {MOST_COLUMNS:,} are read.")
+        groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+        unpacked_bytes = 0
+        for group in groups:
+            for i, column in enumerate(columns):
+                part = group.column(i)
+                value_bytes = max(column.length, _WIDTH_BYTES.get(column.physical_type, 8))
+                if _is_nested_text(column) and part.has_dictionary_page:  # which Arrow cannot read as codes
+                    value_bytes = part.total_uncompressed_size
+                unpacked_bytes += max(part.total_uncompressed_size, part.num_values * value_bytes)
+        check_expansion(file, unpacked_bytes, file.stat().st_size, max_expansion, hint)
+    texts = [c.path for c in columns if c.physical_type == "BYTE_ARRAY" and not _is_nested_text(c)]
+    return pq.ParquetFile(file, metadata=footer, read_dictionary=texts)
+
+
+def _is_nested_text(column: pq.ColumnSchema) -> bool:
+    return bool(column.physical_type == "BYTE_ARRAY" and column.path != column.name)  # 'tags.list.element', 'element'
+
+
+def check_expansion(file: Path, unpacked_bytes: int, packed_bytes: int, most: float, hint: str = "") -> None:
+    """Raise UsageError where packed bytes become far more than data do."""
+    if unpacked_bytes > max(SMALL_BYTES, most * packed_bytes):
+        raise UsageError(
+            f"'{file}' may unpack to {unpacked_bytes / 2**20:,.0f} MiB or more, over {most:g} times its size{hint}."
+        )
+
+
+def read_parquet(file: Path) -> pa.Table:
+    """All rows of a Parquet file."""
+    with open_parquet(file) as source:  # not read_table: it would import pyarrow.dataset
+        return decoded(source.read(), file)
+
+
+def decoded(table: pa.Table, file: Path) -> pa.Table:
+    """The same with text instead of codes; one long text in many rows takes the memory of all of them."""
+    import pyarrow as pa  # heavy
+
+    check_expansion(file, sum(map(text_bytes, table.itercolumns())), file.stat().st_size, EXPANSION)
+    for i, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
+            field = table.schema.field(i)
+            table = table.set_column(i, field.with_type(column.type.value_type), column.cast(column.type.value_type))
+    return table
+
+
+def text_bytes(column: pa.Array | pa.ChunkedArray) -> int:
+    """What the text of a column takes that holds codes; 0 for all others."""
+    import pyarrow as pa  # heavy
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_dictionary(column.type) and _is_text(column.type.value_type)):
+        return 0
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return sum(
+        pc.sum(pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)).as_py() or 0 for chunk in chunks
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa  # heavy
+
+    return any(is_one(kind) for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary,
+                                           pa.types.is_large_binary))  # fmt: skip
