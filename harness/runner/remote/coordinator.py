@@ -238,8 +238,8 @@ class Senders:
                     child.writer.transport.abort()
                 elif QUIET_S <= silent_s < QUIET_S + LOOK_S:
                     self.live.say(
-                        f"warning: {self._name(child)} has reported nothing for {silent_s:.0f} s, as if it were stopped; "
-                        f"after {STILL_S:.0f} s the run ends"
+                        f"warning: {self._name(child)} has reported nothing for {silent_s:.0f} s, as if it were "
+                        f"stopped; after {STILL_S:.0f} s the run ends"
                     )
             looked_s = now_s
 
