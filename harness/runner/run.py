@@ -119,7 +119,8 @@ def execute(
     elif not at_most:
         _check_room(planned, path)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
-    live.room = start.shortage
+    if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
+        live.room = start.shortage
     try:
         return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say)
     except KeyboardInterrupt:
@@ -294,7 +295,9 @@ class _Start:
     def shortage(self) -> str | None:
         """What is missing for turning the rows so far into tables, which stand beside them for a moment."""
         folder = self.folder()
-        return files.shortage(folder.path, SPARE_BYTES + sum(file.stat().st_size for file in folder.path.iterdir()))
+        return files.shortage(
+            folder.path, SPARE_BYTES + sum(file.stat().st_size for file in folder.path.glob("*.arrows"))
+        )
 
     def interrupted(self) -> Interrupted:
         """The error after Ctrl-C before the report: how many records there are, and the command that reads them."""
