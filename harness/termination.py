@@ -51,8 +51,9 @@ class Handler:
             yield self
             return
         self._before = signal.getsignal(signal.SIGTERM)
-        heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` wants it
-        before = {number: signal.signal(number, self) for number in heard}
+        # one that is ignored stays so: a shell ignores Ctrl-C for what it starts in the background
+        active = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self) for number in active}
         try:
             yield self
         finally:

@@ -113,7 +113,7 @@ def run(arguments: Sequence[str] | None) -> int:
             _check_memory()
             code = bench.invoke(context)
     except click.exceptions.Exit as end:  # --help, --version
-        if end.exit_code:  # no command of ours ends so, and 1 has a meaning
+        if end.exit_code:  # no command of bench ends so, and 1 has a meaning
             raise
         return 0
     except click.UsageError as error:

@@ -112,7 +112,7 @@ class Processes:
 
 _END = object()
 _NO_WORD = "ignore:resource_tracker:UserWarning"
-"""What it clears away after this process was killed is of no interest to whoever sits at the terminal."""
+"""What it clears away after this process was killed is of no interest to the user."""
 
 
 def of(workers: int | None = None) -> Pool:

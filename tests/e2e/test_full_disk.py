@@ -182,11 +182,11 @@ def test_a_run_that_does_not_fit_is_refused_before_it_sends(
     """An hour of traffic would be sent for a disk that cannot take its rows."""
     free[:] = [100_000]
     code = main([*RUN, "--lengths", "fixed:prompt=9,output=100", "--out", str(tmp_path / "out")])
-    said = complaint(capsys)
+    text = complaint(capsys)
 
     assert 3 == code
-    assert "600 requests with 60,000 tokens do not fit: about 1.3 MB are needed" in said
-    assert "0.1 MB are free" in said
+    assert "600 requests with 60,000 tokens do not fit: about 1.3 MB are needed" in text
+    assert "0.1 MB are free" in text
     assert not (tmp_path / "out").exists()
 
 
@@ -196,11 +196,11 @@ def test_a_run_ends_in_order_when_the_disk_runs_low(
     """It would go on until a row is refused, and end without a report."""
     free[:] = [10**12, 10**12, 900_000]
     code = main([*RUN, "--requests", "20000", "--out", str(tmp_path / "out")])
-    said = complaint(capsys)
+    text = complaint(capsys)
     run = load(tmp_path / "out")
 
     assert 4 == code
-    assert "the run was ended because the disk runs low: about" in said
+    assert "the run was ended because the disk runs low: about" in text
     assert "stopped" == run.info.outcome.ended
     assert run.info.verdict is not None
     assert not run.info.verdict.valid
@@ -210,7 +210,7 @@ def test_a_run_ends_in_order_when_the_disk_runs_low(
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
 def test_a_small_disk_costs_no_answer(tmp_path: Path, bench: Callable[..., "subprocess.Popen[str]"]) -> None:
-    """A real disk fills between two looks, too."""
+    """A real disk fills between two checks, too."""
     small = tmp_path / "small"
     small.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small], check=False).returncode:  # noqa: S607  # wherever it is

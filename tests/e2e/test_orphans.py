@@ -97,7 +97,7 @@ def test_ctrl_c_ends_the_processes_of_a_draw(
 def test_a_process_that_computes_without_a_pause_ends_with_its_parent(
     tmp_path: Path, wait_for: Callable[[Callable[[], bool]], None]
 ) -> None:
-    """A sender or an engine in a long computation looks at no socket, and lets no other thread run."""
+    """A sender or an engine in a long computation reads no socket, and lets no other thread run."""
     child = (
         "import ctypes, os, pathlib; from harness import termination; termination.led();"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()));"

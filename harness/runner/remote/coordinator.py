@@ -27,7 +27,7 @@ READY_S = 120.0
 LEAVE_S = 2.0
 """How long a sender that is done may take to leave."""
 LOOK_S, QUIET_S, STILL_S = 1.0, 3.0, 10.0
-"""Each second it is seen which senders have reported nothing, as they do four times a second, for 3 s, which is worth a
+"""Each second it is seen which senders have reported nothing, as they do four times a second, for 3 s, which gives a
 warning, or for 10 s, which ends the run: they were stopped, or get no processor."""
 FIRST, OF_MANY, MANY = 20, 100, 200
 """A run is stopped when its first 20 requests fail, when 20 in a row get no answer at all, or when 100 of the last 200
@@ -48,7 +48,7 @@ class _Child:
     sent: int = 0
     finished: int = 0
     taken: int = 0
-    heard_s: float = 0.0
+    last_message_s: float = 0.0
     """When its last message came, by the monotonic clock."""
     still_s: float | None = None
     """For how long it had reported nothing when it was given up."""
@@ -107,7 +107,7 @@ class Senders:
         self.begun(epoch_s)
         self._send(sender.Go(epoch_s))
         for child in self._children:
-            child.heard_s = epoch_s
+            child.last_message_s = epoch_s
         watching = asyncio.ensure_future(self._watch())
         try:
             await asyncio.gather(*(self._listen(child) for child in self._children))
@@ -148,7 +148,7 @@ class Senders:
                 await asyncio.wait_for(child.process.wait(), patience_s)
                 return
             with contextlib.suppress(ProcessLookupError):
-                child.process.kill()  # which a frozen process hears of when it is thawed
+                child.process.kill()  # which takes effect on a frozen process once it is thawed
 
     async def _start(self, index: int) -> _Child:
         ours, theirs = socket.socketpair()
@@ -170,7 +170,7 @@ class Senders:
             except (asyncio.IncompleteReadError, ConnectionError):
                 await self._lost(child)
                 return
-            child.heard_s = time.monotonic()
+            child.last_message_s = time.monotonic()
             if isinstance(message, sender.Arrived):
                 child.taken += 1
                 self._take(read(self.backend, message.request, message.answer))
@@ -228,8 +228,8 @@ class Senders:
             now_s = time.monotonic()
             for child in self._children:
                 if now_s - looked_s > 2 * LOOK_S:  # this process stood still: what they reported waits to be read
-                    child.heard_s = now_s
-                silent_s = now_s - child.heard_s
+                    child.last_message_s = now_s
+                silent_s = now_s - child.last_message_s
                 if child.done is not None or child.still_s is not None or child.reader.at_eof():
                     continue
                 if silent_s >= STILL_S:
