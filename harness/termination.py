@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 AGAIN_S = 0.05
+_PR_SET_PDEATHSIG = 1
+"""Of <linux/prctl.h>."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -49,7 +51,9 @@ class Handler:
             yield self
             return
         self._before = signal.getsignal(signal.SIGTERM)
-        before = {number: signal.signal(number, self) for number in numbers}
+        # one that is ignored stays so: a shell ignores Ctrl-C for what it starts in the background
+        active = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self) for number in active}
         try:
             yield self
         finally:
@@ -101,6 +105,18 @@ def ignored() -> None:
     """Ignore Ctrl-C and SIGTERM in a child process: they may reach the whole group, but the parent decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def led() -> None:
+    """As `ignored`; besides, the kernel kills this process when the thread that started it ends, in any computation.
+
+    Only Linux does that. Elsewhere, and where the parent has ended before this call, a child must notice it itself.
+    """
+    ignored()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

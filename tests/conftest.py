@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ Bench = Callable[..., "subprocess.Popen[str]"]
 settings.register_profile("quick", max_examples=40, deadline=None)
 settings.register_profile("nightly", max_examples=300, deadline=None)
 settings.load_profile("quick")  # that of the command line comes later
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup, which the processes of tests would inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, which wraps sentences that tests look for
 
 

@@ -163,7 +163,7 @@ def _check_room(facts: Mapping[str, object], tokens: int) -> None:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
-    termination.ignored()  # the client decides: it drains, then closes the socket
+    termination.led()  # by the client: it drains, then closes the socket
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Worker(sock).serve()

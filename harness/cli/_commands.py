@@ -1,6 +1,8 @@
 """The group of commands: each is a module of this package, loaded only when it is called."""
 
+import errno
 import importlib
+import mmap
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -14,6 +16,8 @@ COMMANDS = (
     "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit", "validate",
     "policy", "list", "explain", "doctor", "init",
 )  # fmt: skip
+
+ADDRESS_BYTES = 1 << 30
 
 
 class Commands(click.Group):
@@ -106,14 +110,29 @@ def run(arguments: Sequence[str] | None) -> int:
     words = sys.argv[1:] if arguments is None else [*arguments]
     try:
         with bench.make_context("bench", words) as context:
+            _check_memory()
             code = bench.invoke(context)
     except click.exceptions.Exit as end:  # --help, --version
-        return end.exit_code
+        if end.exit_code:  # no command of bench ends so, and 1 has a meaning
+            raise
+        return 0
     except click.UsageError as error:
         raise UsageError(_sentence(error)) from None
     except click.ClickException as error:
         raise UsageError(error.format_message()) from None
     return code if isinstance(code, int) else 0
+
+
+def _check_memory() -> None:
+    """Raise MemoryError where the limit of this process leaves too little address space for numpy, scipy and pyarrow.
+
+    Without it OpenBLAS ends the process by exit(1), and Arrow may wait for ever for a thread that did not start.
+    """
+    try:
+        mmap.mmap(-1, ADDRESS_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ).close()
+    except (AttributeError, OSError) as error:  # AttributeError: a system without such limits
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError("bench needs 1 GiB of address space, see 'ulimit -v'") from None
 
 
 def _sentence(error: click.UsageError) -> str:

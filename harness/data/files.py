@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -19,6 +20,18 @@ def refused(path: str | os.PathLike[str], error: OSError) -> BenchError:
     """The error for a file that could not be written: a wrong name is wrong usage, a full disk is not."""
     why = os.strerror(error.errno) if error.errno else str(error)
     return (BenchError if has_no_room(error) else UsageError)(f"'{path}' cannot be written: {why}.")
+
+
+def shortage(path: Path, needed_bytes: float) -> str | None:
+    """What is needed and what is free, where the disk that `path` is on, or would be on, has less room."""
+    there = next((p for p in (path, *path.absolute().parents) if p.exists()), Path.cwd())
+    try:
+        free_bytes = shutil.disk_usage(there).free
+    except OSError:  # a system that does not say
+        return None
+    if free_bytes >= needed_bytes:
+        return None
+    return f"about {needed_bytes / 1e6:,.1f} MB are needed in '{path}', and {free_bytes / 1e6:,.1f} MB are free"
 
 
 def check(path: str) -> None:

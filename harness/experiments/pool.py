@@ -71,7 +71,7 @@ class Processes:
         context = forks()
         self._held, self._lifeline = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
-            self.workers, mp_context=context, initializer=_begin, initargs=(self._held,)
+            self.workers, mp_context=context, initializer=begin, initargs=(self._held,)
         )
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
@@ -111,6 +111,8 @@ class Processes:
 
 
 _END = object()
+_NO_WORD = "ignore:resource_tracker:UserWarning"
+"""What it clears away after this process was killed is of no interest to the user."""
 
 
 def of(workers: int | None = None) -> Pool:
@@ -136,7 +138,11 @@ def forks() -> ForkServerContext:
 
 def _start_server() -> None:
     """Start what forks the workers, deaf to Ctrl-C and SIGTERM from its first line on: this process decides."""
-    resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
+    sys.warnoptions.append(_NO_WORD)  # what it starts with
+    try:
+        resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
+    finally:
+        sys.warnoptions.remove(_NO_WORD)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         forkserver.ensure_running()
@@ -170,8 +176,11 @@ def without_main() -> Iterator[None]:
         vars(main).update(hidden)
 
 
-def _begin(lifeline: Connection) -> None:
-    """What a worker does first. Ctrl-C reaches every process of a terminal; the one that reports decides."""
+def begin(lifeline: Connection) -> None:
+    """What a worker does first: from now on it ends with the other end of a pipe, even in the middle of a call.
+
+    Ctrl-C reaches every process of a terminal; the one that reports decides.
+    """
     termination.ignored()
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
 

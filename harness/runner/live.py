@@ -18,6 +18,7 @@ class Live:
 
     `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
     `watch` gets finished requests and returns True when the rest cannot change the result; then `end` stops sending.
+    `room` says why no more rows fit on the disk, which ends the run at once, and is in `short` then.
     """
 
     total: int = 0
@@ -32,6 +33,8 @@ class Live:
     epoch_s: float | None = None
     watch: Callable[[Sequence[RequestRecord]], bool] | None = None
     end: Callable[[], object] | None = None
+    room: Callable[[], str | None] | None = None
+    short: str | None = None
     _stops: int = 0
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
     _recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
@@ -74,6 +77,9 @@ class Live:
                 self._recent.append((now_s, first_s - r.scheduled_s, tpot_s))
         if self.watch is not None and self.watch(records):
             self.stop()
+        if self.room is not None and self.short is None and (short := self.room()) is not None:
+            self.short = short
+            self.stop(at_once=True)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop the sending, and with `at_once` the waiting for answers; from any thread."""

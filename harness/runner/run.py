@@ -47,6 +47,10 @@ from harness.validity.work_done import exceeded
 
 RUNS = "bench-runs"
 BELOW, INVALID, UNRESOLVED = 1, 4, 5
+ROW_BYTES, TOKEN_BYTES = 200, 12
+"""Of a request and of one of its tokens in the stream of a run; the table beside it has half of that, compressed."""
+SPARE_BYTES = 1_000_000
+"""For run.json and the last rows, when a run ends because the disk runs low."""
 
 __all__ = ["Result", "RunSpec", "execute"]
 
@@ -114,7 +118,11 @@ def execute(
     )
     if watch is not None:
         watch.begin(planned, live)
+    elif not at_most:
+        _check_room(planned, path)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
+    if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
+        live.room = start.shortage
     try:
         return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say, shared=shared)
     except KeyboardInterrupt:
@@ -138,6 +146,8 @@ def _run(
     planned = start.planned
     with shown(live, quiet=quiet):
         outcome = _outcome(start, live, lower_priority, say, shared)
+    if live.short is not None:
+        outcome = dataclasses.replace(outcome, error=f"the run was ended because the disk runs low: {live.short}")
     folder = start.folder()
     state = "finished" if outcome.ended == "finished" else "interrupted"
     backend = planned.backend
@@ -228,6 +238,16 @@ def _short_of(summary: Summary, fail_under: float) -> Iterator[str]:
             yield f"{bound.text} is missed"
 
 
+def _check_room(planned: Plan, path: Path | None) -> None:
+    """Raise BenchError where the disk has no room for what will be written."""
+    rows, tokens = len(planned.schedule), int(pc.sum(planned.schedule.table["output_tokens"]).as_py() or 0)
+    short = files.shortage(path or Path(RUNS), 1.5 * (rows * ROW_BYTES + tokens * TOKEN_BYTES))
+    if short is not None:
+        raise BenchError(
+            f"{rows:,} requests with {tokens:,} tokens do not fit: {short}; send fewer, or name another --out."
+        )
+
+
 def default_folder(planned: Plan) -> Path:
     """bench-runs/<workload>-<backend>-<UTC stamp>."""
     workload = planned.loaded.name
@@ -276,6 +296,13 @@ class _Start:
             self._folder.save_schedule(self.planned.schedule)
             self._say(redact(f"{opening(self.planned)}; into {path}"))
         return self._folder
+
+    def shortage(self) -> str | None:
+        """What is missing for turning the rows so far into tables, which stand beside them for a moment."""
+        folder = self.folder()
+        return files.shortage(
+            folder.path, SPARE_BYTES + sum(file.stat().st_size for file in folder.path.glob("*.arrows"))
+        )
 
     def interrupted(self) -> Interrupted:
         """The error after Ctrl-C before the report: how many records there are, and the command that reads them."""

@@ -110,8 +110,9 @@ def _judged(
     )
     failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
     error = None if outcome is None else outcome.error
+    ours = outcome is not None and (outcome.crash is not None or outcome.ended == "stopped")
     reasons = [
-        *([] if error is None else [RunWarning("backend", f"The backend failed: {error}")]),
+        *([] if error is None else [RunWarning("backend", error if ours else f"The backend failed: {error}")]),
         *found.reasons,
         *work_done.too_long(
             run.requests,

@@ -1,11 +1,16 @@
 """A bug, exhausted memory and SIGTERM end every command with an exit code and a sentence of their own."""
 
+import asyncio
+import errno
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +127,65 @@ def test_exhausted_memory_and_broken_processes_are_70(
     assert 70 == code
     assert what in err
     assert "Traceback" in crash_file(tmp_path, err)
+
+
+ACCIDENTS: list[tuple[BaseException, int]] = [
+    (click.Abort(), 70),
+    (click.exceptions.Exit(1), 70),
+    (SystemExit(1), 70),
+    (SystemExit("no"), 70),
+    (MemoryError(), 70),
+    (asyncio.CancelledError(), 70),
+    (GeneratorExit(), 70),
+    (BrokenProcessPool("a worker ended"), 70),
+    (UnicodeEncodeError("ascii", "\u2264", 0, 1, "ordinal not in range"), 70),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), 0),
+    (OSError(errno.ENOSPC, "No space left on device"), 3),
+    (OSError(errno.EMFILE, "Too many open files"), 3),
+    (KeyboardInterrupt(), 130),
+]
+"""What a library or the system may do to a command at any line, and the exit code that is left then."""
+
+
+@pytest.mark.parametrize(("error", "code"), ACCIDENTS, ids=lambda value: repr(value)[:20])
+@pytest.mark.parametrize("name", LINES)
+def test_no_accident_is_1(
+    name: str, error: BaseException, code: int, body: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """1 says that a bound or a comparison failed: a CI job would blame the server for a fault of the client."""
+    body(name, raising(error))
+
+    assert code == main([name, *LINES[name]])
+
+
+@pytest.mark.parametrize("bytes_", [200_000_000, 600_000_000])
+def test_too_little_address_space_is_70(bytes_: int, tmp_path: Path) -> None:
+    """OpenBLAS ends a process by exit(1) when it gets no memory, and Arrow waited for ever."""
+    resource = pytest.importorskip("resource")
+    words = [
+        sys.executable,
+        "-m",
+        "harness",
+        "run",
+        "--backend",
+        "sim",
+        "--requests",
+        "5",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    done = subprocess.run(
+        words,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (bytes_, bytes_)),
+    )
+
+    assert 70 == done.returncode
+    assert "bench: memory was exhausted (MemoryError" in done.stderr
+    assert "bench needs 1 GiB of address space, see 'ulimit -v'" in done.stderr
 
 
 def test_a_thread_that_breaks_is_70(body: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,6 +133,22 @@ def test_a_killed_sender_is_reported_and_the_rest_is_kept(start: Callable, repor
     assert "sender" in report(running)
 
 
+@pytest.mark.nightly
+def test_a_stopped_sender_is_reported_and_the_rest_is_kept(start: Callable) -> None:
+    """A frozen container would keep the command waiting beyond all its time-outs."""
+    running = start(duration="20s")
+    os.kill(_children(running.process.pid)[0], signal.SIGSTOP)
+
+    err = running.process.communicate(timeout=60)[1]
+
+    run = _hold_rows(running)
+    assert 4 == running.process.returncode, err
+    assert "warning: sender" in err
+    assert "stood still (stopped or frozen?)" in err.splitlines()[-1]
+    assert not run.info.verdict.valid
+    assert "not valid: sender" in run.info.verdict.text
+
+
 def test_a_killed_server_is_reported_and_nothing_hangs(start: Callable, report: Callable) -> None:
     """The run would wait for a dead server, or call its silence a result."""
     running = start(duration="60s")

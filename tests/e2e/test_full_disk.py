@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,68 @@ def test_standard_output_on_a_full_disk_is_3() -> None:
 
     assert 3 == done.returncode
     assert "bench: the operating system refused: No space left on device.\n" == done.stderr
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that the disk says are free: the next one each time, the last one for ever."""
+    left = [10**12]
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(0, 0, left.pop(0) if len(left) > 1 else left[0]))
+    return left
+
+
+def test_a_run_that_does_not_fit_is_refused_before_it_sends(
+    free: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour of traffic would be sent for a disk that cannot take its rows."""
+    free[:] = [100_000]
+    code = main([*RUN, "--lengths", "fixed:prompt=9,output=100", "--out", str(tmp_path / "out")])
+    text = complaint(capsys)
+
+    assert 3 == code
+    assert "600 requests with 60,000 tokens do not fit: about 1.3 MB are needed" in text
+    assert "0.1 MB are free" in text
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_ends_in_order_when_the_disk_runs_low(
+    free: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would go on until a row is refused, and end without a report."""
+    free[:] = [10**12, 10**12, 900_000]
+    code = main([*RUN, "--requests", "20000", "--out", str(tmp_path / "out")])
+    text = complaint(capsys)
+    run = load(tmp_path / "out")
+
+    assert 4 == code
+    assert "the run was ended because the disk runs low: about" in text
+    assert "stopped" == run.info.outcome.ended
+    assert run.info.verdict is not None
+    assert not run.info.verdict.valid
+    assert "interrupted" == run.info.state
+    assert 0 < run.info.outcome.sent == run.requests.num_rows < 20_000
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_small_disk_costs_no_answer(tmp_path: Path, bench: Callable[..., "subprocess.Popen[str]"]) -> None:
+    """A real disk fills between two checks, too."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small], check=False).returncode:  # noqa: S607  # wherever it is
+        pytest.skip("this machine does not let a test mount a small disk")
+    try:
+        process = bench(
+            "run", "--backend", "null:ttft=0,tpot=0", "--rate", "400", "--requests", "1600", "--no-html", "--quiet",
+            "--lengths", "fixed:prompt=9,output=50", "--out", "small/out", TMPDIR=str(tmp_path),
+        )  # fmt: skip
+        err = process.communicate()[1]
+        found = re.search(r"are in '(.*?)' now", err)
+        run = load(Path(found[1]) if found else small / "out")
+        rows = run.requests["request_id"].to_pylist()
+    finally:
+        subprocess.run(["umount", small], check=True)  # noqa: S607
+
+    assert process.returncode in (3, 4), err
+    assert "Traceback" not in err
+    assert len(rows) == len(set(rows)) > 100

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -179,6 +181,37 @@ def test_a_sender_that_dies_ends_the_run_and_is_named(url, tmp_path):
     assert "failed" == outcome.ended
     assert "sender 1 of 2 was ended by SIGKILL" in str(outcome.error)
     assert 40 <= len(records) < 400
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders are given up after 3 s, so that a test is short."""
+    for name, value_s in {"LOOK_S": 0.1, "QUIET_S": 1.0, "STILL_S": 3.0, "LEAVE_S": 0.5}.items():
+        monkeypatch.setattr(f"harness.runner.remote.coordinator.{name}", value_s)
+
+
+def test_a_sender_that_stands_still_ends_the_run_and_is_named(url, tmp_path, impatient):
+    """Its socket stays open: the run would wait for its answers for ever."""
+
+    def stop(senders: Senders) -> None:
+        senders._children[0].process.send_signal(signal.SIGSTOP)
+
+    outcome, records = sent(url, tmp_path / "schedule.parquet", stop, after=40)
+    later = {record.request_id for record in records if record.scheduled_s > 2}
+
+    assert "stopped" == outcome.ended
+    assert outcome.crash is None
+    assert "sender 1 of 2 stood still (stopped or frozen?) and reported nothing for 3 s; " in str(outcome.error)
+    assert outcome.sent - len(records) == int(str(outcome.error).split("; ")[1].split()[0])
+    assert later  # the other sender went on, and its records are kept
+
+
+def test_senders_are_not_blamed_for_a_coordinator_that_stands_still(url, tmp_path, impatient):
+    """Ctrl-Z stops it, and not the senders: fg would end a run that can go on."""
+    outcome, records = sent(url, tmp_path / "schedule.parquet", lambda _: time.sleep(3.5), after=40)
+
+    assert ("finished", None) == (outcome.ended, outcome.error)
+    assert 400 == len(records)
 
 
 class Killed:

@@ -25,6 +25,10 @@ def killed(_: int) -> int:
     return 0
 
 
+def ended_with_1(_: int) -> int:
+    os._exit(1)
+
+
 def endless(file: str) -> None:
     Path(file).write_text(str(os.getpid()))
     time.sleep(600)
@@ -49,6 +53,14 @@ def test_killed_worker_is_reported() -> None:
     """A worker that ran out of memory would leave the command waiting for ever."""
     with pytest.raises(Crashed, match="fewer --workers"), pool.Processes(2) as made:
         list(made.map(killed, [1]))
+
+
+def test_worker_that_ends_with_1_does_not_end_the_command_with_1() -> None:
+    """A library of C that calls exit(1) would pass for a bound that failed."""
+    with pytest.raises(Crashed) as caught, pool.Processes(2) as made:
+        list(made.map(ended_with_1, [1]))
+
+    assert 70 == caught.value.exit_code
 
 
 def test_server_of_the_workers_is_deaf_to_ctrl_c() -> None:

@@ -6,16 +6,15 @@ b), so that blocks can be drawn in any order, by any number of processes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing
-from multiprocessing import get_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from harness.errors import UsageError
+from harness.experiments import pool
 from workloads.fit import _lengths
 from workloads.fit.process import merged
 from workloads.lengths._empirical import Empirical
@@ -88,22 +87,21 @@ def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int, 
 def _parallel(
     model: Model, due: Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]], seed: int, workers: int
 ) -> Generator[DrawnBlock, None, None]:
-    waiting: deque[tuple[np.ndarray, np.ndarray, Future[tuple[np.ndarray, np.ndarray]]]] = deque()
-    figures = [service.lengths for service in model.services]
-    pool = ProcessPoolExecutor(workers, get_context("spawn"))  # not fork: Arrow's threads would not be in the child
-    try:
-        for number, (at_s, which) in due:
-            waiting.append((at_s, which, pool.submit(_work, figures, seed, number, which)))
-            if len(waiting) > 2 * workers:
-                at_s, which, future = waiting.popleft()
-                yield DrawnBlock(at_s, which, *future.result())
-        for at_s, which, future in waiting:
-            yield DrawnBlock(at_s, which, *future.result())
-    finally:
-        pool.shutdown(cancel_futures=True)
+    work = partial(_work, [service.lengths for service in model.services], seed)
+    drawn: dict[int, DrawnBlock] = {}
+    following = 0
+    with pool.Processes(workers) as processes:
+        for (number, (at_s, which)), tokens in processes.map(work, due):
+            drawn[number] = DrawnBlock(at_s, which, *tokens)
+            while following in drawn:
+                yield drawn.pop(following)
+                following += 1
 
 
-def _work(figures: list[Mapping[str, Any]], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _work(
+    figures: list[Mapping[str, Any]], seed: int, block: tuple[int, tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    number, (_, which) = block
     return _tokens([_lengths.sampler(part) for part in figures], seed, number, which)
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Protocol
 
-from harness import termination
 from harness.errors import Crashed, UsageError
 from harness.experiments import pool
 from harness.experiments.capacity.chain import Chain, ChainRequest, Observed, unloaded
@@ -75,11 +74,12 @@ class Elsewhere:
     def __init__(self, here: Here, workers: int) -> None:
         context = pool.forks()
         self._pipes: list[Connection] = []
+        self._held, self._lifeline = context.Pipe(duplex=False)
         with pool.without_main():
             for _ in range(workers):
                 ours, theirs = context.Pipe()
                 context.Process(
-                    target=serve, args=(theirs, Here(here.spec, here.own_rps, here.slo)), daemon=True
+                    target=serve, args=(self._held, theirs, Here(here.spec, here.own_rps, here.slo)), daemon=True
                 ).start()
                 theirs.close()
                 self._pipes.append(ours)
@@ -107,14 +107,14 @@ class Elsewhere:
                     raise found
 
     def close(self) -> None:
-        """The processes end with their pipes."""
-        for pipe in self._pipes:
+        """The processes end with their lifeline, whatever chain they are in."""
+        for pipe in (self._lifeline, self._held, *self._pipes):
             pipe.close()
 
 
-def serve(pipe: Connection, here: Here) -> None:
-    """What a process does: observes the chains that it is sent, until the other end of the pipe is gone."""
-    termination.ignored()
+def serve(lifeline: Connection, pipe: Connection, here: Here) -> None:
+    """What a process does: observes the chains that it is sent, until the other end of a pipe is gone."""
+    pool.begin(lifeline)
     try:
         while True:
             for found in here([pipe.recv()], pipe.send):

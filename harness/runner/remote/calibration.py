@@ -232,7 +232,9 @@ async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[Re
             senders = Senders(remote, path, count, None, DRAIN_S, kept, kept, begun=kept.start)
             try:
                 await senders.open()
-                await senders.run()
+                outcome = await senders.run()
+                if outcome.ended == "stopped":
+                    raise BackendError(str(outcome.error))
             finally:
                 await senders.close()
         finally:

@@ -1,6 +1,7 @@
 """Coordinates the processes that send one schedule; reads and records the answers that they pass on."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -23,8 +24,11 @@ LEAD_S = 0.3
 """Between the start message to the senders and time 0."""
 READY_S = 120.0
 """How long a sender may take to open its connections and to build its first requests."""
-LEAVE_S = 5.0
+LEAVE_S = 2.0
 """How long a sender that is done may take to leave."""
+LOOK_S, QUIET_S, STILL_S = 1.0, 3.0, 10.0
+"""Each second it is seen which senders have reported nothing, as they do four times a second, for 3 s, which gives a
+warning, or for 10 s, which ends the run: they were stopped, or get no processor."""
 FIRST, OF_MANY, MANY = 20, 100, 200
 """A run is stopped when its first 20 requests fail, when 20 in a row get no answer at all, or when 100 of the last 200
 fail, for other reasons than rejection: the server is unreachable, has gone away, or refuses the requests."""
@@ -44,6 +48,10 @@ class _Child:
     sent: int = 0
     finished: int = 0
     taken: int = 0
+    last_message_s: float = 0.0
+    """When its last message came, by the monotonic clock."""
+    still_s: float | None = None
+    """For how long it had reported nothing when it was given up."""
 
 
 @dataclass(slots=True)
@@ -98,14 +106,20 @@ class Senders:
         self.live.start(epoch_s)
         self.begun(epoch_s)
         self._send(sender.Go(epoch_s))
-        await asyncio.gather(*(self._listen(child) for child in self._children))
+        for child in self._children:
+            child.last_message_s = epoch_s
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.gather(*(self._listen(child) for child in self._children))
+        finally:
+            watching.cancel()
         outcomes = [child.done.outcome for child in self._children if child.done and child.done.outcome]
         ended: End = min((o.ended for o in outcomes), key=WORST.index, default="failed")
         if ended == "interrupted" and self._interrupts > 1:  # senders with nothing in flight had ended by the second
             ended = "stopped"
         self.facts = _with_others([{"sender": c.index, **c.done.facts} for c in self._children if c.done])
         return Outcome(
-            ended="failed" if self._error else ended,
+            ended="stopped" if self._still else "failed" if self._error else ended,
             sent=sum(c.sent for c in self._children),
             not_sent=sum(o.not_sent for o in outcomes),
             cut=sum(o.cut for o in outcomes),
@@ -125,14 +139,16 @@ class Senders:
 
     async def close(self) -> None:
         """End whatever sender is left. Safe to call twice, and after a failed `open`."""
-        for child in self._children:
-            child.writer.close()
-        for child in self._children:
-            try:
-                await asyncio.wait_for(child.process.wait(), LEAVE_S)
-            except TimeoutError:
-                child.process.kill()
-                await child.process.wait()
+        await asyncio.gather(*(self._end(child) for child in self._children))
+
+    async def _end(self, child: _Child) -> None:
+        child.writer.close()
+        for patience_s in (LEAVE_S if child.done else 0.0, LEAVE_S):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(child.process.wait(), patience_s)
+                return
+            with contextlib.suppress(ProcessLookupError):
+                child.process.kill()  # which takes effect on a frozen process once it is thawed
 
     async def _start(self, index: int) -> _Child:
         ours, theirs = socket.socketpair()
@@ -154,6 +170,7 @@ class Senders:
             except (asyncio.IncompleteReadError, ConnectionError):
                 await self._lost(child)
                 return
+            child.last_message_s = time.monotonic()
             if isinstance(message, sender.Arrived):
                 child.taken += 1
                 self._take(read(self.backend, message.request, message.answer))
@@ -203,14 +220,46 @@ class Senders:
             self._send(sender.Interrupt())
             self._send(sender.Interrupt())
 
+    async def _watch(self) -> None:
+        """Give up senders that stand still: their sockets stay open, and without them the run would never end."""
+        looked_s = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            for child in self._children:
+                if now_s - looked_s > 2 * LOOK_S:  # this process stood still: what they reported waits to be read
+                    child.last_message_s = now_s
+                silent_s = now_s - child.last_message_s
+                if child.done is not None or child.still_s is not None or child.reader.at_eof():
+                    continue
+                if silent_s >= STILL_S:
+                    child.still_s = silent_s
+                    child.process.kill()
+                    child.writer.transport.abort()
+                elif QUIET_S <= silent_s < QUIET_S + LOOK_S:
+                    self.live.say(
+                        f"warning: {self._name(child)} has reported nothing for {silent_s:.0f} s, as if it were "
+                        f"stopped; after {STILL_S:.0f} s the run ends"
+                    )
+            looked_s = now_s
+
     async def _lost(self, child: _Child) -> None:
-        code = await child.process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if child.still_s is not None:
+            how = f"stood still (stopped or frozen?) and reported nothing for {child.still_s:.0f} s"
+        else:
+            code = await child.process.wait()
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         child.sent = max(child.sent, child.taken)  # its last progress message may be older than its last answer
         lost = child.sent - child.taken
         why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
-        self._crash = self._crash or why  # a lost sender is a bug here, not a failure of the server
+        if child.still_s is None:
+            self._crash = self._crash or why  # a lost sender is a bug here, not a failure of the server
         self._stop(why)
+
+    @property
+    def _still(self) -> bool:
+        """Whether that is what ended the run."""
+        return self._crash is None and any(child.still_s is not None for child in self._children)
 
     def _send(self, message: object) -> None:
         for child in self._children:

@@ -230,7 +230,7 @@ async def _report(progress: Progress, outbox: Outbox) -> None:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
-    termination.ignored()  # the process at the other end decides
+    termination.led()  # by the process at the other end
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         asyncio.run(serve(sock))
