@@ -144,7 +144,7 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
     blocks = {block.partition(":\n")[0].strip(): block for block in shown.split("\n\n")}
     taken = {param.opts[0].removeprefix("--") for param in run.command.params}
 
-    assert taken - {*OPTIONS} == {"config", "out", "force", "format", "json", "quiet", "no-html"}
+    assert taken - {*OPTIONS} == {"config", "out", "force", "format", "json", "quiet", "no-html", "probed"}
     assert {*OPTIONS} <= taken
     assert list(GROUPS) == [heading for heading in blocks if heading in GROUPS]
     for name, option in OPTIONS.items():

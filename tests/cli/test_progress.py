@@ -137,7 +137,7 @@ def test_a_total_that_answers_decide_is_marked() -> None:
     assert dict(cells(found))["rate"].endswith("of - req/s")
 
 
-def test_what_nobody_looks_at_does_not_grow() -> None:
+def test_what_no_display_shows_does_not_grow() -> None:
     """A quiet run of a million requests would hold a hundred megabytes of latencies for a display that is not there."""
     found = Live()
     for i in range(30):
