@@ -29,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         threading.excepthook = before
     if arguments is None:  # the process ends now, and its exit code is known
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # `python -m` ends with SIGINT, whatever the code, where the last text that Python executed, such as the methods
+        # of a dataclass in an import, was left by a KeyboardInterrupt. This is another text.
+        eval("None")  # noqa: S307
     return code
 
 
@@ -42,6 +45,8 @@ def _ended(arguments: Sequence[str] | None, command: termination.Command, unwatc
             sys.stdout.flush()  # a disk that is full is met here, and not by an interpreter that is about to end
         finally:
             command.over = True
+            if arguments is None:  # the process is about to end, and a second Ctrl-C must not take its exit code
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
     except Interrupted as error:
         return _complain(f"terminated by SIGTERM: {error}" if command.received else str(error), error.exit_code)
     except BenchError as error:

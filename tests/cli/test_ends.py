@@ -488,3 +488,17 @@ def test_worker_processes_leave_signals_to_the_command() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("body", ["exec('raise KeyboardInterrupt')", "raise KeyboardInterrupt"])
+def test_ctrl_c_in_an_import_keeps_the_exit_code(body: str, tmp_path: Path) -> None:
+    """A script would see a process that was killed by SIGINT where the sentence says that all is stored."""
+    (tmp_path / "slow.py").write_text(body)
+    (tmp_path / "program.py").write_text(
+        "import sys; from harness import cli; from harness.cli import _commands, _terminal; "
+        "_commands.run = lambda _: __import__('slow'); sys.exit(cli.main())"
+    )
+    command = [sys.executable, "-m", "program"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (130, "bench: interrupted before there was anything to report.\n") == (done.returncode, done.stderr)

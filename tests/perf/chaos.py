@@ -36,13 +36,13 @@ BENCH = (sys.executable, "-m", "harness")
 SYSTEM = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--slo", "ttft=0.2,tpot=0.1")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "run sim": ("run", *SYSTEM, "--rate", "2", "--requests", "20000"),
-    "run null": ("run", "--backend", "null:ttft=0.1,tpot=0.01", "--rate", "200", "--duration", "3s"),
-    "run engine": ("run", "--rate", "2", "--duration", "3s", "--slo", "ttft=1"),
+    "run null": ("run", "--backend", "null:ttft=0.1,tpot=0.01", "--lengths", "fixed:prompt=20,output=8", "--rate", "200", "--duration", "3s", "--drain", "3s"),
+    "run engine": ("run", "--rate", "2", "--duration", "3s", "--slo", "ttft=1", "--drain", "3s"),
     "run server": ("run", "--backend", "openai:url={url}", "--rate", "100", "--duration", "4s", "--drain", "3s",
-                   "--calibrate", "0", "--senders", "2", "--probe", "short"),
+                   "--calibrate", "0", "--senders", "2", "--lengths", "fixed:prompt=20,output=8"),
     "sweep": ("sweep", *SYSTEM, "--rate", "1,2,3", "--seeds", "2", "--requests", "400"),
     "capacity": ("capacity", *SYSTEM, "--tolerance", "15%"),
-    "report": ("report", "{run}", "--out", "{out}/page.html"),
+    "report": ("report", "{run}", "--out", "{out}.html"),
     "compare": ("compare", "{run}", "{run}"),
 }  # fmt: skip
 FAULTS = ("TERM", "INT", "INT twice", "KILL", "STOP", "STOP a child", "KILL a child", "disk", "files", "memory")
@@ -60,6 +60,7 @@ ENDS_S, HANGS_S = 5.0, 60.0
 """What ends on a signal ends within the first; nothing at all takes longer than the second."""
 ROOM = (200_000, 8_000_000)
 """Bytes of a full disk."""
+IN_REAL_TIME = ("run null", "run engine", "run server")
 PROPORTION_S = {"run sim": 3.0, "sweep": 3.0, "capacity": 3.0, "report": 2.0, "compare": 1.5}
 """When faults come at the latest, counted from when the command can take signals; 4 s for those in real time."""
 
@@ -205,6 +206,9 @@ def disturb(case: Case, process: subprocess.Popen[bytes], ended: Ended, mark: st
             if children:
                 child = children[case.number % len(children)]
                 os.kill(child, signal.SIGKILL if case.fault == "KILL a child" else signal.SIGSTOP)
+                if case.fault == "STOP a child" and case.command not in IN_REAL_TIME:
+                    time.sleep(2.0)
+                    os.kill(child, signal.SIGCONT)  # a simulation has no time in which it must be done
         elif case.fault == "STOP":
             os.killpg(process.pid, signal.SIGSTOP)
             time.sleep(1.5)
@@ -324,7 +328,7 @@ def rig() -> Iterator[Rig]:
         subprocess.run([*BENCH, "run", *SYSTEM, "--rate", "2", "--requests", "2000", "--out", str(run), "--quiet",
                         "--no-html"], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
         with subprocess.Popen(
-            [*BENCH, "serve", "--backend", f"null:ttft=0.05,itl=0.01,tokens={TOKENS}", "--port", "0",
+            [*BENCH, "serve", "--backend", "null:ttft=0.05,itl=0.01", "--port", "0",
              "--log", str(log)],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         ) as server:  # fmt: skip
