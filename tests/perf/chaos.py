@@ -36,8 +36,8 @@ BENCH = (sys.executable, "-m", "harness")
 SYSTEM = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--slo", "ttft=0.2,tpot=0.1")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "run sim": ("run", *SYSTEM, "--rate", "2", "--requests", "20000"),
-    "run null": ("run", "--backend", "null:ttft=0.1,tpot=0.01", "--lengths", "fixed:prompt=20,output=8", "--rate", "200",
-                 "--duration", "3s", "--drain", "3s"),
+    "run null": ("run", "--backend", "null:ttft=0.1,tpot=0.01", "--lengths", "fixed:prompt=20,output=8",
+                 "--rate", "200", "--duration", "3s", "--drain", "3s"),
     "run engine": ("run", "--rate", "2", "--duration", "3s", "--slo", "ttft=1", "--drain", "3s"),
     "run server": ("run", "--backend", "openai:url={url}", "--rate", "100", "--duration", "4s", "--drain", "3s",
                    "--calibrate", "0", "--senders", "2", "--lengths", "fixed:prompt=20,output=8"),
