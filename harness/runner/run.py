@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from harness import termination
 from harness.api import VERSION, Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.data import files, large
-from harness.data.folder import Run, RunFolder, check_free, load, new_folder
+from harness.data.folder import Run, RunFolder, check_free, new_folder
 from harness.data.host import host, process_age_s, versions
 from harness.data.records import Recounts
 from harness.data.run_json import RunInfo, Schedule, Summary
@@ -149,6 +149,8 @@ def _run(
     if live.short is not None:
         outcome = dataclasses.replace(outcome, error=f"the run was ended because the disk runs low: {live.short}")
     folder = start.folder()
+    if outcome.ended == "stopped" and folder.written >= large.LARGE:  # to conclude it takes longer than one may wait
+        raise start.interrupted()
     state = "finished" if outcome.ended == "finished" else "interrupted"
     backend = planned.backend
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
@@ -310,7 +312,7 @@ class _Start:
         if self._folder is not None:
             self._folder.flush()
             self._folder.close()
-            recorded = load(self._folder.path).requests.num_rows
+            recorded = self._folder.written
         if self._folder is None or not recorded:
             return Interrupted("interrupted before there was anything to report.")
         path = shlex.quote(str(self._folder.path))
