@@ -129,7 +129,8 @@ def accepted(ask: RequestFormat) -> list[str]:
 class Shared:
     """A file of what was found, by the question: `wanted` of these servers, for a kind of content.
 
-    Nothing that may be secret is in it: headers, extra fields and the salt come from the run that reads it.
+    Nothing that may be secret is in it: headers, extra fields and the salt come from the run that reads it. Of headers
+    and extra fields it has a hash, because a server may answer to others otherwise; of the salt only its length counts.
     """
 
     path: Path
@@ -139,9 +140,8 @@ class Shared:
 
     @property
     def _key(self) -> str:
-        plain = replace(self.wanted, headers=(), extra={}, salt=None)
-        names = [[name for name, _ in self.wanted.headers], sorted(self.wanted.extra), self.wanted.salt is None]
-        question = [self.servers, asdict(plain), names, self.about]
+        salt = self.wanted.salt
+        question = [self.servers, asdict(replace(self.wanted, salt=None)), salt and len(salt), self.about]
         return hashlib.sha256(json.dumps(question, default=str).encode()).hexdigest()[:16]
 
     def read(self) -> tuple[Capabilities, ...]:

@@ -16,7 +16,7 @@ import aiohttp
 from backends.client import counting, framing, message
 from backends.client.capabilities import Sent
 from backends.client.framing import Stream
-from backends.client.secrets import Redaction
+from backends.client.secrets import FOREIGN_MOST, Redaction
 from backends.client.target import likely_url
 from harness.api import Request
 from harness.errors import BackendError
@@ -187,7 +187,7 @@ class ControlClient:
         chunk = found if isinstance(found, dict) else {}
         words = message.error_text(chunk) or chunk.get("message") or chunk.get("detail")
         response.words = (
-            self.shown(str(words or body[:2000].decode(errors="replace"))) if response.status != 200 else ""
+            self.shown(str(words or body[:FOREIGN_MOST].decode(errors="replace"))) if response.status != 200 else ""
         )
         if response.status == 200:
             framing.take(response.stream, chunk, len(body))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.client import message
 from backends.client.message import Json
+from backends.client.secrets import FOREIGN_MOST
 from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -333,7 +334,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
         chunk = decoded(data)
         if chunk is None:
             if complete or whole:
-                stream.fault = f"malformed event: {data[:1000].decode(errors='replace')}"
+                stream.fault = f"malformed event: {data[:FOREIGN_MOST].decode(errors='replace')}"
             return stream
         stream.events += 1
         if stream.first_event is None:
@@ -349,7 +350,7 @@ def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> boo
     """Whether the event is an error (`"error": null` does not)."""
     stream.fault = message.error_text(chunk)
     if stream.fault is None and name == b"error":
-        stream.fault = data[:1000].decode(errors="replace")
+        stream.fault = data[:FOREIGN_MOST].decode(errors="replace")
     return stream.fault is not None
 
 

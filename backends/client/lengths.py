@@ -66,17 +66,18 @@ async def _hint(
     control: ControlClient, found: Capabilities, content: LearningContent, key: str | None,
     first: tuple[Request, int | None],
 ) -> Capabilities:  # fmt: skip
-    """Calibrate by the count that is known and that of one long prompt; what error remains is seen in the run."""
+    """Calibrate by the count that is known and that of one long prompt; what error remains is seen in the run.
+
+    One count alone does not tell what is around a text from what a word is: of it nothing is learned.
+    """
     request, counted = first
     assert counted is not None
-    found = _learn(found, content, request, counted)
-    longest = LONG if found.max_model_len is None else min(LONG, found.max_model_len // 2)
-    found, _ = await _counts(control, found, content, key, (longest,), 0)
-    return found
-
-
-def _learn(found: Capabilities, content: LearningContent, request: Request, counted: int) -> Capabilities:
     lesson = Lesson(content.text(request), request.prompt_tokens, counted)
+    longest = LONG if found.max_model_len is None else min(LONG, found.max_model_len // 2)
+    before = found
+    found, pairs = await _counts(control, found, content, key, (longest,), 0)
+    if not pairs:
+        return _unknown(found) if found is before else found
     content.observe(*lesson)
     return replace(found, lessons=(*found.lessons, lesson))
 
@@ -123,7 +124,9 @@ async def _counts(
             continue
         pairs.append((tokens, counted))
         if found.ask.prompt == "text" and isinstance(content, LearningContent):
-            found = _learn(found, content, request, counted)
+            lesson = Lesson(content.text(request), request.prompt_tokens, counted)
+            content.observe(*lesson)
+            found = replace(found, lessons=(*found.lessons, lesson))
     return found, pairs
 
 

@@ -14,7 +14,7 @@ from backends.client import message as client_message
 from backends.client.counting import Counted
 from backends.client.framing import Stream
 from backends.client.message import Message, message
-from backends.client.secrets import Redaction
+from backends.client.secrets import FOREIGN_MOST, Redaction
 from harness.api import Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreig
         framing.take(found, chunk, len(body))
         found.events = 1
     elif ended:
-        found.fault = f"malformed answer ({kind}): {foreign(body[:1000].decode(errors='replace'))}"
+        found.fault = f"malformed answer ({kind}): {foreign(body[:FOREIGN_MOST].decode(errors='replace'))}"
     return found
 
 
@@ -166,7 +166,7 @@ def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> st
         client_message.error_text(chunk)
         or chunk.get("message")
         or chunk.get("detail")
-        or body[:2000].decode(errors="replace")
+        or body[:FOREIGN_MOST].decode(errors="replace")
     )
     parts = [f"HTTP {head.status} {foreign(head.reason)}".rstrip()]
     if (after := head.headers.get("Retry-After")) is not None:

@@ -36,7 +36,8 @@ _LARGEST = 1 << 20
 _SHORTEST = 4  # a shorter secret is part of many words
 FOREIGN_CHARACTERS = 80
 """Longest text of a server in a message: a line of a terminal."""
-_FOREIGN_MOST = 2000  # of which no part of a secret, cut in half here, can be shown
+FOREIGN_MOST = 16 << 10
+"""So much of it is looked at: what is cut before secrets are hidden may end in half a secret, and a key can be long."""
 
 
 def load_key(key_env: str = DEFAULT_KEY_ENV, key_file: str | None = None, *, environ: Mapping[str, str]) -> str | None:
@@ -156,7 +157,7 @@ class Redaction:
 
     def foreign(self, text: str, characters: int = FOREIGN_CHARACTERS) -> str:
         """Words of a server as they are shown: one line without control characters and secrets, and not too long."""
-        plain = "".join(c if c.isprintable() else " " for c in text[:_FOREIGN_MOST])
+        plain = "".join(c if c.isprintable() else " " for c in text[:FOREIGN_MOST])
         line = self.text(" ".join(plain.split()))
         return line if len(line) <= characters else line[: characters - 3] + "..."
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Server:
     """Counts a word as one token, and `template` more. `refuse` names fields that give a 422.
 
-    `failing` has the status of an answer by its place, or 0 for a connection that is closed without one.
+    `failing` has the status of an answer by its place, or 0 for a connection that is closed without one; the answer at
+    place `uncounted` has no usage.
     """
 
     models: tuple[str, ...] | None = ("m",)
@@ -38,6 +39,7 @@ class Server:
     template: int = 0
     a_word: float = 1.0
     usage: str | None = "own"
+    uncounted: int = 0
     takes_ids: bool = True
     vocabulary: int = 100_000
     obeys: str = "max_completion_tokens max_tokens"
@@ -124,7 +126,7 @@ class Server:
             await response.write(_event({"choices": [{"text": "x"}], **every}))
         at_finish = {"usage": usage} if self.usage in ("finish", "every") else {}
         await response.write(_event({"choices": [{"text": "", "finish_reason": "length"}], **at_finish}))
-        if self.usage == "own" and options.get("include_usage"):
+        if self.usage == "own" and options.get("include_usage") and len(self.bodies) != self.uncounted:
             await response.write(_event({"choices": [], "usage": usage}))
         await response.write(b"data: [DONE]\n\n")
         return response
@@ -503,6 +505,16 @@ def test_a_fault_in_the_probe_is_called_what_it_is(probed: Callable, status: int
     assert [200, 200, status] == [sent.status for sent in found.requests]
 
 
+@pytest.mark.parametrize("status", [500, 0, 200])
+def test_a_content_learns_nothing_from_one_count_alone(probed: Callable, status: int) -> None:
+    """A template of 40 tokens would be taken for longer words: prompts of 1,000 tokens would be a third too short."""
+    content = Learner()
+    found = probed(Server(failing={2: status} if status != 200 else {}, template=40, uncounted=2), content, api="chat")
+
+    assert (1.0, ()) == (content.a_word, found.lessons)
+    assert ("may be inexact" if status != 200 else "are unverified") in found.warnings[-1]
+
+
 def test_the_words_of_a_server_are_quoted_short_and_clean(probed: Callable) -> None:
     """A server could write on the terminal, or fill it."""
     with pytest.raises(BackendError) as caught:
@@ -519,12 +531,15 @@ def test_what_was_found_is_shared_without_secrets(probed: Callable, tmp_path: Pa
     content = Learner()
     found = probed(Server(template=13, tokenize="prompt", refuse=("seed",)), content, mode="full", **_fields(wanted))
     Shared(path, ["u"], wanted, {"content": "a"}).write([found])
-    again = Shared(path, ["u"], replace(wanted, salt="other"), {"content": "a"}).read()
+    again = Shared(path, ["u"], replace(wanted, salt=secret[::-1]), {"content": "a"}).read()
 
-    assert (replace(found, tokenize=None, ask=replace(found.ask, salt="other")),) == again
+    assert (replace(found, tokenize=None, ask=replace(found.ask, salt=secret[::-1])),) == again
     assert found.lessons and secret not in path.read_text()
     for other in (Shared(path, ["v"], wanted, {"content": "a"}), Shared(path, ["u"], wanted, {"content": "b"}),
-                  Shared(path, ["u"], replace(wanted, seed=4), {"content": "a"})):  # fmt: skip
+                  Shared(path, ["u"], replace(wanted, seed=4), {"content": "a"}),
+                  Shared(path, ["u"], replace(wanted, headers=(("X-Key", "sk-another"),)), {"content": "a"}),
+                  Shared(path, ["u"], replace(wanted, extra={"user": "another"}), {"content": "a"}),
+                  Shared(path, ["u"], replace(wanted, salt="longer " * 9), {"content": "a"})):  # fmt: skip
         assert () == other.read()
 
 

@@ -155,3 +155,10 @@ def test_a_quote_inside_a_header_or_an_unfinished_body_does_not_stop_the_hiding(
     hide = of_command(["run", "--header", "X-Auth: it's-sup3r", "--extra-body", "{a 'b", "--base", "it's {x}"], {}).text
 
     assert hide("x it's-sup3r") == f"x {HIDDEN}"
+
+
+def test_a_long_key_in_the_words_of_a_server_is_not_shown_in_part() -> None:
+    """A token of 3,000 characters that a server repeats would be cut before it is known, and its beginning shown."""
+    key = "eyJ0" + "a1B2" * 750
+
+    assert f"bad token {HIDDEN}" == Redaction((key,)).foreign(f"bad token {key}")

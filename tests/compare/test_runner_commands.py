@@ -121,3 +121,15 @@ def test_a_folder_without_numbers_has_none(tmp_path):
 
     assert {"x": 2.0} == pairing.read(tmp_path / "side")
     assert pairing.read(tmp_path) is None
+
+
+def test_another_bench_gets_no_option_that_it_may_not_know(tmp_path):
+    """A comparison with an earlier version, in an environment of its own, would end with wrong usage."""
+    other = tmp_path / "bench"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    shared = tmp_path / "probe.json"
+    theirs, ours = (parse(f"{words} run --backend null") for words in (other, f"{sys.executable} -m harness"))
+
+    assert f"--probed={shared}" not in theirs.at(1, tmp_path, shared)
+    assert f"--probed={shared}" in ours.at(1, tmp_path, shared)

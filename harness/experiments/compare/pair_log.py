@@ -223,11 +223,16 @@ class Command:
     ours: bool = False
 
     def at(self, seed: int, out: Path, shared: Path | None = None) -> list[str]:
-        """The words for one run; a `bench run` gets the file by which all of them ask a remote server once."""
+        """The words for one run; one by this installation gets the file by which all of them ask a remote server once.
+
+        Another version of bench may not know that option.
+        """
         words = [word.replace(SEED, str(seed)).replace(OUT, str(out)) for word in self.words]
         place = _command_at(words)
-        runs = shared is not None and place is not None and words[place] == "run"
-        return [*words, f"--probed={shared}"] if runs else words
+        if shared is None or place is None or words[place] != "run":
+            return words
+        folder, own = (Path(program).parent.resolve() for program in (shutil.which(words[0]) or "", sys.executable))
+        return [*words, f"--probed={shared}"] if folder == own else words
 
     @property
     def seeded(self) -> bool:
