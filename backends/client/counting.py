@@ -36,10 +36,11 @@ def count(stream: Stream, requested_tokens: int | None = None) -> Counted:
     found = _by_server(stream)
     usage = stream.usage.get("completion_tokens")
     claimed_tokens = max(0 if found.by == "events" else sum(found.token_n), usage if type(usage) is int else 0)
-    reasoning = message.inside(stream.usage.get("completion_tokens_details")).get("reasoning_tokens")
-    most_tokens = (message.whole(reasoning) or 0) + most(sum(map(len, stream.text)), stream.events)
-    if requested_tokens is not None:  # a server may count the token that ends an answer, and be off by 1 %
-        most_tokens = min(most_tokens, requested_tokens + 1 + requested_tokens // 100)
+    if requested_tokens is None:
+        reasoning = message.inside(stream.usage.get("completion_tokens_details")).get("reasoning_tokens")
+        most_tokens = (message.whole(reasoning) or 0) + most(sum(map(len, stream.text)), stream.events)
+    else:  # special tokens leave no text; a server may count the one that ends an answer, and be off by 1 %
+        most_tokens = requested_tokens + 1 + requested_tokens // 100
     if claimed_tokens <= most_tokens:
         return found
     which = [i for i, text in enumerate(stream.text) if text]

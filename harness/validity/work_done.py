@@ -108,18 +108,17 @@ def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
 
 
 def refused(run: Run) -> Iterator[RunWarning]:
-    """The reason that makes a run not valid whose server counts more tokens than its answers can have."""
+    """The reason that makes a run not valid whose server counts more tokens than it was asked for."""
     if run.http is None or not (count := len(run.http) - run.http["refused_tokens"].null_count):
         return
     first = run.http.filter(pc.is_valid(run.http["refused_tokens"]))
     requested = run.requests.filter(pc.equal(run.requests["request_id"], first["request_id"][0]))["output_tokens_asked"]
     yield RunWarning(
         LENGTHS,
-        f"The server counts more output tokens than its answers can have, for {count:,} of {len(run.http):,} requests: "
+        f"The server counts more output tokens than were requested, for {count:,} of {len(run.http):,} requests: "
         f"{first['refused_tokens'][0].as_py():,} for request {first['request_id'][0]}, of which "
         f"{requested[0].as_py():,} were requested. Its counts of these answers are not used.",
-        "find out which server or gateway writes this usage; more than was requested, or than the text and events of "
-        "an answer can hold, is no count of tokens",
+        "find out which server or gateway writes this usage",
         {"requests": count},
     )
 
