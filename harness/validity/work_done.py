@@ -108,7 +108,7 @@ def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
 
 
 def refused(run: Run) -> Iterator[RunWarning]:
-    """The reason that makes a run not valid whose server counts more tokens than it was asked for."""
+    """The reason that makes a run not valid whose server counts more tokens than were requested."""
     if run.http is None or not (count := len(run.http) - run.http["refused_tokens"].null_count):
         return
     first = run.http.filter(pc.is_valid(run.http["refused_tokens"]))
