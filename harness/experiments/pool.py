@@ -111,6 +111,8 @@ class Processes:
 
 
 _END = object()
+FILES = 32
+"""Files that must be free before workers start: pipes to two of them, and what they are sent."""
 _NO_WORD = "ignore:resource_tracker:UserWarning"
 """What it clears away after this process was killed is of no interest to the user."""
 
@@ -137,7 +139,14 @@ def forks() -> ForkServerContext:
 
 
 def _start_server() -> None:
-    """Start what forks the workers, deaf to Ctrl-C and SIGTERM from its first line on: this process decides."""
+    """Start what forks the workers, which ignores Ctrl-C and SIGTERM from its first line on: this process decides.
+
+    Raises OSError where too few files can be open: Python's server would print a traceback.
+    """
+    with contextlib.ExitStack() as held:
+        for _ in range(FILES // 2):
+            for handle in os.pipe():
+                held.callback(os.close, handle)
     sys.warnoptions.append(_NO_WORD)  # what it starts with
     try:
         resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again

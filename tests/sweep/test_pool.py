@@ -1,7 +1,10 @@
 """The pool of trials: every item has its answer, and no worker outlives the command."""
 
 import os
+import resource
 import signal
+import subprocess
+import sys
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -104,3 +107,17 @@ def test_error_ends_trials_under_way(tmp_path: Path) -> None:
         interrupted(tmp_path / "pid")
 
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+def test_too_few_files_are_a_sentence(tmp_path: Path) -> None:
+    """Python's own server of processes would print a traceback when the connection to it cannot be made."""
+    command = [sys.executable, "-m", "harness", "capacity", "--backend", "sim", "--latency", "abc:distserve", "--slo",
+               "ttft=0.2", "--workers", "2", "--out", str(tmp_path / "out")]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20)),
+    )  # fmt: skip
+
+    assert 3 == done.returncode
+    assert "bench: the operating system refused: Too many open files.\n" == done.stderr[-58:]
+    assert "Traceback" not in done.stderr
