@@ -16,10 +16,11 @@ from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
+from backends.serving.loop import bubble_share
 from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
-from backends.simulator.flow import Flow, flow
+from backends.simulator.flow import Flow
 from backends.simulator.front_time import behind_front_end
 from backends.simulator.layout import (
     Rate,
@@ -176,13 +177,13 @@ class Sim:
             from backends.simulator.simdistserve import Rings
 
             return Rings(self._parts, requests, follow_ups).records()
-        self._flow = flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
+        self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap)
         return self._flow.records()
 
     @property
     def _plain(self) -> bool:
-        """Whether replicas are alike and have one batch in flight each."""
-        return self._parts[0].role == "mixed" and self.pp == 1
+        """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals."""
+        return self._parts[0].role == "mixed" and self.pp == 1 and not self.cluster.acts
 
     def _as_served(
         self, requests: Iterable[Request], follow_ups: FollowUps | None
@@ -206,10 +207,10 @@ class Sim:
             raise UsageError(f"compat={self.compat} changes the lengths of answers; it cannot be served.")
         if (self.prefill is None) != (self.decode is None):
             raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
-        models: list[LatencyModel] = [part.model for part in self._parts for _ in range(part.count)]  # type: ignore[misc]  # none is Recorded
+        members = self.cluster.members
         return RealTime(
             self.cluster,
-            lambda batch, start_s: step_ends(models[batch.replica], batch, start_s, start_s)[0],
+            lambda batch, start_s: step_ends(members[batch.replica].model, batch, start_s, start_s)[0],  # type: ignore[arg-type]  # none is Recorded
             self._parts[0].front_s,
         )
 
@@ -235,6 +236,6 @@ class Sim:
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
-            **({} if piped is None else {"bubble_share": piped.bubble_share}),
+            **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
         }  # fmt: skip

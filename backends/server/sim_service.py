@@ -16,7 +16,7 @@ from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
-from backends.simulator.real_time import Ran, RealTime
+from backends.simulator.real_time import RealTime, RequestLost, StepDone
 from harness.api import Request, Step
 from harness.catalog import model
 from harness.runner import timer
@@ -150,7 +150,11 @@ class SimService:
             self._tell(ran)
         self._set_alarm()
 
-    def _tell(self, ran: Ran) -> None:
+    def _tell(self, ran: StepDone | RequestLost) -> None:
+        if isinstance(ran, RequestLost):
+            if (lost := self._open.pop(ran.request_id, None)) is not None:
+                lost.listener.step((), self.clock(), ran.at_s, "error", ran.why)
+            return
         self._steps.append(ran.step)
         self._preemptions += len(ran.preempted)
         for (request_id, at_s), cached in zip(ran.started, ran.cached, strict=True):

@@ -1,48 +1,122 @@
 """A cluster: replicas behind a router, perhaps with prefill and decode apart."""
 
-from collections.abc import Sequence as ListOf
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from backends.serving.handoff import HandOffs, arrived_prefilled
+from backends.serving.batch import Sequence
+from backends.serving.handoff import Link, Links, arrived_prefilled
 from backends.serving.plugins import Router, StepRouter
-from backends.serving.replica import Replica
-from harness.api import Request
+from backends.serving.replica import Replica, Role
+from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
+from harness.api import LatencyModel, Request
+
+NOBODY = "no replica is up that could take it"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a cluster knows of a replica besides its state: GPUs, and how long its steps take where a model says so."""
+
+    gpus: int = 1
+    model: LatencyModel | None = None
 
 
 class Cluster:
     """Sends each request to the replica that the router names.
 
-    With `handoffs` the router chooses among the replicas that are not for decode alone; where there are none, requests
-    come with their prompts computed.
+    Requests go to the open replicas that are not for decode alone; where there are none of these, they come with their
+    prompts computed. `handoff_router` chooses among the decode replicas, `build(role)` makes a further replica.
     """
 
-    __slots__ = ("_entries", "_route", "handoffs", "replicas", "watches")
+    __slots__ = ("_apart", "_decode_route", "_entries", "_route", "build", "decodes", "links", "members", "planned",
+                 "pull", "replicas", "router", "watches")  # fmt: skip
 
-    def __init__(self, replicas: ListOf[Replica], router: Router, handoffs: HandOffs | None = None) -> None:
+    def __init__(
+        self,
+        replicas: list[Replica],
+        router: Router | DecidingRouter,
+        handoff_router: Router | None = None,
+        link: Link | None = None,
+        *,
+        pull: bool = True,
+        members: list[Member] | None = None,
+        build: Callable[[Role], tuple[Replica, Member]] | None = None,
+    ) -> None:
         self.replicas = replicas
-        self.handoffs = handoffs
-        self._entries = replicas if handoffs is None else [r for r in replicas if r.inbox is None]
-        self._route = router.route if len(self._entries) > 1 else None
-        self.watches = self._route is not None and isinstance(router, StepRouter) and router.watches
+        self.members = [Member()] * len(replicas) if members is None else members
+        self.router = router
+        self.links = Links(link or Link())
+        self.pull = pull
+        self.build = build
+        self.planned: dict[int, int] = {}  # request id: decode replica that the router has chosen
+        self._route = None if isinstance(router, DecidingRouter) else router.route
+        self._decode_route = None if handoff_router is None else handoff_router.route
+        self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
+        self._apart = any(replica.role == "decode" for replica in replicas)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Roles have changed, or which replicas are open."""
+        self._entries = [r for r in self.replicas if r.alive and not r.draining and r.role != "decode"]
+        self.decodes = [r for r in self.replicas if r.alive and not r.draining and r.role == "decode"]
+
+    @property
+    def acts(self) -> bool:
+        """Whether its router knows time."""
+        return isinstance(self.router, (DecidingRouter, PeriodicRouter, LearningRouter))
 
     def add(self, request: Request, now_s: float) -> tuple[int, str | None]:
         """Queue a request: (index of the replica, why not if it can never be served there)."""
-        if self.handoffs is not None:
-            refusal = self.handoffs.decode[0].refusal(request)
-            if refusal is not None or not self._entries:
-                return self._offer(request, refusal, self.handoffs, now_s)
-        index = 0 if self._route is None else self._route(request, self._entries)
-        return index, self._entries[index].add(request, now_s)
+        decodes, entries = self.decodes, self._entries
+        if decodes:
+            refusal = decodes[0].refusal(request)
+            if refusal is not None:
+                return decodes[0].index, refusal
+            if not entries:
+                return self.offer(arrived_prefilled(request, now_s), None).index, None
+        replica = self.choose(request)
+        if replica is None or (self._apart and not decodes and replica.role == "prefill"):
+            return 0, NOBODY
+        return replica.index, replica.add(request, now_s)
 
-    @staticmethod
-    def _offer(request: Request, refusal: str | None, handoffs: HandOffs, now_s: float) -> tuple[int, str | None]:
-        if refusal is not None:
-            return handoffs.decode[0].index, refusal
-        return handoffs.offer(arrived_prefilled(request, now_s), None).index, None
+    def refusal_after(self, replica: Replica, request: Request) -> str | None:
+        """Why nothing could be done with this request after its prompt was computed on this replica, or None."""
+        if replica.role != "prefill" or not self._apart:
+            return None
+        return self.decodes[0].refusal(request) if self.decodes else NOBODY
+
+    def choose(self, request: Request) -> Replica | None:
+        """The replica that the router without time names, None where none is open."""
+        entries = self._entries
+        if len(entries) > 1:
+            assert self._route is not None
+            return entries[self._route(request, entries)]
+        return entries[0] if entries else None
+
+    def offer(self, seq: Sequence, source: Replica | None) -> Replica:
+        """The decode replica that will have this sequence; it queues there until it is pulled or pushed."""
+        decodes = self.decodes
+        target = decodes[0]
+        planned = self.planned.pop(seq.request.id, None)
+        if planned is not None and self.replicas[planned] in decodes:
+            target = self.replicas[planned]
+        elif len(decodes) > 1:
+            assert self._decode_route is not None
+            target = decodes[self._decode_route(seq.request, decodes)]
+        target.inbox.offers.append((seq, source))
+        return target
 
     def refusal(self, request: Request) -> str | None:
         """Why this request can never be served here, or None. Callable at any time."""
-        sides = self._entries[:1] if self.handoffs is None else [*self._entries[:1], self.handoffs.decode[0]]
+        sides = [*self._entries[:1], *self.decodes[:1]]
+        if not sides:
+            return NOBODY
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)
+
+    @property
+    def under_way(self) -> int:
+        """Sequences between prefill and their first decode."""
+        return sum(len(replica.inbox) for replica in self.replicas)
 
     def check(self) -> None:
         """Integrity of every replica."""

@@ -11,21 +11,31 @@ from typing import Literal
 from backends.serving.batch import Batch, Sequence
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import arrived_prefilled
-from backends.serving.replica import Replica
+from backends.serving.replica import Replica, Role
 from backends.serving.speculation import Drafts
 from harness.api import Request
 
-Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "release"]
+Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "release", "send", "stay",
+               "reserve", "unreserve", "restart", "drop", "fail", "role", "insert"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class JournalCall:
-    """One call of a driver: `at_s` seconds; `request_id` of what is added or withdrawn; the step ends of a commit."""
+    """One call of a driver: `at_s` seconds; `request_id` of what is added or withdrawn; the step ends of a commit.
+
+    Of a sequence that comes from elsewhere `computed` and `emitted` are its tokens with KV and its answer so far; of
+    a reservation `blocks`.
+    """
 
     kind: Kind
     at_s: float
     request_id: int | None = None
     end_s: tuple[float, ...] = ()
+    computed: int = 0
+    emitted: int = 0
+    blocks: int = 0
+    role: Role | None = None
+    keys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +79,53 @@ class Journal:
         """The prefix cache was emptied."""
         self.calls.append(JournalCall("forget", now_s))
 
-    def accept(self, request_id: int, now_s: float) -> None:
-        """A prefilled sequence was given memory on a decode replica."""
-        self.calls.append(JournalCall("accept", now_s, request_id))
+    def accept(self, seq: Sequence, now_s: float) -> None:
+        """A sequence whose KV is on its way was given memory."""
+        self.calls.append(JournalCall("accept", now_s, seq.request.id, (), seq.computed, seq.emitted))
 
-    def land(self, request_id: int, now_s: float) -> None:
-        """Its KV arrived there."""
-        self.calls.append(JournalCall("land", now_s, request_id))
+    def land(self, seq: Sequence, now_s: float) -> None:
+        """Its KV arrived."""
+        self.calls.append(JournalCall("land", now_s, seq.request.id, (), seq.computed, seq.emitted))
+
+    def drop(self, request_id: int, now_s: float) -> None:
+        """Its KV will not arrive."""
+        self.calls.append(JournalCall("drop", now_s, request_id))
 
     def release(self, request_id: int, now_s: float) -> None:
-        """The prefill replica freed its memory."""
+        """Its KV has arrived elsewhere, and its memory here was freed."""
         self.calls.append(JournalCall("release", now_s, request_id))
+
+    def send(self, request_id: int, now_s: float) -> None:
+        """A sequence was taken out to be moved elsewhere."""
+        self.calls.append(JournalCall("send", now_s, request_id))
+
+    def stay(self, request_id: int, now_s: float) -> None:
+        """It could not be moved."""
+        self.calls.append(JournalCall("stay", now_s, request_id))
+
+    def reserve(self, request_id: int, blocks: int, now_s: float) -> None:
+        """Blocks were set aside for a sequence that will come."""
+        self.calls.append(JournalCall("reserve", now_s, request_id, blocks=blocks))
+
+    def unreserve(self, request_id: int, now_s: float) -> None:
+        """It will not come."""
+        self.calls.append(JournalCall("unreserve", now_s, request_id))
+
+    def restart(self, seq: Sequence, now_s: float) -> None:
+        """A sequence came without KV."""
+        self.calls.append(JournalCall("restart", now_s, seq.request.id, (), 0, seq.emitted))
+
+    def fail(self, now_s: float) -> None:
+        """The replica went down."""
+        self.calls.append(JournalCall("fail", now_s))
+
+    def set_role(self, role: Role, now_s: float) -> None:
+        """The replica got this role."""
+        self.calls.append(JournalCall("role", now_s, role=role))
+
+    def insert(self, keys: ListOf[int], now_s: float) -> None:
+        """Blocks were copied into its prefix cache."""
+        self.calls.append(JournalCall("insert", now_s, keys=tuple(keys)))
 
     def batch(self, batch: Batch, decoding: Decodes | Drafts) -> None:
         """The replica formed a batch."""
@@ -117,20 +163,37 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
                 replica.cancel(request_id, at_s)
             case "stop", int(request_id):
                 replica.stop(request_id, at_s)
-            case "accept" | "land", int(request_id):
+            case "accept" | "land" | "restart", int(request_id):
                 if request_id not in handed:
                     handed[request_id] = arrived_prefilled(requests[request_id], at_s)
                 seq = handed[request_id]
+                seq._computed, seq._emitted = call.computed, call.emitted
+                seq.token_s.extend([at_s] * (call.emitted - len(seq.token_s)))
                 if call.kind == "accept":
                     replica.accept(seq, at_s)
+                elif call.kind == "restart":
+                    replica.restart(handed.pop(request_id), at_s)
                 else:
-                    assert replica.inbox is not None
                     replica.inbox.incoming.setdefault(seq)  # pushed, not accepted by the pull gate
-                    replica.land(seq, at_s)
-            case "release", int(request_id):
-                assert replica.outbox is not None
+                    replica.land(handed.pop(request_id), at_s)
+            case "drop", int(request_id):
+                replica.drop(handed.pop(request_id), at_s)
+            case "send", int(request_id):
+                replica.send(request_id, at_s)
+            case "release" | "stay", int(request_id):
                 seq = next(seq for seq in replica.outbox.leaving if seq.request.id == request_id)
-                replica.release(seq, at_s)
+                (replica.release if call.kind == "release" else replica.stay)(seq, at_s)
+            case "reserve", int(request_id):
+                replica.reserve(request_id, call.blocks, at_s)
+            case "unreserve", int(request_id):
+                replica.unreserve(request_id, at_s)
+            case "fail", None:
+                replica.fail(at_s)
+            case "role", None:
+                assert call.role is not None
+                replica.set_role(call.role, at_s)
+            case "insert", None:
+                replica.insert_prefix(call.keys, at_s)
             case _:
                 raise AssertionError(call)
     return done

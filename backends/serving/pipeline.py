@@ -35,13 +35,16 @@ class Pipeline:
         for lane in lanes:
             lane.pipeline = self
             lane.index, lane.journal = front.index, None
-            lane.waiting, lane.blocks, lane.cache, lane.swap = front.waiting, front.blocks, front.cache, front.swap
             lane.share_rule(front)
+        self.share()
 
-    def open(self) -> None:
-        """The front has got its role in a cluster: its lanes have it too."""
+    def share(self) -> None:
+        """Lanes have what there is one of; no batch is in flight."""
+        self._flying.clear()
+        front = self.front
         for lane in self.lanes:
-            lane.inbox, lane.outbox = self.front.inbox, self.front.outbox
+            lane.waiting, lane.blocks, lane.cache, lane.swap = front.waiting, front.blocks, front.cache, front.swap
+            lane.inbox, lane.outbox = front.inbox, front.outbox
 
     @property
     def in_flight(self) -> int:
@@ -94,9 +97,7 @@ class Pipeline:
         front = self.front
         assert not self.runs(request_id)
         for lane in self.lanes:
-            landed = () if lane.inbox is None else lane.inbox.landed
-            here = chain(lane.holders(), lane.waiting, lane.swap or (), landed)
-            if any(seq.request.id == request_id for seq in here):
+            if any(seq.request.id == request_id for seq in lane.all_here()):
                 seq = lane.withdraw_here(request_id)
                 front.prompt_tokens += lane.prompt_tokens
                 lane.prompt_tokens = 0

@@ -123,6 +123,11 @@ class PrefixCache:
         self.queried_tokens = 0
         self.hit_tokens = 0
 
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block."""
+        return self._blocks.size
+
     # ---- before admission -----------------------------------------------------------------------------------
 
     def stored_tokens(self, keys: ListOf[int]) -> int:
@@ -221,6 +226,21 @@ class PrefixCache:
         self._blocks.free += given
         table.clear()
         hold.blocks = []
+
+    def insert(self, keys: ListOf[int]) -> int:
+        """Store blocks with these keys that are not stored yet, as if just used, where blocks are free; how many."""
+        self._settle()
+        new = [key for key in keys if key not in self._index][: self._blocks.free]
+        self._blocks.free -= len(new)
+        self._settle()
+        hold = Hold(new, 0)
+        self._store(hold, len(new), [])
+        for block in reversed(hold.blocks):
+            self._shelf.refs[block] = 0
+            self._list[block] = None
+        self._listed += len(new)
+        self._blocks.free += len(new)
+        return len(new)
 
     def forget(self) -> None:
         """Forget every block that no sequence holds; the order of the list stays."""

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from backends.serving.batch import Batch, Phase, Sequence
 from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
+from backends.serving.handoff import Inbox, Outbox
 from backends.serving.pipeline import Pipeline
 from backends.serving.plugins import Admission, HandOffRoom, Memory, Policy
 from backends.serving.prefix_cache import PrefixCache
@@ -23,18 +24,50 @@ from backends.serving.speculation import Drafts, Speculation
 from harness.api import Request
 
 if TYPE_CHECKING:
-    from backends.serving.handoff import Inbox, Outbox
     from backends.serving.journal import Journal
     from backends.serving.swap import Swap
+
+Role = Literal["mixed", "prefill", "decode"]
+"""What a replica of a cluster does: whole requests, prompts that it hands on, or decodes of what is handed on to it."""
 
 
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_now_s", "_pads",
-                 "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
-                 "journal", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
-                 "recomputed_tokens", "swap", "waiting")  # fmt: skip
+    __slots__ = (
+        "_admission",
+        "_admitted",
+        "_arrived",
+        "_chance",
+        "_fill",
+        "_has_room",
+        "_map_s",
+        "_now_s",
+        "_pads",
+        "_reserves",
+        "_watermark",
+        "alive",
+        "blocks",
+        "cache",
+        "decoding",
+        "drafts",
+        "draining",
+        "in_flight",
+        "inbox",
+        "index",
+        "journal",
+        "memory",
+        "outbox",
+        "parked",
+        "pipeline",
+        "policy",
+        "prefilling",
+        "prompt_tokens",
+        "recomputed_tokens",
+        "role",
+        "swap",
+        "waiting",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -69,9 +102,12 @@ class Replica:
         self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
         self.swap = swap  # None: preempted sequences are computed again
         self.in_flight: Batch | None = None
-        self.outbox: Outbox | None = None  # of a prefill replica: what it has prefilled and not yet handed on
+        self.role: Role = "mixed"
+        self.alive = True
+        self.draining = False  # gets no further requests
+        self.outbox = Outbox()  # what it hands on and still has in memory
+        self.inbox = Inbox()  # what is handed on to it
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
-        self.inbox: Inbox | None = None  # of a decode replica: what is handed on to it
         self._has_room = policy.has_room if isinstance(policy, HandOffRoom) else None
         self._reserves = memory.reserves
         self._map_s = map_s  # what a step pays for each block it takes
@@ -108,8 +144,8 @@ class Replica:
         batch, had = Batch(), self.blocks.free
         if self.swap is not None:
             self.swap.back(self, batch)
-        if self.inbox is not None and self.inbox.landed and not self.swap:
-            self._join_landed(self.inbox)  # who was swapped out comes back before
+        if self.inbox.landed and not self.swap:
+            self._join_landed()  # who was swapped out comes back before
         self._fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
@@ -206,7 +242,7 @@ class Replica:
         reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
         if reason is not None:
             return reason
-        if self.outbox is not None:
+        if self.role == "prefill":
             output = 1  # the further tokens need memory elsewhere
         most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
         if self.blocks.blocks_for(most) > self.blocks.total:
@@ -214,15 +250,117 @@ class Replica:
             return f"needs KV memory for {most} tokens, the replica has {room}"
         return None
 
-    # ---- hand-off: calls of the driver on prefill and decode replicas --------------------------------------
+    # ---- moves: calls of the driver on replicas that sequences leave and come to -----------------------------
+
+    def send(self, request_id: int, now_s: float) -> Sequence | None:
+        """Take a sequence that decodes out of the batch, between two batches, to move its KV elsewhere; it holds its
+        memory until `release`. One that waits leaves at once. None for any other.
+        """
+        if self.journal is not None:
+            self.journal.send(request_id, now_s)
+        seq = next((seq for lane in self.lanes for seq in lane.decoding if seq.request.id == request_id), None)
+        if seq is not None:
+            assert not self.runs(request_id)
+            assert seq.group is not None
+            seq.group.leave(seq)
+            self.outbox.hold(seq)
+            return seq
+        seq = next((seq for seq in self.waiting if seq.request.id == request_id), None)
+        if seq is not None:
+            self.waiting.remove(seq)
+            self._release(seq)  # the prefix cache may have looked it up
+            self.prompt_tokens -= seq.prompt
+            seq._computed = 0
+        return seq
+
+    def stay(self, seq: Sequence, now_s: float) -> None:
+        """The move of a sequence out of here has failed: it decodes here again, with the memory it still holds."""
+        if self.journal is not None:
+            self.journal.stay(seq.request.id, now_s)
+        self.outbox.back(seq)
+        self._number(seq)  # where it was going it had got another number
+        self._join(seq)
+
+    def reserve(self, request_id: int, blocks: int, now_s: float) -> bool:
+        """Set `blocks` blocks aside for a sequence that will come here; False where that leaves less than admission."""
+        if self.blocks.free - blocks < self._watermark:
+            return False
+        if self.journal is not None:
+            self.journal.reserve(request_id, blocks, now_s)
+        inbox = self.inbox
+        inbox.reserved[request_id] = inbox.reserved.get(request_id, 0) + blocks
+        inbox.held += blocks
+        self.blocks.free -= blocks
+        return True
+
+    def unreserve(self, request_id: int, now_s: float) -> None:
+        """Nothing will come of what was reserved for this request."""
+        if self.journal is not None:
+            self.journal.unreserve(request_id, now_s)
+        blocks = self.inbox.reserved.pop(request_id, 0)
+        self.inbox.held -= blocks
+        self.blocks.free += blocks
+
+    def restart(self, seq: Sequence, now_s: float) -> None:
+        """Queue a sequence that comes from elsewhere without KV: all it has is computed again here."""
+        if self.journal is not None:
+            self.journal.restart(seq, now_s)
+        self._number(seq)
+        self.prompt_tokens += seq.prompt
+        seq._computed = 0
+        seq.phase = Phase.WAITING
+        self.waiting.append(seq)
+
+    def fail(self, now_s: float) -> list[Sequence]:
+        """The replica is down: its batch in flight never ends, and its memory is lost. Returns the sequences it had."""
+        if self.journal is not None:
+            self.journal.fail(now_s)
+        self.alive = False
+        here = dict.fromkeys(chain(*(lane.all_here() for lane in self.lanes), self.outbox.leaving))
+        for seq in here:
+            if seq.group is not None:
+                seq.group.leave(seq)
+            elif seq.phase is Phase.SWAPPED:
+                assert self.swap is not None
+                self.swap.drop(seq)
+            seq.blocks, seq.table, seq.phase = 0, [], Phase.DONE
+        self.blocks = Blocks(self.blocks.total, self.blocks.size)
+        self.cache = None if self.cache is None else PrefixCache(self.blocks)
+        self.inbox, self.outbox = Inbox(), Outbox()
+        self.waiting.clear()
+        self.in_flight = None
+        self.prompt_tokens = 0
+        for lane in self.lanes:
+            lane.in_flight = None
+            lane.prefilling.clear()
+            lane.parked.clear()
+            lane.decoding.padded_rows = lane.decoding.padded_context = 0
+        if self.pipeline is not None:
+            self.pipeline.share()
+        return list(here)
+
+    def drop(self, seq: Sequence, now_s: float) -> None:
+        """The KV of a sequence that was on its way here will not arrive."""
+        del self.inbox.incoming[seq]
+        if not seq.blocks:
+            return  # it was pushed
+        if self.journal is not None:
+            self.journal.drop(seq.request.id, now_s)
+        self.inbox.held -= seq.blocks
+        self.prompt_tokens -= seq.prompt
+        computed, seq._computed = seq._computed, 0  # nothing that a prefix cache could keep
+        self._release(seq)
+        seq._computed = computed
 
     def accept(self, seq: Sequence, now_s: float) -> None:
-        """Give memory to a sequence that is being pulled to this decode replica."""
+        """Give memory to a sequence whose KV is on its way to this replica."""
         if self.journal is not None:
-            self.journal.accept(seq.request.id, now_s)
-        assert self.inbox is not None
+            self.journal.accept(seq, now_s)
         self._number(seq)
-        self._take_in(seq, self.inbox)
+        reserved = self.inbox.reserved.pop(seq.request.id, 0)
+        self.inbox.held -= reserved
+        self.blocks.free += reserved
+        self._take_in(seq)
         self.inbox.incoming[seq] = None
         self.prompt_tokens += seq.prompt
 
@@ -232,9 +370,8 @@ class Replica:
         It has room where memory would admit it: with the watermark free.
         """
         if self.journal is not None:
-            self.journal.land(seq.request.id, now_s)
+            self.journal.land(seq, now_s)
         inbox = self.inbox
-        assert inbox is not None
         del inbox.incoming[seq]
         if not seq.blocks:  # it was pushed
             self._number(seq)
@@ -246,19 +383,21 @@ class Replica:
                 seq.phase = Phase.WAITING
                 self.waiting.append(seq)
                 return
-            self._take_in(seq, inbox)
+            self._take_in(seq)
         inbox.landed.append(seq)
 
     def release(self, seq: Sequence, now_s: float) -> None:
-        """The KV of a prefilled sequence is elsewhere now: free its memory on this prefill replica."""
+        """The KV of a sequence is elsewhere now: free its memory on this replica."""
         if self.journal is not None:
             self.journal.release(seq.request.id, now_s)
-        assert self.outbox is not None
         self.prompt_tokens -= seq.prompt
+        self._give_back(seq, *self.outbox.leaving.pop(seq))
+
+    def _give_back(self, seq: Sequence, blocks: int, table: list[int]) -> None:
         if self.cache is not None:
-            self.cache.give(seq, *self.outbox.leaving.pop(seq))
+            self.cache.give(seq, blocks, table)
         else:
-            self.blocks.give(*self.outbox.leaving.pop(seq))
+            self.blocks.give(blocks, table)
 
     def runs(self, request_id: int) -> bool:
         """Whether the request may be in a batch in flight, so that it cannot be withdrawn now."""
@@ -270,7 +409,7 @@ class Replica:
         """Blocks that a prefilled sequence takes when it comes here."""
         if self._reserves:
             return self._blocks_at_admission(seq)
-        return self.blocks.blocks_for(seq._computed)
+        return self.blocks.blocks_for(seq.computed)
 
     # ---- what a policy may do while it fills a batch -------------------------------------------------------
 
@@ -311,6 +450,10 @@ class Replica:
     def holders(self) -> Iterator[Sequence]:
         """The sequences that hold memory: in prefill, decoding or parked; of a lane its own."""
         return chain(self.prefilling, self.decoding.members, self.parked)
+
+    def all_here(self) -> list[Sequence]:
+        """The sequences of this replica or lane: running, waiting, swapped out or landed."""
+        return [*self.holders(), *self.waiting, *(self.swap or ()), *self.inbox.landed]
 
     def all_holders(self) -> Iterator[Sequence]:
         """The sequences that hold memory, those of all lanes of a pipeline."""
@@ -425,9 +568,7 @@ class Replica:
         """A sequence that was swapped out gets `blocks` blocks and decodes again."""
         seq.blocks = blocks
         self.blocks.take(blocks)
-        seq.admitted = self._admitted
-        self._admitted += 1
-        self.decoding.join(seq)
+        self._join(seq)
 
     # ---- for drivers that run a real model ------------------------------------------------------------------
 
@@ -440,8 +581,7 @@ class Replica:
 
     def shared_blocks(self) -> int:
         """What to add where a stored block counts for each of its holders, and should count once."""
-        leaving = () if self.outbox is None else self.outbox.leaving
-        return 0 if self.cache is None else self.cache.held(chain(self.all_holders(), leaving))
+        return 0 if self.cache is None else self.cache.held(chain(self.all_holders(), self.outbox.leaving))
 
     def check(self) -> None:
         """Integrity: every block is owned or free, and every sequence is in one place."""
@@ -469,13 +609,35 @@ class Replica:
         return held
 
     def held_on_the_way(self) -> int:
-        """Blocks of sequences that are about to leave for a decode replica, or on their way to this one."""
-        held = 0 if self.outbox is None else self.outbox.blocks
-        if self.inbox is not None:
-            on_their_way = sum(s.blocks for s in (*self.inbox.incoming, *self.inbox.landed))
-            assert on_their_way == self.inbox.held
-            held += on_their_way
-        return held
+        """Blocks of sequences that are about to leave for another replica, or on their way to this one."""
+        inbox = self.inbox
+        on_their_way = sum(s.blocks for s in (*inbox.incoming, *inbox.landed)) + sum(inbox.reserved.values())
+        assert on_their_way == inbox.held
+        return self.outbox.blocks + on_their_way
+
+    @property
+    def lanes(self) -> ListOf[Replica]:
+        """What has the running sequences: the replica itself, or the lanes of its pipeline."""
+        return (self,) if self.pipeline is None else self.pipeline.lanes
+
+    def set_role(self, role: Role, now_s: float) -> None:
+        """What it does from now on; what runs goes on."""
+        if self.journal is not None:
+            self.journal.set_role(role, now_s)
+        for replica in (self, *self.lanes):
+            replica.role = role
+
+    def insert_prefix(self, keys: ListOf[int], now_s: float) -> int:
+        """Store blocks with these keys, copied from another prefix cache; how many were new and found room."""
+        if self.cache is None:
+            return 0
+        if self.journal is not None:
+            self.journal.insert(keys, now_s)
+        return self.cache.insert(keys)
+
+    def has(self, request_id: int) -> bool:
+        """Whether a request waits, runs, is swapped out or has landed here."""
+        return any(seq.request.id == request_id for lane in self.lanes for seq in lane.all_here())
 
     def share_rule(self, front: Replica) -> None:
         """Ask the same rule of admission as `front`: what it has learnt holds for all lanes."""
@@ -494,10 +656,7 @@ class Replica:
 
     def withdraw_here(self, request_id: int) -> Sequence | None:
         """Drop a request of this replica or lane that is in no batch in flight."""
-        swapped = self.swap or ()
-        landed = () if self.inbox is None else self.inbox.landed
-        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting, *swapped, *landed]
-        seq = next((s for s in here if s.request.id == request_id), None)
+        seq = next((s for s in self.all_here() if s.request.id == request_id), None)
         if seq is None:
             return None
         if seq.group is not None:
@@ -508,7 +667,6 @@ class Replica:
             assert self.swap is not None
             self.swap.drop(seq)
         elif seq.phase is Phase.HANDOFF:
-            assert self.inbox is not None
             self.inbox.landed.remove(seq)
             self.inbox.held -= seq.blocks
         else:
@@ -552,7 +710,7 @@ class Replica:
                 seq.prefill_end_s = now_s
             if seq._emitted == seq._output:
                 done.append(seq)
-            elif self.outbox is None:
+            elif self.role != "prefill":
                 self.decoding.join(seq)
             else:
                 self.outbox.put(seq)
@@ -562,19 +720,23 @@ class Replica:
         seq.order = self._arrived  # here it is younger than what was handed on before it
         self._arrived += 1
 
-    def _take_in(self, seq: Sequence, inbox: Inbox) -> None:
+    def _take_in(self, seq: Sequence) -> None:
         seq.blocks = want = self.blocks_to_hold(seq)
         self.blocks.free -= want
-        inbox.held += want
+        self.inbox.held += want
 
-    def _join_landed(self, inbox: Inbox) -> None:
+    def _join_landed(self) -> None:
         """Landed sequences decode from now on, as many as the policy has room for."""
+        inbox = self.inbox
         while inbox.landed and (self._has_room is None or self._has_room(self)):
             seq = inbox.landed.popleft()
             inbox.held -= seq.blocks
-            seq.admitted = self._admitted
-            self._admitted += 1
-            self.decoding.join(seq)
+            self._join(seq)
+
+    def _join(self, seq: Sequence) -> None:
+        seq.admitted = self._admitted
+        self._admitted += 1
+        self.decoding.join(seq)
 
     def _release(self, seq: Sequence, *, over: bool = True) -> None:
         if self.cache is not None:

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from backends.latency.recorded import Recorded
-from backends.serving.cluster import Cluster
-from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
-from backends.serving.replica import Replica
+from backends.serving.cluster import Cluster, Member
+from backends.serving.handoff import Link
+from backends.serving.replica import Replica, Role
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
 from harness.api import FollowUps, FrontTime, LatencyModel, Request, StoredBits
@@ -104,7 +104,6 @@ def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
     return float(match[1]) * _SCALE[match[2]] / (8 if bits else 1)
 
 
-Role = Literal["mixed", "prefill", "decode"]
 POLICY = "sarathi"
 ROUTER = "round-robin"
 _OF_ROLE = {
@@ -211,21 +210,29 @@ def cluster(
     parts: tuple[ReplicaGroup, ...], build: Callable[[ReplicaGroup, int], Replica], link: Link, *, pull: bool
 ) -> Cluster:
     """The cluster of these parts; `build(part, index)` makes a replica."""
+
+    def member(part: ReplicaGroup, index: int, role: Role) -> tuple[Replica, Member]:
+        replica = build(part, index)
+        if role != "mixed":
+            replica.set_role(role, 0.0)
+        model = None if isinstance(part.model, Recorded) else part.model
+        return replica, Member(part.tp * part.pp, model)
+
+    def further(role: Role) -> tuple[Replica, Member]:
+        part = next((part for part in parts if part.role == role), parts[0])
+        return member(part, len(replicas), role)
+
     replicas: list[Replica] = []
-    apart = {part.role for part in parts} == {"prefill", "decode"}
+    members: list[Member] = []
     for part in parts:
         for _ in range(part.count):
-            replica = build(part, len(replicas))
-            replica.outbox = Outbox() if part.role == "prefill" and apart else None
-            replica.inbox = Inbox() if part.role == "decode" else None
-            if replica.pipeline is not None:
-                replica.pipeline.open()
+            replica, its = member(part, len(replicas), part.role)
             replicas.append(replica)
-    handoffs = None
-    if parts[-1].role == "decode":
-        decode = [replica for replica in replicas if replica.inbox is not None]
-        handoffs = HandOffs(decode, make("routers", parts[-1].router), link, pull=pull)
-    return Cluster(replicas, make("routers", parts[0].router), handoffs)
+            members.append(its)
+    handoff_router = make("routers", parts[-1].router) if parts[-1].role == "decode" else None
+    return Cluster(
+        replicas, make("routers", parts[0].router), handoff_router, link, pull=pull, members=members, build=further
+    )
 
 
 def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Rate]:
@@ -238,18 +245,20 @@ def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Ra
 
 def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
     """Facts for run.json of a cluster with prefill and decode apart; nothing for replicas alike."""
-    if of.handoffs is None and parts[0].role == "mixed":
+    if parts[0].role == "mixed":
         return {}
     facts: dict[str, object] = {}
+    first = 0
     for part in parts:
-        blocks = next(r.blocks for r in of.replicas if (r.inbox is not None) == (part.role == "decode"))
+        blocks = of.replicas[first].blocks
+        first += part.count
         facts[part.role] = {
             "replicas": part.count, "hardware": part.hardware, "tp": part.tp, "pp": part.pp, "gpus": part.gpus,
             "policy": part.policy,
             "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
         }  # fmt: skip
     if link is not None:
-        overflows = sum(replica.inbox.overflows for replica in of.replicas if replica.inbox is not None)
+        overflows = sum(replica.inbox.overflows for replica in of.replicas)
         facts |= {"handoff": how, "handoff_overflows": overflows}
         facts |= {"link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
     return facts

@@ -103,6 +103,7 @@ class Arrivals:
     """
 
     __slots__ = ("_later", "_next", "_rank", "_schedule", "next_s")
+    over = True  # what is not planned comes from answers
 
     def __init__(self, schedule: Iterator[Request], rank: Callable[[Request], tuple[float, int]] | None = None) -> None:
         self._schedule = schedule
@@ -182,20 +183,22 @@ def _further_ends(
     return ends
 
 
-def record_of(seq: Sequence, replica: int) -> RequestRecord:
+def record_of(seq: Sequence, replica: int, error: str | None = None, ended_s: float | None = None) -> RequestRecord:
+    """The record of a sequence that is answered, or that this error ended at `ended_s`."""
     request = seq.request
     scheduled_s = request.scheduled_s
     token_n = None if seq.token_n is None else seq.tokens_per_stamp()
     return RequestRecord(
         request.id, scheduled_s, scheduled_s, seq.token_s, token_n, seq.prompt, seq.emitted, request.output_tokens,
-        "ok", None, request.session, request.turn, request.tag, None, seq.cached_tokens, replica, seq.preemptions,
-        seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s, seq.handoff_end_s, seq.decode_start_s,
-        request.slo_ttft_s,
-        request.slo_tpot_s, seq.arrived_s, None, request.slo_task_s,
+        "ok" if error is None else "error", error, request.session, request.turn, request.tag, None,
+        seq.cached_tokens, replica, seq.preemptions, seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s,
+        seq.handoff_end_s, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s, seq.arrived_s,
+        None if error is None else ended_s, request.slo_task_s,
     )  # fmt: skip
 
 
-def rejected(request: Request, reason: str, replica: int) -> RequestRecord:
+def rejected(request: Request, reason: str, replica: int | None) -> RequestRecord:
+    """The record of a request that is not served."""
     return RequestRecord(
         request.id, request.scheduled_s, request.scheduled_s, (), (), request.prompt_tokens, 0, request.output_tokens,
         "rejected", reason, request.session, request.turn, request.tag, None, None, replica, 0,

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.serving.handoff import Inbox, Outbox
 from backends.serving.journal import replay
 from backends.sim import Sim
 from backends.simulator.core import Core
@@ -71,8 +70,6 @@ def test_the_journal_of_each_side_replays(handoff, draw):
     for replica, policy in zip(sim.cluster.replicas, ["distserve-prefill", "distserve-decode"], strict=True):
         core = Core.of(policy)
         again = core.replica(core.memory(), 60)
-        again.outbox = Outbox() if replica.outbox is not None else None
-        again.inbox = Inbox() if replica.inbox is not None else None
         again.journal = type(replica.journal)()
         replay(replica.journal.calls, {r.id: r for r in requests}, again)
         again.check()

@@ -167,6 +167,5 @@ class LeastLoadedDecode:
 def _context_blocks(replica: Replica) -> int:
     blocks = replica.blocks
     queued = sum(blocks.blocks_for(seq.prompt) for seq in replica.waiting)
-    if replica.inbox is not None:
-        queued += sum(blocks.blocks_for(seq.prompt) for seq, _ in replica.inbox.offers)
+    queued += sum(blocks.blocks_for(seq.prompt) for seq, _ in replica.inbox.offers)
     return blocks.total - blocks.free + queued

@@ -1,0 +1,866 @@
+"""The loop of a cluster under any clock: one instant after the other.
+
+At one instant batches are committed first, then KV lands, then planned changes happen, then requests arrive, then the
+router acts, then hand-offs begin, then replicas form new batches; ties in order of creation. A driver carries batches
+and transfers out, and says when they end. Leaping and stepping give equal results.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Generic, Literal, Protocol, TypeVar
+
+from backends.serving.batch import Batch, Sequence
+from backends.serving.cluster import NOBODY, Cluster
+from backends.serving.decodes import Decodes
+from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
+from backends.serving.migration import Migration
+from backends.serving.prefix_cache import chain
+from backends.serving.replica import Replica
+from backends.serving.routing import (
+    Action,
+    ClusterView,
+    DecidingRouter,
+    Decision,
+    Drain,
+    Hold,
+    LearningRouter,
+    Migrate,
+    PeriodicRouter,
+    Reject,
+    Replicate,
+    ReplicaView,
+    Scale,
+    Send,
+    SetRole,
+    finished,
+    view_of,
+)
+from backends.serving.speculation import Drafts
+from harness.api import Request
+from harness.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Arrivals(Protocol):
+    """The requests that are still to come, in order of time."""
+
+    @property
+    def next_s(self) -> float:
+        """When the next one arrives; inf when none is known."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether none will be added but those that answers bring about."""
+        ...
+
+    def pop(self) -> Request:
+        """The request that arrives at `next_s`."""
+        ...
+
+
+class Driver(Protocol[T]):
+    """Carries out what the loop decides. `results` is what the loop yields, in this order."""
+
+    @property
+    def results(self) -> deque[T]: ...
+
+    def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float] | None:
+        """The batch runs from `now_s`. The ends of its steps: one, or as many as start before `horizon_s` while it
+        repeats; None where only `Loop.ended` will tell.
+        """
+        ...
+
+    def move(self, transfer: Transfer, end_s: float) -> float | None:
+        """KV begins to move, over a link that is through with it at `end_s`; when it has arrived, None as above."""
+        ...
+
+    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
+        """Commit the batch in flight (`Replica.commit`)."""
+        ...
+
+    def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
+        """A sequence is over without a commit: answered on arrival, or ended by this error."""
+        ...
+
+    def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
+        """A request is not served."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """A replica goes down; its requests end with an error, or go back to the router (`requeue`)."""
+
+    replica: int
+    requeue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A replica is up, empty."""
+
+    replica: int
+
+
+ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEvent:
+    """Something that a router did, or that befell a replica: a row of the `actions` table.
+
+    `end_s` is when it was over; of a migration `stop_s` is when the sequence stopped decoding at its source, `tokens`
+    what was copied. `detail` is a role, or why a migration was aborted.
+    """
+
+    kind: ActionKind
+    at_s: float
+    end_s: float
+    replica: int | None = None
+    target: int | None = None
+    request_id: int | None = None
+    stop_s: float | None = None
+    tokens: int | None = None
+    detail: str | None = None
+
+
+COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
+"""A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
+report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
+PERIODIC = (REPORT, TICK)
+
+
+class Loop(Generic[T]):
+    """Drives `cluster`; `coupled` says that an answer may bring about requests at once."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        driver: Driver[T],
+        arrivals: Arrivals,
+        log: Callable[[Batch, list[float], Decodes | Drafts], None] | None = None,
+        *,
+        leap: bool = False,
+        coupled: bool = True,
+    ) -> None:
+        self.cluster = cluster
+        self.now_s = 0.0
+        self.actions: list[ActionEvent] = []
+        self.held: dict[int, tuple[Request, float | None]] = {}  # by the router, until then
+        self.holds = self.rejected = 0
+        self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
+        self.stages = [Stages(replica) for replica in cluster.replicas]
+        self._driver = driver
+        self._arrivals = arrivals
+        self._log = log
+        self._leap = leap
+        self._coupled = coupled
+        self._only_decodes = all(replica.role == "decode" for replica in cluster.replicas)
+        router = cluster.router
+        self._decide = router.decide if isinstance(router, DecidingRouter) else None
+        self._report_s = router.report_s if isinstance(router, DecidingRouter) else 0.0
+        self._periodic = router if isinstance(router, PeriodicRouter) else None
+        self._learning = router if isinstance(router, LearningRouter) else None
+        self._acts = cluster.acts
+        self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
+        self._changed = False  # something that the router may see, since it was asked last
+        self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
+        self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
+        self._number = 0
+        self._lasting = 0  # events in the heap that are not periodic
+        self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
+        self._free: set[int] = set()  # replicas that may form a batch at this instant
+        self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
+        self._transfers: dict[Transfer, None] = {}
+        self._migrations: dict[int, Migration] = {}  # by request id
+        self._stopping: dict[int, list[Migration]] = {}  # by source: at its next commit a sequence stops
+        self._returned: dict[int, Sequence] = {}  # by request id: lost their replica, not their tokens
+        self._paused_s: dict[int, float] = {}  # replica: when it may run again
+        self._when_empty: dict[int, SetRole | Drain] = {}
+        self._gpu_s = 0.0  # of replicas that are not up any more
+        self._since_s = dict.fromkeys(range(len(cluster.replicas)), 0.0)  # replica: from when on it is paid for
+        for at_s, what in ((self._report_s, REPORT), (self._periodic.tick_s if self._periodic else 0.0, TICK)):
+            if at_s < 0:
+                raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
+            if at_s:
+                self._push(0.0, what, 0, 0)
+
+    # ---- what drivers call ------------------------------------------------------------------------------------
+
+    @property
+    def next_s(self) -> float:
+        """When the next thing happens; inf when nothing will."""
+        arrival_s, events = self._arrivals.next_s, self._events
+        if arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
+            return inf  # only ticks and reports are left
+        return min(arrival_s, events[0][0]) if events else arrival_s
+
+    def at(self, at_s: float, change: Fail | Up) -> None:
+        """A change that is planned for `at_s`."""
+        self._acts = True
+        self._push(at_s, CHANGE, change.replica, change)
+
+    def ended(self, replica: Replica, end_s: list[float]) -> None:
+        """The batch in flight of this replica has ended, after `start` did not say when."""
+        self._push(end_s[-1], COMMIT, replica.index, end_s)
+
+    def landed(self, transfer: Transfer, at_s: float) -> None:
+        """A transfer is through, after `move` did not say when."""
+        self._push(at_s, LAND, transfer.target.index, transfer)
+
+    def advance(self, until_s: float = inf) -> Iterator[T]:
+        """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
+        arrivals, results = self._arrivals, self._driver.results
+        while True:
+            now_s = self.next_s
+            if now_s == inf and self.held and arrivals.over:
+                self._give_up()
+            elif now_s > until_s or now_s == inf:
+                break
+            else:
+                self.now_s = now_s
+                while self._events and self._events[0][0] == now_s and self._events[0][1] < TICK:
+                    self._happen(now_s)
+                    while results:
+                        yield results.popleft()
+                while arrivals.next_s == now_s:
+                    self._arrive(arrivals.pop(), now_s)
+                    while results:
+                        yield results.popleft()
+                if self._acts:
+                    while self._events and self._events[0][0] == now_s:
+                        self._happen(now_s)
+                    self._ask_again(now_s)
+            while results:
+                yield results.popleft()
+            self._form_all(self.now_s)
+            if not self.held or self._lasting or arrivals.next_s < inf:
+                self._stuck_s = None
+            elif self._stuck_s is None:
+                self._stuck_s = self.now_s
+        if until_s == inf:
+            assert not any(r.waiting for r in self.cluster.replicas if r.alive), (
+                "a request can neither run nor be refused"
+            )
+            assert not self.cluster.under_way
+
+    def withdraw(self, request_id: int, now_s: float) -> None:
+        """A request is not wanted any more: it gets no more tokens, and is in no further step."""
+        if self.held.pop(request_id, None) is None:
+            self.withdrawn.add(request_id)
+            self._drop_withdrawn(now_s)
+        else:
+            self._returned.pop(request_id, None)
+
+    def gpu_s(self, now_s: float) -> float:
+        """GPU seconds of all replicas until now, those included that load their weights."""
+        members = self.cluster.members
+        return self._gpu_s + sum((now_s - since_s) * members[index].gpus for index, since_s in self._since_s.items())
+
+    # ---- events -----------------------------------------------------------------------------------------------
+
+    def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
+        self._number += 1
+        self._lasting += what not in PERIODIC
+        heappush(self._events, (at_s, what, index, self._number, payload))
+
+    def _happen(self, now_s: float) -> None:
+        _, what, index, _, payload = heappop(self._events)
+        self._lasting -= what not in PERIODIC
+        if what == COMMIT:
+            self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
+        elif what == LAND:
+            if payload in self._transfers:
+                self._land(payload, now_s)  # the payload of LAND: a transfer
+        elif what == COPIED:
+            self._copied(payload, now_s)  # type: ignore[arg-type]  # the payload of COPIED: a migration
+        elif what == ENTER:
+            self._free.add(index)
+        elif what == CHANGE:
+            self._change(payload, now_s)  # type: ignore[arg-type]  # the payload of CHANGE: Fail or Up
+        elif what == REPORT:
+            self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
+            self._changed = True
+            self._push((index + 1) * self._report_s, REPORT, index + 1, None)
+        elif what == TICK:
+            assert self._periodic is not None
+            self._push((index + 1) * self._periodic.tick_s, TICK, index + 1, None)
+            self._changed = True
+            for action in self._periodic.tick(now_s, self._view(now_s)):
+                self._act(action, now_s)
+        elif index in self.held and self.held[index][1] == now_s:
+            self._ask(self.held[index][0], now_s)
+
+    def _commit(self, index: int, ends: list[float]) -> None:
+        replica = self.cluster.replicas[index]
+        replica.blocks.free += self._prepaid[index]
+        self._prepaid[index] = 0
+        done = self._driver.commit(replica, ends)
+        self._free.add(index)
+        if replica.inbox.offers:
+            self._offered.add(index)
+        fresh = replica.outbox.fresh
+        if fresh:
+            for seq in fresh:
+                self._offer(seq, replica)
+            fresh.clear()
+        if self._acts:
+            self._touch(index)
+            if self._learning is not None:
+                for seq in done:
+                    self._learning.on_finish(finished(seq, index, ends[-1]))
+            for seq in done:
+                self.cluster.planned.pop(seq.request.id, None)
+            for migration in self._stopping.pop(index, ()):
+                self._stop(migration, ends[-1])
+            self._check_empty(replica, ends[-1])
+        if self.withdrawn:
+            self._drop_withdrawn(ends[-1])
+
+    def _offer(self, seq: Sequence, source: Replica) -> None:
+        if self.cluster.decodes:
+            self._offered.add(self.cluster.offer(seq, source).index)
+        else:
+            source.release(seq, self.now_s)
+            self._driver.end(seq, source.index, NOBODY, self.now_s)
+
+    def _land(self, transfer: Transfer, now_s: float) -> None:
+        """The KV has arrived: the source forgets the sequence, the target may run it."""
+        self._transfers.pop(transfer, None)
+        seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration
+        if source is not None:
+            source.release(seq, now_s)
+            self._free.add(source.index)
+            if self._acts:
+                self._memory_freed(source)
+                self._check_empty(source, now_s)
+        if migration is None:
+            seq.handoff_end_s = now_s
+        else:
+            del self._migrations[seq.request.id]
+            self._note(
+                ActionEvent(
+                    "migrate", migration.began_s, now_s, migration.source.index, target.index, seq.request.id,
+                    migration.stop_s, seq.computed,
+                )
+            )  # fmt: skip
+        target.land(seq, now_s)
+        self._free.add(target.index)
+        self._touch(target.index)
+        if target.inbox.offers:
+            self._offered.add(target.index)
+        if self.withdrawn:
+            self._drop_withdrawn(now_s)
+
+    # ---- arrivals and the router ------------------------------------------------------------------------------
+
+    def _arrive(self, request: Request, now_s: float) -> None:
+        cluster = self.cluster
+        if self._only_decodes and request.output_tokens == 1 and cluster.refusal(request) is None:
+            # its only token comes with its prompt, and decode replicas alone have nothing to do for it
+            self._driver.end(arrived_prefilled(request, now_s), cluster.replicas[0].index, None, now_s)
+        elif self._decide is not None:
+            self._ask(request, now_s)
+        else:
+            index, refusal = cluster.add(request, now_s)
+            if refusal is not None:
+                self._driver.reject(request, refusal, index, now_s)
+            elif cluster.replicas[index].role == "decode":
+                self._offered.add(index)
+            else:
+                self._free.add(index)
+                self._touch(index)
+
+    def _ask(self, request: Request, now_s: float) -> None:
+        """Let the router decide on a request that arrives, was held, or has lost its replica."""
+        cluster = self.cluster
+        decision: Decision
+        if self._decide is not None:
+            decision = self._decide(request, now_s, self._view(now_s))
+        else:
+            replica = cluster.choose(request)
+            decision = Reject(NOBODY) if replica is None else Send(replica.index)
+        if isinstance(decision, Send):
+            decision = self._send(request, decision, now_s)
+        if isinstance(decision, Hold):
+            if request.id not in self.held:
+                self.holds += 1
+            until_s = None if decision.until_s is None else max(now_s, decision.until_s)
+            self.held[request.id] = request, until_s
+            if until_s is not None:
+                self._push(until_s, ASK, request.id, None)
+            return
+        self.held.pop(request.id, None)
+        if isinstance(decision, Reject):
+            self._refuse(request, decision.reason, now_s)
+
+    def _refuse(self, request: Request, reason: str, now_s: float) -> None:
+        self.rejected += 1
+        seq = self._returned.pop(request.id, None)
+        if seq is None:
+            self._driver.reject(request, reason, None, now_s)
+        else:
+            self._driver.end(seq, 0, reason, now_s)
+
+    def _send(self, request: Request, to: Send, now_s: float) -> Send | Hold | Reject:
+        """Queue a request where the router wants it; held where that replica, unseen, went down or only decodes now."""
+        cluster = self.cluster
+        if not 0 <= to.replica < len(cluster.replicas):
+            raise UsageError(f"The router sent request {request.id} to replica {to.replica}; there is none.")
+        replica, seq = cluster.replicas[to.replica], self._returned.get(request.id)
+        if not replica.alive or replica.role == "decode":
+            return Hold()
+        refusal = cluster.refusal_after(replica, request)
+        if refusal is None:
+            refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
+        if refusal is not None:
+            return Reject(refusal)
+        if seq is not None:
+            del self._returned[request.id]
+            replica.restart(seq, now_s)
+        if to.decode is not None:
+            cluster.planned[request.id] = to.decode
+        self._free.add(to.replica)
+        self._touch(to.replica)
+        return to
+
+    def _ask_again(self, now_s: float) -> None:
+        """Ask for those that are held until something changes."""
+        if self._changed and self.held:
+            for request, until_s in list(self.held.values()):
+                if until_s is None:
+                    self._ask(request, now_s)
+        self._changed = False
+
+    def _may_let_go(self) -> bool:
+        """Whether the router may still let a held request go when nothing but ticks and reports will happen.
+
+        It has seen each of them twice before it is not asked any more.
+        """
+        tick_s = 0.0 if self._periodic is None else self._periodic.tick_s
+        stuck_s = 0.0 if self._stuck_s is None else self.now_s - self._stuck_s
+        return bool(self.held) and (self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s))
+
+    def _give_up(self) -> None:
+        for request, _ in list(self.held.values()):
+            del self.held[request.id]
+            self._refuse(request, "the router held it until nothing could change any more", self.now_s)
+
+    # ---- what the router sees ---------------------------------------------------------------------------------
+
+    def _touch(self, index: int) -> None:
+        if self._acts and not self._report_s:
+            self._changed = True
+            self._views[index] = None
+
+    def _memory_freed(self, replica: Replica) -> None:
+        """Without a batch of its own that has ended: what waits for memory there may go on."""
+        self._free.add(replica.index)
+        if replica.inbox.offers:
+            self._offered.add(replica.index)
+        self._touch(replica.index)
+
+    def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
+        member = self.cluster.members[replica.index]
+        return view_of(replica, member.gpus, member.model, now_s, whole=bool(self._report_s))
+
+    def _view(self, now_s: float) -> ClusterView:
+        views = self._views
+        for index, view in enumerate(views):
+            if view is None:
+                views[index] = self._view_of(self.cluster.replicas[index], now_s)
+        moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
+        return ClusterView(views, [request for request, _ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+
+    # ---- actions ----------------------------------------------------------------------------------------------
+
+    def _note(self, event: ActionEvent) -> None:
+        self.actions.append(event)
+
+    def _act(self, action: Action, now_s: float) -> None:
+        replicas = self.cluster.replicas
+        if isinstance(action, Scale):
+            self._scale(action, now_s)
+            return
+        ends = (action.replica,) if isinstance(action, (SetRole, Drain)) else (action.source, action.target)
+        if not all(0 <= index < len(replicas) for index in ends) or len(ends) > len(set(ends)):
+            raise UsageError(f"The router wants {action}; there are no such replicas, or they are the same one.")
+        if not all(replicas[index].alive for index in ends):
+            return  # it went down unseen
+        if isinstance(action, Migrate):
+            self._migrate(action, now_s)
+        elif isinstance(action, Replicate):
+            self._replicate(action, now_s)
+        elif isinstance(action, Drain) or action.after == "drain":
+            self._drain(action, now_s)
+        else:
+            self._set_role(action, now_s)
+
+    def _migrate(self, action: Migrate, now_s: float) -> None:
+        source, target = self.cluster.replicas[action.source], self.cluster.replicas[action.target]
+        request_id = action.request_id
+        if request_id in self._migrations or source.blocks.size != target.blocks.size:
+            return
+        queued = next((seq for seq in source.waiting if seq.request.id == request_id), None)
+        if queued is not None:
+            if target.refusal(queued.request) is None:
+                source.send(request_id, now_s)
+                target.restart(queued, now_s)
+                self._note(ActionEvent("migrate", now_s, now_s, source.index, target.index, request_id, now_s, 0))
+                for replica in (source, target):
+                    self._free.add(replica.index)
+                    self._touch(replica.index)
+                self._check_empty(source, now_s)
+            return
+        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq.request.id == request_id), None)
+        if seq is None or target.refusal(seq.request) is not None:
+            return
+        move = Migration(seq, source, target, action.live, action.stages, action.last_blocks, now_s)
+        self._migrations[request_id] = move
+        self._copied(move, now_s)
+
+    def _copied(self, move: Migration, now_s: float) -> None:
+        """A stage of a live migration is over, or it begins: copy the next one, or stop the sequence."""
+        if self._migrations.get(move.seq.request.id) is not move:
+            return  # it was aborted
+        if not move.possible:
+            self._abort(move, "gone", now_s)
+            return
+        next_s = move.next_stage(self.cluster.links, now_s)
+        if next_s == "abort":
+            self._abort(move, "refused or too slow", now_s)
+        elif next_s != "stop":
+            assert isinstance(next_s, float)
+            self._touch(move.target.index)
+            self._push(next_s, COPIED, move.target.index, move)
+        elif move.source.runs(move.seq.request.id):
+            self._stopping.setdefault(move.source.index, []).append(move)
+        else:
+            self._stop(move, now_s)
+
+    def _stop(self, move: Migration, now_s: float) -> None:
+        if self._migrations.get(move.seq.request.id) is not move:
+            return
+        if move.possible and move.source.runs(move.seq.request.id):  # a later batch of a pipeline has it
+            self._stopping.setdefault(move.source.index, []).append(move)
+            return
+        stopped = move.stop(self.cluster.links, now_s) if move.possible else None
+        if stopped is None:
+            self._abort(move, "gone" if not move.possible else "refused", now_s)
+        else:
+            self._begin(*stopped, now_s)
+            self._touch(move.source.index)
+            self._touch(move.target.index)
+
+    def _abort(self, move: Migration, why: str, now_s: float) -> None:
+        del self._migrations[move.seq.request.id]
+        move.abort(now_s)
+        self._memory_freed(move.target)
+        self._note(
+            ActionEvent("abort", move.began_s, now_s, move.source.index, move.target.index, move.seq.request.id,
+                        None, move.copied_tokens, why)
+        )  # fmt: skip
+
+    def _begin(self, end_s: float, transfer: Transfer, now_s: float) -> None:
+        """KV begins to move."""
+        self._transfers[transfer] = None
+        arrives_s = self._driver.move(transfer, end_s)
+        if arrives_s is not None:
+            if arrives_s <= now_s:
+                self._land(transfer, now_s)
+            else:
+                self._push(arrives_s, LAND, transfer.target.index, transfer)
+
+    def _set_role(self, action: SetRole, now_s: float) -> None:
+        replica, cluster = self.cluster.replicas[action.replica], self.cluster
+        if replica.role == action.role:
+            return
+        others = [r.role for r in cluster.replicas if r.alive and not r.draining and r is not replica]
+        after = [*others, action.role]
+        if ("prefill" in after) != ("decode" in after) or all(role == "decode" for role in after):
+            return  # nobody would be left to do the other half
+        replica.set_role(action.role, now_s)
+        cluster.refresh()
+        if action.cost_s:
+            self._paused_s[replica.index] = now_s + action.cost_s
+            self._push(now_s + action.cost_s, ENTER, replica.index, None)
+        offers, replica.inbox.offers = replica.inbox.offers, deque()
+        for seq, source in offers:  # what was to come here to decode goes elsewhere
+            if source is not None:
+                self._offer(seq, source)
+        self._free.add(replica.index)
+        self._touch(replica.index)
+        self._note(ActionEvent("role", now_s, now_s + action.cost_s, replica.index, detail=action.role))
+
+    def _drain(self, action: SetRole | Drain, now_s: float) -> None:
+        replica, cluster = self.cluster.replicas[action.replica], self.cluster
+        open_ = [r for r in cluster.replicas if r.alive and not r.draining and r is not replica]
+        if replica.draining or not any(r.role == replica.role or r.role == "mixed" for r in open_):
+            return  # the last one that does this
+        replica.draining = True
+        cluster.refresh()
+        self._when_empty[replica.index] = action
+        self._note(ActionEvent("drain", now_s, now_s, replica.index))
+        self._touch(replica.index)
+        for seq in list(replica.waiting):
+            if seq.emitted == 0 or replica.role != "decode":
+                replica.send(seq.request.id, now_s)
+                self._returned[seq.request.id] = seq
+                self._ask(seq.request, now_s)
+        offers, replica.inbox.offers = replica.inbox.offers, deque()
+        for seq, source in offers:
+            if source is not None:
+                self._offer(seq, source)
+        self._check_empty(replica, now_s)
+
+    def _check_empty(self, replica: Replica, now_s: float) -> None:
+        """Carry out what waits for a replica to be empty."""
+        action = self._when_empty.get(replica.index)
+        inbox = replica.inbox
+        if action is None or replica.running or replica.waiting or replica.in_flight is not None or replica.swap:
+            return
+        if len(inbox) or inbox.reserved or replica.outbox.leaving:
+            return
+        del self._when_empty[replica.index]
+        replica.draining = False
+        if isinstance(action, SetRole):
+            self.cluster.refresh()
+            self._set_role(SetRole(action.replica, action.role, "now", action.cost_s), now_s)
+        else:
+            self._down(replica, now_s)
+
+    def _down(self, replica: Replica, now_s: float) -> None:
+        replica.alive = False
+        self._gpu_s += (now_s - self._since_s.pop(replica.index)) * self.cluster.members[replica.index].gpus
+        self.cluster.refresh()
+        self._note(ActionEvent("down", now_s, now_s, replica.index))
+        self._touch(replica.index)
+
+    def _scale(self, action: Scale, now_s: float) -> None:
+        if self.cluster.build is None:
+            raise UsageError("This cluster cannot grow: the router wants a replica more.")
+        replica, member = self.cluster.build(action.role)
+        replica.alive = False
+        self.cluster.replicas.append(replica)
+        self.cluster.members.append(member)
+        self.stages.append(Stages(replica))
+        self._views.append(None)
+        self._prepaid.append(0)
+        self._since_s[replica.index] = now_s
+        self._push(now_s + action.ready_s, CHANGE, replica.index, Up(replica.index))
+        self._note(ActionEvent("scale", now_s, now_s + action.ready_s, replica.index, detail=action.role))
+
+    def _replicate(self, action: Replicate, now_s: float) -> None:
+        """The blocks count as stored at once, and the link is taken for as long as they cross it."""
+        source, target = self.cluster.replicas[action.source], self.cluster.replicas[action.target]
+        if source.cache is None or target.cache is None or source.blocks.size != target.blocks.size:
+            return
+        keys = chain(action.request, source.blocks.size)[0]
+        stored = source.cache.stored_tokens(keys) // source.blocks.size
+        copied = target.insert_prefix(keys[:stored], now_s)
+        if copied:
+            tokens = copied * source.blocks.size
+            end_s = self.cluster.links.end_s(source, target, tokens, now_s)
+            self._note(ActionEvent("replicate", now_s, end_s, source.index, target.index, tokens=tokens))
+            self._touch(target.index)
+
+    def _change(self, change: Fail | Up, now_s: float) -> None:
+        replica = self.cluster.replicas[change.replica]
+        if isinstance(change, Up):
+            if not replica.alive:
+                replica.alive = True
+                self._since_s.setdefault(replica.index, now_s)
+                self.cluster.refresh()
+                self._touch(replica.index)
+                self._changed = True
+                self._note(ActionEvent("up", now_s, now_s, replica.index))
+        elif replica.alive:
+            self._fail(replica, now_s, requeue=change.requeue)
+
+    def _fail(self, replica: Replica, now_s: float, *, requeue: bool) -> None:
+        offers = list(replica.inbox.offers)
+        self._down(replica, now_s)
+        replica.draining = False
+        self._when_empty.pop(replica.index, None)
+        self._stopping.pop(replica.index, None)
+        for transfer in [t for t in self._transfers if replica in (t.source, t.target)]:
+            del self._transfers[transfer]
+            if transfer.migration is not None:
+                del self._migrations[transfer.seq.request.id]
+            if transfer.target is not replica:
+                transfer.target.drop(transfer.seq, now_s)
+            elif transfer.source is not None:
+                if transfer.migration is None:
+                    offers.append((transfer.seq, transfer.source))
+                else:
+                    transfer.source.stay(transfer.seq, now_s)
+                    self._free.add(transfer.source.index)
+        for move in [m for m in self._migrations.values() if replica in (m.source, m.target)]:
+            self._abort(move, "a replica went down", now_s)
+        lost = replica.fail(now_s)
+        self._events = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
+        heapify(self._events)
+        self._lasting = sum(e[1] not in PERIODIC for e in self._events)
+        self._prepaid[replica.index] = 0
+        self._free.discard(replica.index)
+        self._offered.discard(replica.index)
+        self.stages[replica.index] = Stages(replica)
+        for other in self.cluster.replicas:
+            other.inbox.offers = deque((seq, source) for seq, source in other.inbox.offers if source is not replica)
+        for seq, source in offers:
+            if source is not None and source is not replica:
+                self._offer(seq, source)
+        for seq in lost:
+            if requeue:
+                self._returned[seq.request.id] = seq
+                self._ask(seq.request, now_s)
+            else:
+                self._driver.end(seq, replica.index, f"replica {replica.index} went down", now_s)
+
+    def _drop_withdrawn(self, now_s: float) -> None:
+        """Cancel withdrawn requests that are neither in a step nor on their way to another replica."""
+        replicas = self.cluster.replicas
+        for request_id in list(self.withdrawn):
+            replica = next((replica for replica in replicas if replica.has(request_id)), None)
+            if replica is None:
+                if not any(seq.request.id == request_id for r in replicas for seq in r.outbox.leaving):
+                    self.withdrawn.discard(request_id)
+            elif not replica.runs(request_id):
+                replica.cancel(request_id, now_s)
+                self.withdrawn.discard(request_id)
+                self._memory_freed(replica)
+
+    # ---- batches ----------------------------------------------------------------------------------------------
+
+    def _form_all(self, now_s: float) -> None:
+        """Begin the hand-offs that may begin, then the batches."""
+        replicas = self.cluster.replicas
+        if self._offered:
+            for index in sorted(self._offered):
+                self._hand_off(replicas[index], now_s)
+            self._offered.clear()
+        free = []
+        for index in sorted(self._free):
+            replica = replicas[index]
+            # a pipeline schedules again when its first stage is free
+            idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
+            if idle and (not self._acts or self._may_run(replica, now_s)):
+                free.append(index)
+        self._free.clear()
+        quiet = len(free)  # from there on replicas that no other one waits for
+        while quiet and self._quiet(replicas[free[quiet - 1]]):
+            quiet -= 1
+        for place, index in enumerate(free, 1):
+            self._form(replicas[index], now_s, last=place >= quiet)
+        if self._free or self._offered:  # what was handed on at no cost of time while batches were formed
+            self._form_all(now_s)
+
+    def _may_run(self, replica: Replica, now_s: float) -> bool:
+        return replica.alive and self._paused_s.get(replica.index, -inf) <= now_s
+
+    def _hand_off(self, target: Replica, now_s: float) -> bool:
+        """Whether any hand-off into `target` began."""
+        if not target.inbox.offers:
+            return False
+        begun = start_handoffs(target, self.cluster.links, now_s, pull=self.cluster.pull)
+        for end_s, transfer in begun:
+            self._begin(end_s, transfer, now_s)
+        return bool(begun)
+
+    def _form(self, replica: Replica, now_s: float, *, last: bool) -> None:
+        index = replica.index
+        stages = self.stages[index]
+        batch = replica.schedule(now_s)
+        began = self._hand_off(replica, now_s)
+        if batch is None:
+            return
+        if self._acts:
+            self._touch(index)
+        if began:
+            batch.steps = 1  # memory is another now, and who has landed joins the next step
+        if stages.count > 1:
+            stage = self._driver.start(replica, batch, 0.0, 0.0)
+            assert stage is not None
+            end_s = stages.enter(stage[0], now_s)
+            if self._log is not None:
+                self._log(batch, [end_s], replica.decoding)
+            self._push(stages.free_s[0], ENTER, index, None)
+            self._push(end_s, COMMIT, index, [end_s])
+            return
+        horizon_s = self._horizon_s() if self._leap and last and not self._free and not self.held else now_s
+        ends = self._driver.start(replica, batch, now_s, horizon_s)
+        if ends is None:
+            return
+        if self._acts and len(ends) > 1 and ends[-1] >= horizon_s:
+            ends.pop()  # the router may read the state then, when all earlier steps must be committed
+        if self._log is not None:
+            self._log(batch, ends, replica.decoding)
+        if len(ends) > 1 and isinstance(replica.decoding, Decodes):
+            # what a leap takes after its first step
+            self._prepaid[index] = taken = replica.decoding.blocks_after_first(len(ends))
+            replica.blocks.free -= taken
+        self._push(ends[-1], COMMIT, index, ends)
+
+    def _quiet(self, replica: Replica) -> bool:
+        """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for
+        its memory (which would free that of another replica), and no answer brings about another request."""
+        if self._coupled or replica.inbox.offers or replica.role == "prefill" or replica.pipeline is not None:
+            return False
+        if not self._acts:
+            return replica.role == "decode"
+        return not self.held and replica.index not in self._stopping
+
+    def _horizon_s(self) -> float:
+        """When the state of a replica may next be read or changed by something other than its own steps."""
+        horizon_s, replicas = self._arrivals.next_s, self.cluster.replicas
+        if self._coupled and self._events:
+            return min(horizon_s, self._events[0][0])
+        for at_s, what, index, _, _ in self._events:
+            if at_s < horizon_s and not (what == COMMIT and self._quiet(replicas[index])):
+                horizon_s = at_s
+        return horizon_s
+
+    def check(self) -> None:
+        """Integrity of the replicas."""
+        self.cluster.check()
+
+    def __repr__(self) -> str:
+        return f"<Loop next at {self.next_s:.6f} s, {self.cluster!r}>"
+
+
+class Stages:
+    """The pipeline stages of a replica: when each is free for its next batch, and how long it stood idle in between."""
+
+    __slots__ = ("_replica", "bubble_s", "busy_s", "count", "free_s")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.count = 1 if replica.pipeline is None else len(replica.pipeline.lanes)
+        self.free_s = [-inf] * self.count
+        self.busy_s = self.bubble_s = 0.0  # of all stages together
+
+    def enter(self, stage_s: float, now_s: float) -> float:
+        """A batch that takes `stage_s` on each stage enters the first one now; when it leaves the last one."""
+        pipeline = self._replica.pipeline
+        alone = pipeline is None or pipeline.in_flight == 1  # no batch is before it: idle stages were empty
+        for i, free_s in enumerate(self.free_s):
+            start_s = max(now_s, free_s)
+            if not alone:
+                self.bubble_s += start_s - free_s
+            self.free_s[i] = now_s = start_s + stage_s
+        self.busy_s += self.count * stage_s
+        return now_s
+
+
+def bubble_share(stages: ListOf[Stages]) -> float:
+    """Of the time in which pipelines had several batches in flight, the share in which their stages stood idle."""
+    bubble_s, busy_s = (sum(getattr(s, name) for s in stages) for name in ("bubble_s", "busy_s"))
+    return bubble_s / (bubble_s + busy_s) if busy_s else 0.0

@@ -1,0 +1,246 @@
+"""What a router that knows time sees of a cluster, what it may decide, and what it may do later.
+
+A gateway knows what replicas report, perhaps a while ago, and never how long an answer will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+from backends.serving.batch import Phase, Sequence
+from backends.serving.prefix_cache import chain
+from backends.serving.replica import Replica, Role
+from harness.api import LatencyModel, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """To this replica; where prefill and decode are apart `decode` is the one that it hands on to (None: the router's
+    rule for hand-offs decides when the prompt is computed)."""
+
+    replica: int
+    decode: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The request stays at the router, which is asked again at `until_s`; without it whenever any replica changes."""
+
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """The request ends with the status `rejected`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Move a request that decodes or waits at `source` to `target`; see `backends.serving.migration`.
+
+    One that is anywhere else by then, or gone, is left alone.
+    """
+
+    request_id: int
+    source: int
+    target: int
+    live: bool = True
+    stages: int = 3
+    last_blocks: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SetRole:
+    """Change what a replica does: at once, what runs there goes on (`now`), or when it is empty (`drain`).
+
+    It runs nothing for `cost_s` seconds then.
+    """
+
+    replica: int
+    role: Role
+    after: Literal["drain", "now"] = "now"
+    cost_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Add a replica like those of `role`, which is up after `ready_s` seconds (to load its weights)."""
+
+    role: Role
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Send nothing more to a replica and give it up when it is empty; what waits there comes back to the router."""
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replicate:
+    """Copy the stored blocks of this request's prefix from one prefix cache into another."""
+
+    request: Request
+    source: int
+    target: int
+
+
+Decision = Send | Hold | Reject
+Action = Migrate | SetRole | Scale | Drain | Replicate
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceView:
+    """What a replica knows of one of its requests: tokens with KV, answer so far, whether it decodes or waits."""
+
+    request_id: int
+    tag: str | None
+    priority: int
+    arrived_s: float
+    prompt_tokens: int
+    stored_tokens: int
+    emitted_tokens: int
+    phase: Phase
+
+
+@dataclass(slots=True)
+class ReplicaView:
+    """A replica as it was at `reported_s`: counts of sequences, tokens and blocks.
+
+    `head_tokens` are those of the first request in its queue, `queued_tokens` those that the whole queue has still to
+    compute, `context_tokens` what its next decode reads. Not to be changed.
+    """
+
+    index: int
+    role: Role
+    alive: bool
+    draining: bool
+    gpus: int
+    waiting: int
+    running: int
+    queued_tokens: int
+    head_tokens: int
+    free_blocks: int
+    total_blocks: int
+    block_tokens: int
+    context_tokens: int
+    reported_s: float
+    _replica: Replica = field(repr=False)
+    _model: LatencyModel | None = field(repr=False)
+    _sequences: tuple[SequenceView, ...] | None = field(repr=False)
+
+    @property
+    def open(self) -> bool:
+        """Whether new requests may be sent to it."""
+        return self.alive and not self.draining
+
+    def sequences(self) -> ListOf[SequenceView]:
+        """Its requests: those that decode in the order of admission, then those that wait in order of the queue."""
+        return sequences_of(self._replica) if self._sequences is None else self._sequences
+
+    def prefix_tokens(self, request: Request) -> int:
+        """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
+        cache = self._replica.cache
+        return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens)[0])
+
+    def step_s(self, prefills: ListOf[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds that its latency model predicts of a step (`harness.api.LatencyModel`)."""
+        assert self._model is not None
+        return self._model.step_s(prefills, decode_seqs, context_tokens)
+
+
+def sequences_of(replica: Replica) -> tuple[SequenceView, ...]:
+    """The requests of a replica as a router may see them."""
+    decoding = (seq for lane in replica.lanes for seq in lane.decoding)
+    return tuple(
+        SequenceView(
+            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, seq.computed, seq.emitted,
+            seq.phase,
+        )
+        for seq in (*decoding, *replica.waiting)
+    )  # fmt: skip
+
+
+def view_of(replica: Replica, gpus: int, model: LatencyModel | None, now_s: float, *, whole: bool) -> ReplicaView:
+    """A replica as it is now; `whole` lists its sequences too, for a view that will be read later."""
+    waiting, blocks = replica.waiting, replica.blocks
+    return ReplicaView(
+        replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running,
+        sum([seq.prompt + seq._emitted for seq in waiting]),
+        waiting[0].prompt + waiting[0]._emitted if waiting else 0,
+        blocks.free, blocks.total, blocks.size, sum(lane.decoding.context for lane in replica.lanes), now_s,
+        replica, model, sequences_of(replica) if whole else None,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """All replicas, the requests that the router holds in order, and the ids of those that are being migrated."""
+
+    replicas: ListOf[ReplicaView]
+    held: ListOf[Request]
+    migrating: Mapping[int, tuple[int, int]]
+    """Request id: (source, target)."""
+
+    def open(self, *roles: Role) -> list[ReplicaView]:
+        """The replicas of these roles (all where there are none) to which requests may be sent."""
+        return [replica for replica in self.replicas if replica.open and (not roles or replica.role in roles)]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """What a gateway knows of a request that is over, in seconds; without a first token it failed."""
+
+    request: Request
+    replica: int
+    end_s: float
+    output_tokens: int
+    ttft_s: float | None
+    tpot_s: float | None
+
+
+@runtime_checkable
+class DecidingRouter(Protocol):
+    """A router that knows the time, and may hold or reject a request."""
+
+    @property
+    def report_s(self) -> float:
+        """Seconds between two reports of the replicas; 0: views are always fresh."""
+        ...
+
+    def decide(self, request: Request, now_s: float, view: ClusterView) -> Decision:
+        """Where the request goes. Without side effects on what it has not decided."""
+        ...
+
+
+@runtime_checkable
+class PeriodicRouter(Protocol):
+    """A router that acts by itself every `tick_s` seconds."""
+
+    @property
+    def tick_s(self) -> float: ...
+
+    def tick(self, now_s: float, view: ClusterView) -> Iterable[Action]:
+        """What is to be done now, in this order."""
+        ...
+
+
+@runtime_checkable
+class LearningRouter(Protocol):
+    """A router that is told of every request that ends."""
+
+    def on_finish(self, finished: FinishedRequest) -> None: ...
+
+
+def finished(seq: Sequence, replica: int, end_s: float) -> FinishedRequest:
+    """What a gateway has seen of this sequence."""
+    token_s, tokens = seq.token_s, seq.emitted
+    first_s = token_s[0] - seq.request.scheduled_s if token_s else None
+    tpot_s = (token_s[-1] - token_s[0]) / (tokens - 1) if tokens > 1 else None
+    return FinishedRequest(seq.request, replica, end_s, tokens, first_s, tpot_s)

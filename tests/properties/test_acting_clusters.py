@@ -1,0 +1,163 @@
+"""Clusters whose routers hold, reject, migrate, change roles, grow and shrink, and whose replicas fail lose nothing.
+
+The routers here decide by a hash of what they see, so that any sequence of actions comes up.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from backends.serving.journal import Journal, replay
+from backends.serving.loop import Fail, Up
+from backends.serving.routing import Drain, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole
+from backends.sim import Sim
+from backends.simulator.flow import Flow
+from harness.api import Request
+
+
+@dataclass(slots=True)
+class AnyAction:
+    """Draws its decisions and actions from `chance`, a function of how often it was asked."""
+
+    report_s: float
+    tick_s: float
+    seed: int
+    apart: bool
+    _asked: int = field(default=0, init=False)
+    rejected: int = field(default=0, init=False)
+
+    def _draw(self, n: int) -> int:
+        self._asked += 1
+        return hash((self.seed, self._asked, 2**31)) % 1_000_003 % n
+
+    def decide(self, request, now_s, view):  # noqa: ARG002  chance decides
+        entries = view.open("mixed", "prefill") or [r for r in view.replicas if r.role != "decode"]
+        what = self._draw(12)
+        if what == 0 or not entries:
+            return Hold()
+        if what == 1:
+            return Hold(now_s + 0.25)
+        if what == 2:
+            self.rejected += 1
+            return Reject("no")
+        decodes = view.open("decode")
+        decode = decodes[self._draw(len(decodes))].index if decodes and self._draw(2) else None
+        return Send(entries[self._draw(len(entries))].index, decode)
+
+    def tick(self, now_s, view):  # noqa: ARG002  chance decides
+        alive = [r for r in view.replicas if r.alive]
+        if not alive:
+            return
+        a = alive[self._draw(len(alive))]
+        b = alive[self._draw(len(alive))]
+        kind = self._draw(10)
+        if kind < 5 and a.index != b.index:
+            sequences = a.sequences()
+            if sequences:
+                one = sequences[self._draw(len(sequences))]
+                yield Migrate(
+                    one.request_id,
+                    a.index,
+                    b.index,
+                    live=bool(self._draw(2)),
+                    stages=self._draw(3),
+                    last_blocks=self._draw(3),
+                )
+        elif kind == 5:
+            roles = ["prefill", "decode"] if self.apart else ["mixed"]
+            yield SetRole(
+                a.index,
+                roles[self._draw(len(roles))],
+                after=["now", "drain"][self._draw(2)],
+                cost_s=self._draw(2) * 0.5,
+            )
+        elif kind == 6 and len(view.replicas) < 8:
+            yield Scale(a.role, 0.5)
+        elif kind == 7:
+            yield Drain(a.index)
+        elif kind == 8 and a.index != b.index:
+            yield Replicate(Request(10**6, 0.0, 96, 1, (1, 2), 32), a.index, b.index)
+
+
+def seen(records):
+    """What two simulations must agree on."""
+    return sorted((r.request_id, list(r.token_s), r.status, r.replica, r.preemptions) for r in records)
+
+
+def run(requests, router, fails, fields, leap):
+    sim = Sim(journal=True, leap=leap, **fields)
+    sim.cluster.router = router
+    flow = Flow(sim.cluster, sim._steps, requests, None, leap=leap)
+    for at_s, index, requeue in fails:
+        flow.loop.at(at_s, Fail(index, requeue))
+        flow.loop.at(at_s + 2.0, Up(index))
+    records = list(flow.records())
+    sim.cluster.check()
+    return sim, records
+
+
+NUMBERS = 100
+LINKS = ["none", "1Gbps:latency=1ms"]
+CLUSTERS = [
+    {"replicas": 3, "policy": "vllm-v1"},
+    {"replicas": 3, "policy": "vllm-v0", "preempt": "swap"},
+    {"replicas": 3, "policy": "sarathi", "prefix_cache": "on"},
+    {"replicas": 2, "policy": "vllm-v1", "pp": 2},
+    {"prefill": "2", "decode": "2", "policy": "vllm-v1"},
+    {"prefill": "2", "decode": "2", "policy": "sarathi", "handoff": "push"},
+    {"replicas": 3, "policy": "vllm-v1", "speculate": "k=2,alpha=0.6"},
+    {"replicas": 3, "policy": "vllm-v0", "kv": "reserve-oracle"},
+]  # fmt: skip
+
+
+def case(number):
+    """Requests, seed of the router, cluster, seconds between reports, failures and link of a case."""
+    draw = Random(number)
+    rows = sorted((draw.randrange(97), draw.randint(1, 90), draw.randint(1, 70)) for _ in range(draw.randint(1, 24)))
+    fails = [(draw.randrange(48) / 8, draw.randrange(2), draw.random() < 0.5) for _ in range(draw.randrange(3))]
+    requests = [Request(i, at / 16, p, o, (1, 2), 32) for i, (at, p, o) in enumerate(rows)]
+    return (
+        requests,
+        draw.randrange(1 << 20),
+        draw.choice(CLUSTERS),
+        draw.choice([0.0, 0.3, 1.0]),
+        fails,
+        draw.choice(LINKS),
+    )
+
+
+@pytest.mark.parametrize("number", range(NUMBERS))
+def test_nothing_is_lost_whatever_a_router_does(number):
+    """Every request ends in exactly one record with all its tokens, memory comes back, journals replay."""
+    requests, seed, fields, report_s, fails, link = case(number)
+    apart = "prefill" in fields
+    fields = {**fields, "kv_blocks": 16, "latency": "linear:base_s=0.0625,prefill_token_s=0.0001"}
+    if apart:
+        fields["link"] = link
+    routers = [AnyAction(report_s, 0.2, seed, apart) for _ in range(2)]
+    sim, records = run(requests, routers[0], fails, fields, leap=True)
+    _, stepped = run(requests, routers[1], fails, fields, leap=False)
+
+    assert sorted(r.id for r in requests) == sorted(record.request_id for record in records)
+    for record in records:
+        tokens = sum(record.token_n) if record.token_n else len(record.token_s)
+        assert record.output_tokens == tokens
+        assert list(record.token_s) == sorted(record.token_s)
+        if record.status == "ok":
+            assert record.output_tokens_asked == tokens
+        else:
+            assert record.error
+    for replica in sim.cluster.replicas:
+        assert replica.blocks.free == replica.blocks.total, replica
+        assert replica.prompt_tokens == 0
+    assert seen(stepped) == seen(records)
+
+    core = sim._parts[0].core
+    for replica in sim.cluster.replicas:
+        if replica.pipeline is not None:
+            continue
+        again = core.replica(core.memory(), 16, replica.index, Journal())
+        replay(replica.journal.calls, {r.id: r for r in requests}, again)
+
+        assert replica.journal.decisions == again.journal.decisions
