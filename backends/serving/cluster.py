@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as ListOf
 
+from backends.serving.batch import VisibleRequest
 from backends.serving.handoff import HandOffs, arrived_prefilled
 from backends.serving.plugins import Router, StepRouter
 from backends.serving.replica import Replica
@@ -30,7 +31,7 @@ class Cluster:
             refusal = self.handoffs.decode[0].refusal(request)
             if refusal is not None or not self._entries:
                 return self._offer(request, refusal, self.handoffs, now_s)
-        index = 0 if self._route is None else self._route(request, self._entries)
+        index = 0 if self._route is None else self._route(VisibleRequest(request), self._entries)
         return index, self._entries[index].add(request, now_s)
 
     @staticmethod
