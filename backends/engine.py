@@ -100,10 +100,12 @@ class Engine:
 
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
+        predictor = self.core.predictor
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
             "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
             "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes,
+            **({} if predictor is None else {"predictor": predictor}),
         } | self._facts  # fmt: skip
 
     async def close(self) -> None:

@@ -226,6 +226,7 @@ class Sim:
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
+        predictors = dict.fromkeys(part.core.predictor for part in self._parts if part.core.predictor is not None)
         piped = self._flow if any(part.pp != 1 for part in self._parts) else None
         return {
             "backend": "sim", "model": self.model, "max_tokens": self.max_tokens,
@@ -235,6 +236,7 @@ class Sim:
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
+            **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),

@@ -30,6 +30,59 @@ CountedBy = Literal["usage", "continuous usage", "server tokenizer", "tokenizer"
 
 
 @dataclass(frozen=True, slots=True)
+class LatencySlo:
+    """Someone watches the answer come: its token j (from 0 on) is due `ttft_s` + j `tbt_s` after the request.
+
+    So early tokens bank slack. Source: the latency-sensitive requests of JITServe (NSDI 2026).
+    """
+
+    ttft_s: float
+    tbt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineSlo:
+    """The whole answer is due `e2e_s` after the request; later it is of no use."""
+
+    e2e_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSlo:
+    """The last answer of the program is due `program_s` after its first request; later all of them are of no use."""
+
+    program_s: float
+
+
+SloClass = LatencySlo | DeadlineSlo | ProgramSlo
+"""What an answer must keep to be of use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What only some systems need to know of a request.
+
+    `tenant` pays for it; `category` and `cluster` say what it is about (a semantic cache); it is a call of stage
+    `stage` of `program`; `offline` requests have no one who waits. `image_tokens` of the prompt are those of images,
+    `reasoning_tokens` of the answer come before what is shown, and there are `n` answers, of `model` where that is not
+    the one that is served. `kind` is how they are made.
+    """
+
+    tenant: str | None = None
+    category: str | None = None
+    cluster: int | None = None
+    program: int | None = None
+    stage: int = 0
+    offline: bool = False
+    image_tokens: int = 0
+    kind: Literal["autoregressive", "diffusion"] = "autoregressive"
+    reasoning_tokens: int = 0
+    n: int = 1
+    model: str | None = None
+    slo: SloClass | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request to a serving system, immutable.
 
@@ -58,6 +111,7 @@ class Request:
     after: tuple[int, ...] = ()
     delay_s: float = 0.0
     slo_task_s: float | None = None
+    extra: Extra | None = None
 
 
 @dataclass(frozen=True, slots=True)

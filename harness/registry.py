@@ -38,6 +38,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "routers": "backends.serving.routers",
         "kv": "backends.serving.kv",
         "admission": "backends.serving.admission",
+        "predictors": "backends.serving.predictors",
         "latency": "backends.latency",
         "executors": "backends.executors",
         "metrics": "harness.metrics.definitions",
@@ -53,7 +54,8 @@ SYSTEM = ("model", "hardware", "tp", "pp")
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
                           "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
-                          "kv": "KV memory mode", "admission": "rule of admission"})  # fmt: skip
+                          "kv": "KV memory mode", "admission": "rule of admission",
+                          "predictors": "length predictor"})  # fmt: skip
 
 
 def folder(package: str) -> Path:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from backends.engine_process.token_blocks import block_names
-from backends.serving.batch import Batch, Sequence
+from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
@@ -157,7 +157,7 @@ class EngineCore:
                 if replica.cache is not None and piece.request_id in self._params:
                     # who goes on from a whole answer finds its blocks; content made from ids has names already
                     total = seq.prompt + seq.emitted + len(tokens)
-                    if piece.request_id in stopping or total == seq.prompt + seq.request.output_tokens:
+                    if piece.request_id in stopping or total == seq.prompt + Oracle.output_tokens(seq):
                         ids = self._token_ids[piece.request_id][:total].tolist()
                         replica.cache.tell(seq, block_names(ids, replica.blocks.size))
         turn.at_s = end_s

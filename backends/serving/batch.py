@@ -1,6 +1,6 @@
 """A batch: what one executor call runs.
 
-A sequence: the mutable serving state of one request on a replica.
+A sequence: the mutable serving state of one request on a replica. A visible request: what plug-ins see of a request.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING
 
-from harness.api import Request
+from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, Request, SloClass
 
 if TYPE_CHECKING:
     from backends.serving.decodes import Decodes
@@ -26,8 +27,8 @@ class Batch:
     """
 
     __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads", "map_s",
-                 "preempted", "prefills", "repeats", "replica", "running", "start_s", "steps", "swap_s",
-                 "swaps", "waiting")  # fmt: skip
+                 "preempted", "prefills", "repeats", "repeats_steps", "repeats_until_s", "replica", "running",
+                 "start_s", "steps", "swap_s", "swaps", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
     replica: int
@@ -45,6 +46,8 @@ class Batch:
         self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
         self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short
+        self.repeats_until_s = inf  # and in no step that starts then or later
+        self.repeats_steps: int | None = None  # and at most so many times
         self.steps = 1
         self.preempted: ListOf[Sequence] = ()
         self.swaps: ListOf[tuple[Sequence, list[int] | None]] = ()  # in order: ids of blocks to copy out; None: back in
@@ -81,23 +84,107 @@ class Phase(Enum):
     DONE = "done"
 
 
+class VisibleRequest:
+    """What a serving system can know of a request: everything but the length of its answer. Plug-ins get no other."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    @property
+    def id(self) -> int:
+        return self._request.id
+
+    @property
+    def scheduled_s(self) -> float:
+        return self._request.scheduled_s
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._request.prompt_tokens
+
+    @property
+    def prefix_ids(self) -> tuple[int, ...]:
+        return self._request.prefix_ids
+
+    @property
+    def prefix_block_tokens(self) -> int:
+        return self._request.prefix_block_tokens
+
+    @property
+    def session(self) -> int | None:
+        return self._request.session
+
+    @property
+    def turn(self) -> int:
+        return self._request.turn
+
+    @property
+    def tag(self) -> str | None:
+        return self._request.tag
+
+    @property
+    def priority(self) -> int:
+        return self._request.priority
+
+    @property
+    def program(self) -> int | None:
+        """The program that it is a call of: that of its `extra`, else its session; None where it stands alone."""
+        extra = self._request.extra
+        return self._request.session if extra is None or extra.program is None else extra.program
+
+    @property
+    def stage(self) -> int:
+        """Stage of its program: that of its `extra`, else its turn."""
+        extra = self._request.extra
+        return self._request.turn if extra is None or extra.program is None else extra.stage
+
+    @property
+    def slo(self) -> SloClass | None:
+        """What it is due by: the class of its `extra`, else what its own bounds say; None where it has none."""
+        request = self._request
+        if request.extra is not None and request.extra.slo is not None:
+            return request.extra.slo
+        if request.slo_task_s is not None:
+            return DeadlineSlo(request.slo_task_s) if self.program is None else ProgramSlo(request.slo_task_s)
+        if request.slo_ttft_s is None and request.slo_tpot_s is None:
+            return None
+        ttft_s, tpot_s = request.slo_ttft_s, request.slo_tpot_s
+        return LatencySlo(inf if ttft_s is None else ttft_s, inf if tpot_s is None else tpot_s)
+
+    def __repr__(self) -> str:
+        return f"<VisibleRequest {self.id}, {self.prompt_tokens} prompt tokens>"
+
+    if not TYPE_CHECKING:  # for mypy there is no such attribute
+
+        def __getattr__(self, name: str) -> object:
+            if name == "output_tokens":
+                raise AttributeError(
+                    "the length of an answer is not known while it is served: estimate it with a length predictor; "
+                    "only the predictor 'oracle' and others that go through backends.serving.batch.Oracle know it"
+                )
+            raise AttributeError(f"a VisibleRequest has no attribute '{name}'")
+
+
 class Sequence:
     """One request being served: how many of its tokens have KV (`computed`) and how many came out (`emitted`).
 
     `need()` is what still has to run before the next token: prompt, chunk, recompute after preemption and decode
     are one and the same. While it decodes, `computed` and `emitted` follow the tick of its group (`Decodes`), so
-    that a step costs nothing per sequence. How many tokens it will produce is not for policies to see: `Oracle`
+    that a step costs nothing per sequence. How many tokens it will produce is not for plug-ins to see: `Oracle`
     is the only door.
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_output", "admitted", "arrived_s", "blocks", "cached_tokens", "decode_start_s",
-        "end_tick", "group", "handoff_end_s", "handoff_start_s", "joined_tick", "order", "phase", "preemptions",
-        "prefill_end_s", "prefill_start_s", "prompt", "request", "table", "token_n", "token_s",
+        "_computed", "_emitted", "_end_tick", "_output", "_request", "admitted", "arrived_s", "blocks",
+        "cached_tokens", "decode_start_s", "group", "handoff_end_s", "handoff_start_s", "joined_tick", "order",
+        "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "table", "token_n",
+        "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
-        self.request = request
+        self._request = request
         self.order = order  # order of arrival on this replica
         self.admitted = -1  # order of (the last) admission on this replica
         self.arrived_s = arrived_s
@@ -108,7 +195,7 @@ class Sequence:
         self.phase = Phase.WAITING
         self.group: Decodes | Drafts | None = None
         self.joined_tick = 0
-        self.end_tick = 0  # tick of its last token, while it decodes
+        self._end_tick = 0  # tick of its last token, while it decodes
         self.blocks = 0  # blocks held; while it decodes, blocks held when it joined
         self.table: list[int] = []  # their ids, as far as they were drawn
         self.cached_tokens: int | None = None  # found in the prefix cache at first admission; None without one
@@ -122,6 +209,11 @@ class Sequence:
             "d"
         )  # stamps of its tokens; those of decodes follow when it leaves the group
         self.token_n: list[int] | None = None  # tokens of each stamp, where it may be more than one
+
+    @property
+    def request(self) -> VisibleRequest:
+        """What a plug-in sees of the request."""
+        return VisibleRequest(self._request)
 
     @property
     def computed(self) -> int:
@@ -155,3 +247,8 @@ class Oracle:
     def output_tokens(sequence: Sequence) -> int:
         """Output tokens that the request will produce."""
         return sequence._output
+
+    @staticmethod
+    def request(sequence: Sequence) -> Request:
+        """The whole request, for drivers."""
+        return sequence._request

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backends.serving.batch import Sequence
+from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
 from backends.serving.plugins import Router, StepRouter
 from backends.serving.replica import Replica, Role
@@ -90,7 +90,7 @@ class Cluster:
         entries = self._entries
         if len(entries) > 1:
             assert self._route is not None
-            return entries[self._route(request, entries)]
+            return entries[self._route(VisibleRequest(request), entries)]
         return entries[0] if entries else None
 
     def offer(self, seq: Sequence, source: Replica | None) -> Replica:

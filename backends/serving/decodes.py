@@ -72,7 +72,7 @@ class Decodes:
         self.context += computed
         if self.phases is not None:
             self.phases[(tick - computed) % self._size] += 1
-        seq.end_tick = end = tick + seq._output - seq._emitted
+        seq._end_tick = end = tick + seq._output - seq._emitted
         heappush(self._ends, (end, seq.order, seq))
 
     def leave(self, seq: Sequence) -> None:
@@ -91,7 +91,7 @@ class Decodes:
         seq._computed = computed = computed + ran
         seq._emitted += ran
         seq.group = None
-        seq.end_tick = 0
+        seq._end_tick = 0
         self.context -= computed
 
     def begin(self, now_s: float) -> None:
@@ -128,16 +128,16 @@ class Decodes:
         cycles, rest = divmod(count - 1, size)
         return cycles * len(self.members) + sum((phases + phases)[start : start + rest])
 
-    def steps_until_end(self) -> int:
+    def _steps_until_end(self) -> int:
         """Ticks until the first member ends (at least 1)."""
         ends = self._ends
-        while ends[0][2].end_tick != ends[0][0] or ends[0][2].group is not self:
+        while ends[0][2]._end_tick != ends[0][0] or ends[0][2].group is not self:
             heappop(ends)  # stale: the sequence left when it was preempted, and leaving does not search the heap
         return ends[0][0] - self.tick
 
-    def steps_ahead(self, free: int) -> int:
+    def _steps_ahead(self, free: int) -> int:
         """Ticks that fit before a member ends, the first being paid for and `free` blocks left for the others."""
-        steps = self.steps_until_end()
+        steps = self._steps_until_end()
         phases = self.phases
         # upper bound first: each member takes at most one block per `size` ticks, and most leaps fit even then
         if phases is None or len(self.members) * ((steps + self._size - 2) // self._size) <= free:
@@ -159,7 +159,7 @@ class Decodes:
         done = []
         while ends and ends[0][0] <= tick:
             end, _, seq = heappop(ends)
-            if seq.end_tick == end and seq.group is self:
+            if seq._end_tick == end and seq.group is self:
                 self.leave(seq)
                 done.append(seq)
         if tick - self._past > 2 * TRIM:

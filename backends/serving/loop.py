@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, Literal, Protocol, TypeVar
 
-from backends.serving.batch import Batch, Sequence
+from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
 from backends.serving.cluster import NOBODY, Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
@@ -318,7 +318,7 @@ class Loop(Generic[T]):
                 for seq in done:
                     self._learning.on_finish(finished(seq, index, ends[-1]))
             for seq in done:
-                self.cluster.planned.pop(seq.request.id, None)
+                self.cluster.planned.pop(seq._request.id, None)
             for migration in self._stopping.pop(index, ()):
                 self._stop(migration, ends[-1])
             self._check_empty(replica, ends[-1])
@@ -345,10 +345,10 @@ class Loop(Generic[T]):
         if migration is None:
             seq.handoff_end_s = now_s
         else:
-            del self._migrations[seq.request.id]
+            del self._migrations[seq._request.id]
             self._note(
                 ActionEvent(
-                    "migrate", migration.began_s, now_s, migration.source.index, target.index, seq.request.id,
+                    "migrate", migration.began_s, now_s, migration.source.index, target.index, seq._request.id,
                     migration.stop_s, seq.computed,
                 )
             )  # fmt: skip
@@ -384,7 +384,7 @@ class Loop(Generic[T]):
         cluster = self.cluster
         decision: Decision
         if self._decide is not None:
-            decision = self._decide(request, now_s, self._view(now_s))
+            decision = self._decide(VisibleRequest(request), now_s, self._view(now_s))
         else:
             replica = cluster.choose(request)
             decision = Reject(NOBODY) if replica is None else Send(replica.index)
@@ -478,7 +478,7 @@ class Loop(Generic[T]):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [request for request, _ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        return ClusterView(views, [VisibleRequest(request) for request, _ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 
@@ -509,9 +509,9 @@ class Loop(Generic[T]):
         request_id = action.request_id
         if request_id in self._migrations or source.blocks.size != target.blocks.size:
             return
-        queued = next((seq for seq in source.waiting if seq.request.id == request_id), None)
+        queued = next((seq for seq in source.waiting if seq._request.id == request_id), None)
         if queued is not None:
-            if target.refusal(queued.request) is None:
+            if target.refusal(Oracle.request(queued)) is None:
                 source.send(request_id, now_s)
                 target.restart(queued, now_s)
                 self._note(ActionEvent("migrate", now_s, now_s, source.index, target.index, request_id, now_s, 0))
@@ -520,8 +520,8 @@ class Loop(Generic[T]):
                     self._touch(replica.index)
                 self._check_empty(source, now_s)
             return
-        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq.request.id == request_id), None)
-        if seq is None or target.refusal(seq.request) is not None:
+        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
+        if seq is None or target.refusal(Oracle.request(seq)) is not None:
             return
         move = Migration(seq, source, target, action.live, action.stages, action.last_blocks, now_s)
         self._migrations[request_id] = move
@@ -529,7 +529,7 @@ class Loop(Generic[T]):
 
     def _copied(self, move: Migration, now_s: float) -> None:
         """A stage of a live migration is over, or it begins: copy the next one, or stop the sequence."""
-        if self._migrations.get(move.seq.request.id) is not move:
+        if self._migrations.get(move.seq._request.id) is not move:
             return  # it was aborted
         if not move.possible:
             self._abort(move, "gone", now_s)
@@ -541,15 +541,15 @@ class Loop(Generic[T]):
             assert isinstance(next_s, float)
             self._touch(move.target.index)
             self._push(next_s, COPIED, move.target.index, move)
-        elif move.source.runs(move.seq.request.id):
+        elif move.source.runs(move.seq._request.id):
             self._stopping.setdefault(move.source.index, []).append(move)
         else:
             self._stop(move, now_s)
 
     def _stop(self, move: Migration, now_s: float) -> None:
-        if self._migrations.get(move.seq.request.id) is not move:
+        if self._migrations.get(move.seq._request.id) is not move:
             return
-        if move.possible and move.source.runs(move.seq.request.id):  # a later batch of a pipeline has it
+        if move.possible and move.source.runs(move.seq._request.id):  # a later batch of a pipeline has it
             self._stopping.setdefault(move.source.index, []).append(move)
             return
         stopped = move.stop(self.cluster.links, now_s) if move.possible else None
@@ -561,11 +561,11 @@ class Loop(Generic[T]):
             self._touch(move.target.index)
 
     def _abort(self, move: Migration, why: str, now_s: float) -> None:
-        del self._migrations[move.seq.request.id]
+        del self._migrations[move.seq._request.id]
         move.abort(now_s)
         self._memory_freed(move.target)
         self._note(
-            ActionEvent("abort", move.began_s, now_s, move.source.index, move.target.index, move.seq.request.id,
+            ActionEvent("abort", move.began_s, now_s, move.source.index, move.target.index, move.seq._request.id,
                         None, move.copied_tokens, why)
         )  # fmt: skip
 
@@ -612,9 +612,9 @@ class Loop(Generic[T]):
         self._touch(replica.index)
         for seq in list(replica.waiting):
             if seq.emitted == 0 or replica.role != "decode":
-                replica.send(seq.request.id, now_s)
-                self._returned[seq.request.id] = seq
-                self._ask(seq.request, now_s)
+                replica.send(seq._request.id, now_s)
+                self._returned[seq._request.id] = seq
+                self._ask(Oracle.request(seq), now_s)
         offers, replica.inbox.offers = replica.inbox.offers, deque()
         for seq, source in offers:
             if source is not None:
@@ -694,7 +694,7 @@ class Loop(Generic[T]):
         for transfer in [t for t in self._transfers if replica in (t.source, t.target)]:
             del self._transfers[transfer]
             if transfer.migration is not None:
-                del self._migrations[transfer.seq.request.id]
+                del self._migrations[transfer.seq._request.id]
             if transfer.target is not replica:
                 transfer.target.drop(transfer.seq, now_s)
             elif transfer.source is not None:
@@ -720,8 +720,8 @@ class Loop(Generic[T]):
                 self._offer(seq, source)
         for seq in lost:
             if requeue:
-                self._returned[seq.request.id] = seq
-                self._ask(seq.request, now_s)
+                self._returned[seq._request.id] = seq
+                self._ask(Oracle.request(seq), now_s)
             else:
                 self._driver.end(seq, replica.index, f"replica {replica.index} went down", now_s)
 
@@ -731,7 +731,7 @@ class Loop(Generic[T]):
         for request_id in list(self.withdrawn):
             replica = next((replica for replica in replicas if replica.has(request_id)), None)
             if replica is None:
-                if not any(seq.request.id == request_id for r in replicas for seq in r.outbox.leaving):
+                if not any(seq._request.id == request_id for r in replicas for seq in r.outbox.leaving):
                     self.withdrawn.discard(request_id)
             elif not replica.runs(request_id):
                 replica.cancel(request_id, now_s)

@@ -64,7 +64,7 @@ class Migration:
         if not self._reserve(target.blocks_to_hold(seq), now_s):
             return None
         self.stop_s = now_s
-        source.send(seq.request.id, now_s)
+        source.send(seq._request.id, now_s)
         target.accept(seq, now_s)
         end_s = links.end_s(source, target, seq.computed - self.copied_tokens, now_s)
         return end_s, Transfer(seq, source, target, self)
@@ -72,9 +72,9 @@ class Migration:
     def abort(self, now_s: float) -> None:
         """Nothing comes of it: the target frees what it has reserved."""
         if self.target.alive:
-            self.target.unreserve(self.seq.request.id, now_s)
+            self.target.unreserve(self.seq._request.id, now_s)
 
     def _reserve(self, blocks: int, now_s: float) -> bool:
-        request_id = self.seq.request.id
+        request_id = self.seq._request.id
         more = blocks - self.target.inbox.reserved.get(request_id, 0)
         return more <= 0 or self.target.reserve(request_id, more, now_s)

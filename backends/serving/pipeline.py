@@ -58,7 +58,7 @@ class Pipeline:
 
     def runs(self, request_id: int) -> bool:
         """Whether the request is in a batch in flight, or may be."""
-        return any(seq.request.id == request_id for lane, _ in self._flying for seq in lane.holders())
+        return any(seq._request.id == request_id for lane, _ in self._flying for seq in lane.holders())
 
     def schedule(self, now_s: float) -> Batch | None:
         """The next batch of the first lane in turn that has one; None where all are in flight or have nothing to do."""
@@ -97,7 +97,7 @@ class Pipeline:
         front = self.front
         assert not self.runs(request_id)
         for lane in self.lanes:
-            if any(seq.request.id == request_id for seq in lane.all_here()):
+            if any(seq._request.id == request_id for seq in lane.all_here()):
                 seq = lane.withdraw_here(request_id)
                 front.prompt_tokens += lane.prompt_tokens
                 lane.prompt_tokens = 0
@@ -113,7 +113,7 @@ class Pipeline:
         front = self.front
         assert not any(True for _ in front.holders())
         assert len(self._flying) == sum(lane.in_flight is not None for lane in self.lanes)
-        seen = [seq.request.id for seq in self.holders()]
+        seen = [seq._request.id for seq in self.holders()]
         assert len(seen) == len(set(seen)), "a sequence is in two lanes"
         for lane in self.lanes:
             lane.decoding.check()

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from backends.serving.batch import Batch
-from harness.api import Request
+from backends.serving.batch import Batch, VisibleRequest
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
@@ -36,8 +35,68 @@ class Policy(Protocol):
         """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
 
         Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
-        arrives or blocks run short. Without clock and randomness.
+        arrives or blocks run short; at most `batch.repeats_steps` times, and in no step that starts at
+        `batch.repeats_until_s` or later. Without randomness; its only clock is that of `Clocked`.
         """
+        ...
+
+
+@runtime_checkable
+class Clocked(Policy, Protocol):
+    """A policy that knows the time."""
+
+    def on_step_start(self, now_s: float) -> None:
+        """A batch is about to be formed: `fill` follows. Of the steps of a leap only the first is announced.
+
+        What the policy decides must follow from the time, not from how often it is called.
+        """
+        ...
+
+
+@runtime_checkable
+class StepFeedback(Protocol):
+    """A policy that learns how long steps take."""
+
+    def on_step_end(self, batch: Batch, seconds: float) -> None:
+        """A step took so long from its start to its end; called for every step in order, each of a leap too.
+
+        `prefills`, `decode_seqs`, `context_tokens` and `start_s` of the batch are those of this step. Leaping equals
+        stepping for a policy that uses nothing else here: at the end of a leap the replica has all its steps behind it.
+        """
+        ...
+
+
+@runtime_checkable
+class FinishFeedback(Protocol):
+    """A policy that learns from answers that ended."""
+
+    def on_finish(self, seq: Sequence) -> None:
+        """An answer ended with `seq.emitted` tokens, after the step of its last one; not called where it is withdrawn.
+
+        Of those that end with one step the first to arrive goes first.
+        """
+        ...
+
+
+@runtime_checkable
+class Predicting(Protocol):
+    """A policy that estimates the lengths of answers."""
+
+    @property
+    def predictor(self) -> str:
+        """Spec of its length predictor, which stands in run.json beside the policy."""
+        ...
+
+
+class Predictor(Protocol):
+    """Estimates how long answers will be. One instance per policy."""
+
+    def output_tokens(self, seq: Sequence) -> float:
+        """Tokens of the whole answer, more than are out; the same until one more is out or an answer ends."""
+        ...
+
+    def on_finish(self, seq: Sequence) -> None:
+        """An answer ended with `seq.emitted` tokens."""
         ...
 
 
@@ -110,7 +169,7 @@ class Admission(Protocol):
 class Router(Protocol):
     """Which replica gets a request."""
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:
         """Index into `replicas`."""
         ...
 

@@ -16,10 +16,9 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from backends.serving.blocks import Blocks
-from harness.api import Request
 
 if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
+    from backends.serving.batch import Sequence, VisibleRequest
 
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
 
@@ -78,11 +77,14 @@ class Hold:
         self.blocks: list[int] = []  # by their numbers on the shelf
 
 
-def chain(request: Request, size: int) -> tuple[list[int], int]:
-    """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain."""
+def chain(request: VisibleRequest, size: int, output_tokens: int = 0) -> tuple[list[int], int]:
+    """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain.
+
+    They are those of the prompt, and those that an answer of `output_tokens` fills.
+    """
     each, ids = request.prefix_block_tokens, request.prefix_ids
     named = each * len(ids)
-    named_tokens = request.prompt_tokens + (request.output_tokens if named - request.prompt_tokens >= each else 0)
+    named_tokens = request.prompt_tokens + (output_tokens if named - request.prompt_tokens >= each else 0)
     return linked(ids, each, min(named_tokens, named) // size, size)
 
 
@@ -252,7 +254,7 @@ class PrefixCache:
     def _hold(self, seq: Sequence) -> Hold:
         hold = self._holds.get(seq)
         if hold is None:
-            hold = self._holds[seq] = Hold(*chain(seq.request, self._blocks.size))
+            hold = self._holds[seq] = Hold(*chain(seq.request, self._blocks.size, seq._output))
         return hold
 
     @staticmethod

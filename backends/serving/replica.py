@@ -18,12 +18,14 @@ from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Inbox, Outbox
 from backends.serving.pipeline import Pipeline
-from backends.serving.plugins import Admission, HandOffRoom, Memory, Policy
+from backends.serving.plugins import Admission, Clocked, FinishFeedback, HandOffRoom, Memory, Policy, StepFeedback
 from backends.serving.prefix_cache import PrefixCache
 from backends.serving.speculation import Drafts, Speculation
 from harness.api import Request
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
+
     from backends.serving.journal import Journal
     from backends.serving.swap import Swap
 
@@ -43,6 +45,8 @@ class Replica:
         "_has_room",
         "_map_s",
         "_now_s",
+        "_on_finish",
+        "_on_step_end",
         "_pads",
         "_reserves",
         "_watermark",
@@ -87,8 +91,10 @@ class Replica:
         self.policy = policy
         self._admission = admission
         self._chance = chance
-        self._fill = policy.fill
+        self._fill = _with_clock(policy) if isinstance(policy, Clocked) else policy.fill
         self._pads = policy.pads
+        self._on_step_end = policy.on_step_end if isinstance(policy, StepFeedback) else None
+        self._on_finish = policy.on_finish if isinstance(policy, FinishFeedback) else None
         self.memory = memory
         self.index = index
         self.journal = journal
@@ -99,7 +105,7 @@ class Replica:
         size = None if memory.reserves else memory.block_tokens
         self.drafts = None if speculation is None else Drafts(speculation, size, speculation.guess(chance))
         self.decoding: Decodes | Drafts = Decodes(size) if self.drafts is None else self.drafts
-        self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
+        self.parked: dict[Sequence, None] = {}  # hold memory and wait for their turn to decode
         self.swap = swap  # None: preempted sequences are computed again
         self.in_flight: Batch | None = None
         self.role: Role = "mixed"
@@ -164,7 +170,9 @@ class Replica:
             and (self._admission is None or not self.waiting or self._admission.decision_is_stable)
             and not (batch.swaps or self._map_s)
         ):
-            batch.steps = decoding.steps_ahead(free)
+            batch.steps = decoding._steps_ahead(free)
+            if batch.repeats_steps is not None and batch.repeats_steps < batch.steps:
+                batch.steps = batch.repeats_steps
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.padded_context
             if decoding.fresh:
@@ -194,6 +202,8 @@ class Replica:
             done = self.decoding.ended()
         if batch.prefills:
             done += self._commit_prefills(batch, end_s[-1])
+        if self._on_step_end is not None:
+            self._report_steps(self._on_step_end, batch, end_s)
         if done:
             for seq in done:
                 self._release(seq)
@@ -205,6 +215,9 @@ class Replica:
                 self._keep_padded(done)
             if len(done) > 1:
                 done.sort(key=_order)
+            if self._on_finish is not None:
+                for seq in done:
+                    self._on_finish(seq)
         return done
 
     def cancel(self, request_id: int, now_s: float) -> Sequence | None:
@@ -223,6 +236,8 @@ class Replica:
         seq = self._withdraw(request_id)
         if seq is not None and self._admission is not None:
             self._learn([seq])
+        if seq is not None and self._on_finish is not None:
+            self._on_finish(seq)
         if seq is not None and self._pads:
             self._keep_padded([seq])
         return seq
@@ -258,14 +273,14 @@ class Replica:
         """
         if self.journal is not None:
             self.journal.send(request_id, now_s)
-        seq = next((seq for lane in self.lanes for seq in lane.decoding if seq.request.id == request_id), None)
+        seq = next((seq for lane in self.lanes for seq in lane.decoding if seq._request.id == request_id), None)
         if seq is not None:
             assert not self.runs(request_id)
             assert seq.group is not None
             seq.group.leave(seq)
             self.outbox.hold(seq)
             return seq
-        seq = next((seq for seq in self.waiting if seq.request.id == request_id), None)
+        seq = next((seq for seq in self.waiting if seq._request.id == request_id), None)
         if seq is not None:
             self.waiting.remove(seq)
             self._release(seq)  # the prefix cache may have looked it up
@@ -276,7 +291,7 @@ class Replica:
     def stay(self, seq: Sequence, now_s: float) -> None:
         """The move of a sequence out of here has failed: it decodes here again, with the memory it still holds."""
         if self.journal is not None:
-            self.journal.stay(seq.request.id, now_s)
+            self.journal.stay(seq._request.id, now_s)
         self.outbox.back(seq)
         self._number(seq)  # where it was going it had got another number
         self._join(seq)
@@ -345,7 +360,7 @@ class Replica:
         if not seq.blocks:
             return  # it was pushed
         if self.journal is not None:
-            self.journal.drop(seq.request.id, now_s)
+            self.journal.drop(seq._request.id, now_s)
         self.inbox.held -= seq.blocks
         self.prompt_tokens -= seq.prompt
         computed, seq._computed = seq._computed, 0  # nothing that a prefix cache could keep
@@ -357,7 +372,7 @@ class Replica:
         if self.journal is not None:
             self.journal.accept(seq, now_s)
         self._number(seq)
-        reserved = self.inbox.reserved.pop(seq.request.id, 0)
+        reserved = self.inbox.reserved.pop(seq._request.id, 0)
         self.inbox.held -= reserved
         self.blocks.free += reserved
         self._take_in(seq)
@@ -389,7 +404,7 @@ class Replica:
     def release(self, seq: Sequence, now_s: float) -> None:
         """The KV of a sequence is elsewhere now: free its memory on this replica."""
         if self.journal is not None:
-            self.journal.release(seq.request.id, now_s)
+            self.journal.release(seq._request.id, now_s)
         self.prompt_tokens -= seq.prompt
         self._give_back(seq, *self.outbox.leaving.pop(seq))
 
@@ -524,11 +539,21 @@ class Replica:
     def park(self, seq: Sequence) -> None:
         """Let a decoding sequence sit out; it keeps its memory and queues behind those that are parked already."""
         self.decoding.leave(seq)
-        self.parked.append(seq)
+        self.parked[seq] = None
 
-    def unpark(self) -> None:
-        """The sequence that was parked first decodes again."""
-        self.decoding.join(self.parked.popleft())
+    def unpark(self, seq: Sequence | None = None) -> None:
+        """A parked sequence decodes again, by default the one that was parked first."""
+        if seq is None:
+            seq = next(iter(self.parked))
+        del self.parked[seq]
+        self.decoding.join(seq)
+
+    def order_waiting(self, key: Callable[[Sequence], SupportsRichComparison]) -> None:
+        """Sort the queue, the smallest key first; equal ones keep their places."""
+        if len(self.waiting) > 1:
+            ordered = sorted(self.waiting, key=key)
+            self.waiting.clear()  # in place: the lanes of a pipeline share it
+            self.waiting.extend(ordered)
 
     def preempt(self, batch: Batch, seq: Sequence | None = None, *, last: bool = False) -> None:
         """Take memory from a running sequence, by default the youngest.
@@ -543,7 +568,7 @@ class Replica:
         elif seq.group is not None:
             self.decoding.leave(seq)
         else:
-            self.parked.remove(seq)
+            del self.parked[seq]
         seq.preemptions += 1
         batch.preempted = (*batch.preempted, seq)
         swapped = self.swap is not None and seq.phase is Phase.DECODE and self.swap.keep(seq, batch)
@@ -637,7 +662,7 @@ class Replica:
 
     def has(self, request_id: int) -> bool:
         """Whether a request waits, runs, is swapped out or has landed here."""
-        return any(seq.request.id == request_id for lane in self.lanes for seq in lane.all_here())
+        return any(seq._request.id == request_id for lane in self.lanes for seq in lane.all_here())
 
     def share_rule(self, front: Replica) -> None:
         """Ask the same rule of admission as `front`: what it has learnt holds for all lanes."""
@@ -656,7 +681,7 @@ class Replica:
 
     def withdraw_here(self, request_id: int) -> Sequence | None:
         """Drop a request of this replica or lane that is in no batch in flight."""
-        seq = next((s for s in self.all_here() if s.request.id == request_id), None)
+        seq = next((s for s in self.all_here() if s._request.id == request_id), None)
         if seq is None:
             return None
         if seq.group is not None:
@@ -669,8 +694,10 @@ class Replica:
         elif seq.phase is Phase.HANDOFF:
             self.inbox.landed.remove(seq)
             self.inbox.held -= seq.blocks
+        elif seq.phase is Phase.DECODE:
+            del self.parked[seq]
         else:
-            (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
+            self.waiting.remove(seq)
         self._release(seq)
         self.prompt_tokens -= seq.prompt
         seq.phase = Phase.DONE
@@ -681,6 +708,16 @@ class Replica:
         drafts.take_blocks()
         batch.draft_rows, batch.draft_steps = drafts.drafted()
         batch.decode_seqs += batch.draft_rows
+
+    @staticmethod
+    def _report_steps(on_step_end: Callable[[Batch, float], None], batch: Batch, end_s: ListOf[float]) -> None:
+        """One call per step, with the batch as it was in that step: a leap is so many steps."""
+        batch.steps = 1  # how far it could leap tells how long answers are
+        for end in end_s[:-1]:
+            on_step_end(batch, end - batch.start_s)
+            batch.start_s = end
+            batch.context_tokens += batch.decode_seqs
+        on_step_end(batch, end_s[-1] - batch.start_s)
 
     def _learn(self, done: list[Sequence]) -> None:
         assert self._admission is not None
@@ -755,6 +792,14 @@ class Replica:
         else:
             decoding.padded_rows += len(done)
             decoding.padded_context += sum(seq._computed for seq in done)
+
+
+def _with_clock(policy: Clocked) -> Callable[[Replica, Batch], None]:
+    def fill(replica: Replica, batch: Batch) -> None:
+        policy.on_step_start(replica._now_s)
+        policy.fill(replica, batch)
+
+    return fill
 
 
 def _order(seq: Sequence) -> int:

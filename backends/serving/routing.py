@@ -10,10 +10,10 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from backends.serving.batch import Phase, Sequence
+from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica, Role
-from harness.api import LatencyModel, Request
+from harness.api import LatencyModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Drain:
 class Replicate:
     """Copy the stored blocks of this request's prefix from one prefix cache into another."""
 
-    request: Request
+    request: VisibleRequest
     source: int
     target: int
 
@@ -144,7 +144,7 @@ class ReplicaView:
         """Its requests: those that decode in the order of admission, then those that wait in order of the queue."""
         return sequences_of(self._replica) if self._sequences is None else self._sequences
 
-    def prefix_tokens(self, request: Request) -> int:
+    def prefix_tokens(self, request: VisibleRequest) -> int:
         """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
         cache = self._replica.cache
         return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens)[0])
@@ -184,9 +184,9 @@ class ClusterView:
     """All replicas, the requests that the router holds in order, and the ids of those that are being migrated."""
 
     replicas: ListOf[ReplicaView]
-    held: ListOf[Request]
+    held: ListOf[VisibleRequest]
     migrating: Mapping[int, tuple[int, int]]
-    """Request id: (source, target)."""
+    """VisibleRequest id: (source, target)."""
 
     def open(self, *roles: Role) -> list[ReplicaView]:
         """The replicas of these roles (all where there are none) to which requests may be sent."""
@@ -197,7 +197,7 @@ class ClusterView:
 class FinishedRequest:
     """What a gateway knows of a request that is over, in seconds; without a first token it failed."""
 
-    request: Request
+    request: VisibleRequest
     replica: int
     end_s: float
     output_tokens: int
@@ -214,7 +214,7 @@ class DecidingRouter(Protocol):
         """Seconds between two reports of the replicas; 0: views are always fresh."""
         ...
 
-    def decide(self, request: Request, now_s: float, view: ClusterView) -> Decision:
+    def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """Where the request goes. Without side effects on what it has not decided."""
         ...
 

@@ -177,12 +177,7 @@ class Drafts:
             self.padded_context += self.padded_rows
         return 0
 
-    def steps_until_end(self) -> int:
-        """Steps until the first member may end."""
-        most = 1 + self._speculation.k
-        return min(-(-(seq._output - seq._emitted) // most) for seq in self.members)
-
-    def steps_ahead(self, free: int) -> int:  # noqa: ARG002  how far a step comes is not known before
+    def _steps_ahead(self, free: int) -> int:  # noqa: ARG002  how far a step comes is not known before
         """One: no step is like the last."""
         return 1
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from backends.serving._checks import at_least
 from backends.serving.journal import Journal
-from backends.serving.plugins import MapTime, Memory
+from backends.serving.plugins import MapTime, Memory, Predicting
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from backends.serving.swap import Swap
@@ -148,6 +148,12 @@ class Core:
         `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
         """
         return make("kv", self.kv, **({} if token_bytes is None else {"token_bytes": token_bytes}))
+
+    @property
+    def predictor(self) -> str | None:
+        """Spec of the length predictor of the policy; None where it estimates no lengths."""
+        policy = make("policies", self.policy)
+        return policy.predictor if isinstance(policy, Predicting) else None
 
     def replica(
         self,

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from backends.latency.recorded import Recorded
-from backends.serving.batch import Batch, Sequence
+from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.cluster import Cluster
 from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
@@ -150,6 +150,8 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
     now_s += batch.map_s
     if batch.loads:
         return [now_s + model.step_s(batch.loads, seqs, context)]
+    if batch.repeats_until_s < horizon_s:
+        horizon_s = batch.repeats_until_s
     left, line = batch.steps, model.decode_line(seqs)
     if line is None:
         return _further_ends(model, seqs, context, left, now_s, horizon_s, [])
@@ -185,7 +187,7 @@ def _further_ends(
 
 def record_of(seq: Sequence, replica: int, error: str | None = None, ended_s: float | None = None) -> RequestRecord:
     """The record of a sequence that is answered, or that this error ended at `ended_s`."""
-    request = seq.request
+    request = Oracle.request(seq)
     scheduled_s = request.scheduled_s
     token_n = None if seq.token_n is None else seq.tokens_per_stamp()
     return RequestRecord(

@@ -8,6 +8,7 @@ Tokens that were counted after the run, put into the rows that were written whil
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -15,7 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import VERSION, CountedBy, RequestRecord, Step
+from harness.api import (
+    VERSION,
+    CountedBy,
+    DeadlineSlo,
+    Extra,
+    LatencySlo,
+    ProgramSlo,
+    RequestRecord,
+    SloClass,
+    Step,
+)
 
 SHARED = 1 << 14
 """Rows of a chunk that stands for many in a column of one value."""
@@ -108,6 +119,25 @@ HTTP: pa.Schema = _schema(
 )
 """What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""
 
+EXTRA: pa.StructType = pa.struct(
+    [
+        _field("tenant", pa.string(), nullable=True),
+        _field("category", pa.string(), nullable=True),
+        _field("cluster", pa.int64(), nullable=True),
+        _field("program", pa.int64(), nullable=True),
+        _field("stage", pa.int32(), nullable=True),
+        _field("offline", pa.bool_(), nullable=True),
+        _field("image_tokens", pa.int64(), nullable=True),
+        _field("kind", pa.string(), nullable=True),
+        _field("reasoning_tokens", pa.int64(), nullable=True),
+        _field("n", pa.int32(), nullable=True, unit="answers"),
+        _field("model", pa.string(), nullable=True),
+        _field("slo", pa.struct([_field(name, pa.float64(), nullable=True)
+                                 for name in ("ttft_s", "tbt_s", "e2e_s", "program_s")]), nullable=True),
+    ]
+)  # fmt: skip
+"""The fields of `harness.api.Extra`; of its `slo` those that its class has."""
+
 SCHEDULE: pa.Schema = _schema(
     "schedule",
     [
@@ -126,6 +156,7 @@ SCHEDULE: pa.Schema = _schema(
         _field("after", pa.list_(pa.field("item", pa.int64(), nullable=False))),
         _field("delay_s", pa.float64()),
         _field("slo_task_s", pa.float64(), nullable=True),
+        _field("extra", EXTRA, nullable=True),
     ],
 )
 """What is to be sent: the fields of `harness.api.Request`, in its order."""
@@ -181,11 +212,24 @@ def server_metrics_table(rows: Sequence[tuple[float, str, str, float]]) -> pa.Ta
 def scheduled_table(requests: Sequence[Any]) -> pa.Table:
     """The `schedule` table of some `harness.api.Request`s, in their order."""
     values = dict(zip(SCHEDULE.names, _columns(requests, SCHEDULE.names), strict=True))
+    values["extra"] = tuple(None if extra is None else asdict(extra) for extra in values["extra"])
     arrays = [
         ragged(values[f.name], "q", f.type) if pa.types.is_list(f.type) else column(values[f.name], f.type)
         for f in SCHEDULE
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEDULE)
+
+
+def extra_of(values: Mapping[str, Any] | None) -> Extra | None:
+    """The `extra` of a request from its value in the schedule."""
+    if values is None:
+        return None
+    bounds = {} if values["slo"] is None else {name: v for name, v in values["slo"].items() if v is not None}
+    classes: dict[frozenset[str], Callable[..., SloClass]] = {
+        frozenset(f.name for f in fields(cls)): cls for cls in (LatencySlo, DeadlineSlo, ProgramSlo)
+    }
+    slo = classes[frozenset(bounds)](**bounds) if bounds else None
+    return Extra(**{**values, "slo": slo})
 
 
 def schedule_chunk(rows: int, **columns: Any) -> pa.Table:

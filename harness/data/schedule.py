@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.api import Request, Workload
-from harness.data.records import SCHEDULE, compact
+from harness.data.records import SCHEDULE, compact, extra_of
 from harness.errors import UsageError
 
 ENDLESS = 10_000_000
@@ -76,9 +77,11 @@ class Schedule:
         path = Path(path)
         try:
             table = untrusted.read_parquet(path)
-            missing = [name for name in SCHEDULE.names if name not in table.column_names]
+            missing = [name for name in SCHEDULE.names if name not in (*table.column_names, "extra")]
             if missing:
                 raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
+            if "extra" not in table.column_names:
+                table = table.append_column(SCHEDULE.field("extra"), pa.nulls(len(table), SCHEDULE.field("extra").type))
             stored = (table.schema.metadata or {}).get(b"bench.sha256", b"").decode()
             table = compact(table.select(SCHEDULE.names).cast(SCHEDULE))
         except FileNotFoundError:
@@ -100,7 +103,8 @@ class Schedule:
         named = self.table.filter(pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0))
         if len(sizes := named["prefix_block_tokens"].unique()) == 1:  # for reading the file as a trace
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
-        pq.write_table(self.table.replace_schema_metadata(metadata), part, compression="zstd")
+        table = self.table if has_extra(self.table) else self.table.drop_columns(["extra"])
+        pq.write_table(table.replace_schema_metadata(metadata), part, compression="zstd")
         part.replace(path)
 
     @property
@@ -183,6 +187,11 @@ def _check_links(table: pa.Table) -> None:
         )
 
 
+def has_extra(table: pa.Table) -> bool:
+    """Whether any request of a schedule has an `extra`; else the column counts neither in its hash nor in its file."""
+    return bool(table["extra"].null_count < len(table))
+
+
 def links(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """(L,) rows of the requests that come after others, and the row of each of those others.
 
@@ -236,6 +245,8 @@ def _reader(values: pa.Array) -> Callable[[int], object]:
         return lambda row: words[code] if (code := codes[row]) >= 0 else None
     if values.null_count == len(values):
         return lambda _: None
+    if pa.types.is_struct(values.type):
+        return lambda row: extra_of(values[row].as_py())
     there = values.is_valid().to_numpy(zero_copy_only=False)
     plain = values.fill_null(0).to_numpy()
     if there.all() and (plain == plain[0]).all():
@@ -245,6 +256,8 @@ def _reader(values: pa.Array) -> Callable[[int], object]:
 
 
 def _python(values: pa.Array) -> Iterator[object] | list[object]:
+    if pa.types.is_struct(values.type):
+        return repeat(None, len(values)) if values.null_count == len(values) else map(extra_of, values.to_pylist())
     if pa.types.is_list(values.type):
         return map(tuple, values.to_pylist()) if len(values.flatten()) else repeat((), len(values))
     plain: list[object] = values.to_pylist()
@@ -255,6 +268,8 @@ def digest(table: pa.Table) -> str:
     """SHA-256 of the rows as little-endian columns in the schema's order, whatever chunks they came in."""
     whole = hashlib.sha256()
     for field in SCHEDULE:
+        if field.name == "extra" and not has_extra(table):
+            continue
         whole.update(f"{field.name}:{len(table)};".encode())
         for part in _column_digests(table[field.name]):
             whole.update(part)
@@ -269,6 +284,10 @@ def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:
         if pa.types.is_list(chunk.type):
             lengths.update(chunk.value_lengths().to_numpy().astype("<i8").tobytes())
             items.update(chunk.flatten().to_numpy().astype("<i8").tobytes())
+        elif pa.types.is_struct(chunk.type):
+            words = [json.dumps(value, sort_keys=True).encode() for value in chunk.to_pylist()]
+            lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())
+            items.update(b"".join(words))
         elif pa.types.is_string(chunk.type):
             words = [("" if word is None else word).encode() for word in chunk.to_pylist()]
             lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.api import Request
+from harness.api import DeadlineSlo, Extra, LatencySlo, ProgramSlo, Request
 from harness.data import schedule as module
 from harness.data.records import SCHEDULE, scheduled_table
-from harness.data.schedule import Schedule, digest
+from harness.data.schedule import Rows, Schedule, digest
 from harness.errors import UsageError
 
 
@@ -157,11 +157,41 @@ def test_every_column_counts_in_the_hash(traffic, column):
     """Two schedules that differ could be compared as if they were one."""
     table = Schedule.draw(traffic(), seed=0, requests=10).table
     rows = table.to_pylist()
-    new = {"prefix_ids": [1], "after": [0], "tag": "x", "scheduled_s": rows[1]["scheduled_s"] + 1e-9}
+    new = {
+        "extra": {"program": 1},
+        "prefix_ids": [1],
+        "after": [0],
+        "tag": "x",
+        "scheduled_s": rows[1]["scheduled_s"] + 1e-9,
+    }
     rows[1][column] = new.get(column, 12345)
     changed = pa.Table.from_pylist(rows, schema=SCHEDULE)
 
     assert digest(table) != digest(changed)
+
+
+def test_what_only_some_systems_need_comes_back_from_disk(tmp_path):
+    """An SLO class or a program that is lost on the way would change what a policy decides when a run is repeated."""
+    extras = [
+        None, Extra(), Extra("t", "code", 3, 7, 2, True, 9, "diffusion", 11, 4, "m", LatencySlo(0.5, 0.1)),
+        Extra(slo=DeadlineSlo(20.0)), Extra(program=1, slo=ProgramSlo(60.0)),
+    ]  # fmt: skip
+    requests = [Request(i, float(i), 5, 6, extra=extra) for i, extra in enumerate(extras)]
+    table = scheduled_table(requests)
+    Schedule(table, digest(table)).save(tmp_path / "s.parquet")
+    loaded = Schedule.load(tmp_path / "s.parquet")
+
+    assert requests == list(loaded)
+    assert requests == [Rows(loaded.table).at(row) for row in range(len(requests))]
+
+
+def test_a_schedule_without_extra_is_stored_as_ever(traffic, tmp_path):
+    """Runs of earlier releases would no longer be comparable."""
+    drawn = Schedule.draw(traffic(), seed=0, requests=10)
+    drawn.save(tmp_path / "s.parquet")
+
+    assert "extra" not in pq.read_schema(tmp_path / "s.parquet").names
+    assert drawn.sha256 == Schedule.load(tmp_path / "s.parquet").sha256
 
 
 def test_neighbouring_texts_do_not_run_together_in_the_hash(traffic):

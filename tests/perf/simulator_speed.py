@@ -100,10 +100,10 @@ def measure(requests: list[Request], name: str, policy: str, log_steps: bool) ->
     end = time.process_time()
     gc.enable()
     gc.unfreeze()
-    assert summary["status"]["ok"] == len(requests)
+    assert summary.status["ok"] == len(requests)
     return {
         "total": end - start, "core": core_s, "records": recorded - start - core_s, "metrics": end - recorded,
-        "steps": steps.num_rows, "attainment": summary["attainment"],
+        "steps": steps.num_rows, "attainment": summary.attainment,
     }  # fmt: skip
 
 

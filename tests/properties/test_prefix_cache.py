@@ -71,16 +71,17 @@ def test_nothing_is_lost_and_no_more_is_found_than_was_computed(policy, rows, bl
     def watch(batch):
         for seq, _ in batch.prefills:
             if seq.prefill_start_s == batch.start_s:
-                shared = chain(seq.request, SIZE)[0]
+                shared = chain(seq.request, SIZE, seq._output)[0]
 
                 assert set(shared[: seq.cached_tokens // SIZE]) <= computed, "found before anybody computed it"
                 assert 0 < seq.prompt - seq.cached_tokens
-        computed.update(key for seq in (*one.prefilling, *one.decoding) for key in chain(seq.request, SIZE)[0])
+        for seq in (*one.prefilling, *one.decoding):
+            computed.update(chain(seq.request, SIZE, seq._output)[0])
 
     done = run(one, requests, watch)
 
     assert sorted(r.id for r in requests) == sorted(s.request.id for s in done)
-    assert all(s.emitted == s.request.output_tokens for s in done)
+    assert all(s.emitted == s._output for s in done)
     assert blocks == one.blocks.free
     assert not one.cache._holds, "the cache remembers sequences that are gone"
     again = Journal()
@@ -101,7 +102,7 @@ def test_two_chains_agree_as_far_as_the_contents_do(rows, each, size, cut):
     requests = [Request(i, 0.0, max(1, each * len(r) + 3 - cut), 1, tuple(r), each) for i, r in enumerate(rows)]
     requests = [r for r in requests if each * len(r.prefix_ids) < r.prompt_tokens + each]  # nothing of the answer named
     contents = [[(one, j) for one in r.prefix_ids for j in range(each)][: r.prompt_tokens] for r in requests]
-    chains = [chain(r, size)[0] for r in requests]
+    chains = [chain(r, size, r.output_tokens)[0] for r in requests]
 
     assert [len(text) // size for text in contents] == [len(keys) for keys in chains]
     for left, a in zip(contents, chains, strict=True):

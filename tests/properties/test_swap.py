@@ -92,7 +92,7 @@ def test_what_is_swapped_out_comes_back_as_it_was(policy, requests, blocks, host
     assert driver.out == driver.back
     assert not driver.host
     assert driver.admitted_beside_swapped == 0, "none is admitted while others wait in host memory"
-    assert all(seq.request.output_tokens == len(seq.token_s) == len(set(seq.token_s)) for seq in driver.done)
+    assert all(seq._output == len(seq.token_s) == len(set(seq.token_s)) for seq in driver.done)
     if host == 0:
         assert driver.out == 0
 

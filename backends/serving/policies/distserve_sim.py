@@ -49,26 +49,24 @@ class DistserveSim:
             replica.admit(batch, waiting[0].need())
         if batch.prefills:
             return
-        whole = self._take_turns(replica)
+        steps = self._take_turns(replica)
         if replica.decoding.members:
             replica.decode(batch)
-            batch.repeats = whole and not batch.preempted
+            batch.repeats, batch.repeats_steps = steps > 0 and not batch.preempted, steps
 
-    def _take_turns(self, replica: Replica) -> bool:
-        """Park what exceeds the context of one step, in order of last turn; whether none will until one ends."""
+    def _take_turns(self, replica: Replica) -> int:
+        """Park what exceeds the context of one step, in order of last turn; for how many steps none will."""
         decoding, parked = replica.decoding, replica.parked
         if not parked:
             if not decoding:
-                return True
-            growth = len(decoding) * decoding.steps_until_end()
-            if decoding.context + growth <= self.max_decode_tokens:
-                return True
-            if decoding.context + len(decoding) <= self.max_decode_tokens:
-                return False
+                return 0
+            steps = (self.max_decode_tokens - decoding.context) // len(decoding)
+            if steps > 0:
+                return steps
         for seq in list(decoding):
             replica.park(seq)
         left = self.max_decode_tokens
-        while parked and parked[0].computed < left:
-            left -= parked[0].computed + 1
+        while parked and (computed := next(iter(parked)).computed) < left:
+            left -= computed + 1
             replica.unpark()
-        return False
+        return 0

@@ -6,7 +6,8 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.api import Request
+from backends.serving.batch import VisibleRequest
+from backends.serving.hashing import draw
 
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
@@ -21,38 +22,27 @@ class RoundRobin:
 
     _turn: int = field(default=0, init=False)
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """The next replica in turn."""
         index = self._turn % len(replicas)
         self._turn += 1
         return index
 
 
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
-_WORD = (1 << 64) - 1
-
-
 @dataclass(slots=True)
 class Random:
     """Random: any replica, each as likely as the others; the same choices for the same seed.
 
-    A counter-based generator, SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), so that the core draws nothing.
+    A counter-based generator, so that the core draws nothing.
     """
 
     seed: int = 0
     _turn: int = field(default=0, init=False)
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """The next draw."""
         self._turn += 1
-        return _mix(_mix(self.seed) + self._turn * _GOLDEN) * len(replicas) >> 64
-
-
-def _mix(z: int) -> int:
-    z &= _WORD
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
-    return z ^ (z >> 31)
+        return draw(self.seed, self._turn) * len(replicas) >> 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +52,7 @@ class LeastRequests:
     Uses the number of requests at each replica, as a gateway that counts what it sent.
     """
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the least busy replica."""
         counts = [len(replica.waiting) + replica.running for replica in replicas]
         return counts.index(min(counts))
@@ -78,7 +68,7 @@ class LeastOutstandingTokens:
     Uses the prompt tokens of the requests at each replica that are not over.
     """
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
         """Index of the replica with the fewest tokens to answer."""
         return min(range(len(replicas)), key=lambda i: replicas[i].prompt_tokens)
 
@@ -92,7 +82,7 @@ class Queue:
     Uses how many requests hold no memory yet, and how many do.
     """
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the replica with the shortest queue."""
         return min(range(len(replicas)), key=lambda i: (len(replicas[i].waiting), replicas[i].running))
 
@@ -112,7 +102,7 @@ class Load:
         """True: free blocks change with every step."""
         return True
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
         """Index of the replica with the smallest share of memory used or waited for."""
         return min(range(len(replicas)), key=lambda i: _wanted(replicas[i]))
 
@@ -134,7 +124,7 @@ class ShortestPrefillQueue:
     Counts requests that wait or are being prefilled.
     """
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the replica."""
         counts = [
             len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
@@ -158,7 +148,7 @@ class LeastLoadedDecode:
         """True: decoding takes blocks."""
         return True
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the replica."""
         loads = [_context_blocks(replica) for replica in replicas]
         return loads.index(min(loads))

@@ -13,8 +13,8 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from backends.serving.batch import VisibleRequest
 from backends.serving.prefix_cache import chain
-from harness.api import Request
 
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
@@ -42,7 +42,7 @@ class PrefixAware:
         """True: decoding takes blocks, and with them what they stored."""
         return True
 
-    def route(self, request: Request, replicas: ListOf[Replica]) -> int:
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:
         """Index of the replica with the longest match (of equals the least busy one), or of the least busy."""
         counts = [len(replica.waiting) + replica.running for replica in replicas]
         most, least = max(counts), min(counts)
