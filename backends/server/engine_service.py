@@ -74,9 +74,10 @@ class EngineService:
 
     async def start(self) -> None:
         """Start the engine's process and build the model. Raises UsageError or BackendError when it cannot."""
-        folder = Path(self.engine.model) if self.engine.model is not None else None
-        tokenizer = of_folder(folder) if folder is not None else None
         facts = dict(await self._link.open(self.engine.order(None)))
+        of_catalogue = "latency" in facts  # a paced model is a name, not a folder
+        folder = Path(self.engine.model) if self.engine.model is not None and not of_catalogue else None
+        tokenizer = of_folder(folder) if folder is not None else None
         self._facts = dict(self.engine.describe()) | facts
         self._vocab_size = _whole(facts["vocab_size"])
         self._tokenizer = tokenizer or builtin(self._vocab_size)
@@ -113,7 +114,7 @@ class EngineService:
         if self._judge.cache is not None:
             size = self._judge.blocks.size
             request = replace(request, prefix_ids=block_names(token_ids, size), prefix_block_tokens=size)
-        self._link.send(worker.Add(request, params))
+        self._link.send(worker.Add(request, time.monotonic(), params))
 
         def abort() -> None:
             if self._open.pop(request.id, None) is not None:
@@ -157,6 +158,7 @@ class EngineService:
     def _hear(self, turn: Turn) -> None:
         self._running, self._free_blocks = turn.running, turn.free_blocks
         self._preemptions += len(turn.preempted)
+        self._facts |= turn.facts
         if turn.step is not None:
             self._steps.append(turn.step)
             self._note(turn, turn.step.start_s)
