@@ -11,15 +11,7 @@ from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
 from harness.errors import UsageError
-from harness.registry import names
 from harness.validity.checks import late_steps
-
-LIMITS = {"sarathi": "budget=64,max_seqs=16", "chunk-only": "budget=48,max_seqs=16", "fastgen": "budget=64,max_seqs=16",
-          "static": "batch=4", "orca": "max_batch=4", "vllm-v1": "budget=32,max_seqs=16,long_prefill=20"}  # fmt: skip
-"""Limits under which small traffic is cut and queues; a policy that is not named here runs with its own."""
-HALVES = ("distserve-prefill", "distserve-decode")
-"""They are half of a system: the other half is on another replica."""
-POLICIES = [f"{name}:{LIMITS[name]}" if name in LIMITS else name for name in names("policies") if name not in HALVES]
 
 
 class Clock:
@@ -82,12 +74,11 @@ def shared(requests):
      {"kv_blocks": 60, "prefix_cache": "on"}, {"kv_blocks": 60, "speculate": "k=3,alpha=0.6"}],
     ids=["plain", "preempted", "swapped", "cached", "speculative"],
 )  # fmt: skip
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_paced_engine_is_the_simulator_under_another_clock(policy, options, draw):
+def test_a_paced_engine_is_the_simulator_under_another_clock(each_policy, options, draw):
     """Whatever a policy, a tight memory or drafts do under one clock only would be an error of the simulator."""
     requests = shared(draw(60, rate_rps=6.0, prompt=(1, 150), output=(1, 90)))
-    core, _, stamps, turns = paced(requests, policy=policy, **options)
-    sim, times, records = simulated(requests, policy=policy, **options)
+    core, _, stamps, turns = paced(requests, policy=each_policy, **options)
+    sim, times, records = simulated(requests, policy=each_policy, **options)
 
     assert core.replica.journal.decisions == sim.cluster.replicas[0].journal.decisions
     assert rounded(stamps) == rounded(times)
