@@ -23,7 +23,7 @@ class Engine:
     """`model` is a Hugging Face folder (Llama, Qwen2, Mistral), None makes small weights from `seed`.
 
     `policy`, `kv` and `admission` are specs as in the simulator; KV memory is `kv_blocks` blocks, 4096 by default.
-    `executor` carries out the batches: `llama` in NumPy, `torch` where that is installed, or `paced`, which computes
+    `executor` runs the batches: `llama` in NumPy, `torch` where that is installed, or `paced`, which computes
     nothing and takes the time of a GPU instead: `executor=paced:latency=abc:vllm`, with `model`, `hardware` and `tp` as
     in the simulator and by default as much KV memory as fits on these GPUs; tokens are arbitrary then. `dtype` and
     `threads` are those of a real model: `threads` limits the threads of its matrix products (None: its own choice).

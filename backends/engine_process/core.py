@@ -114,7 +114,7 @@ class Pacer(Protocol):
 
 
 class EngineCore:
-    """One replica whose batches an executor carries out: a real model, or one that only waits as long as that takes.
+    """One replica whose batches an executor runs: a real model, or one that only waits as long as that takes.
 
     Paced steps that follow one another leave no gap: what the host does between two of them is within the time of the
     second. `sleep` waits so many seconds of `clock`.
@@ -191,7 +191,7 @@ class EngineCore:
             if params is not None:
                 ids[: request.prompt_tokens] = params.prompt
                 self._params[request.id] = params
-            elif self._pace is None:  # else nobody reads it
+            elif self._pace is None:  # a paced engine reads no prompt
                 if self._prompts is None:
                     raise ValueError(f"request {request.id} came without a prompt")
                 ids[: request.prompt_tokens] = self._prompts(request, self._executor.vocab_size)

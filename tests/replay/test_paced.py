@@ -15,7 +15,7 @@ from harness.validity.checks import late_steps
 
 
 class Clock:
-    """A clock that only moves while somebody sleeps; `slow_s` later than it was asked to."""
+    """A clock that only moves while a step is awaited; each wakes up `slow_s` late."""
 
     def __init__(self, slow_s=0.0):
         self.now_s, self.slow_s, self.ends_s = 0.0, slow_s, []

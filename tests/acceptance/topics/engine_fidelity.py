@@ -98,7 +98,7 @@ class Point:
 
 
 def knee_rps(policy: str) -> float:
-    """The rate, to 1 %, up to which the simulator keeps the objective of 90 % of the traffic."""
+    """The rate, to 1 %, up to which 90 % of the requests meet the SLO in the simulator."""
     bounds = slo.parse(OBJECTIVE)
     low, high = 1.0, 40.0
     while high / low > 1.01:
