@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from backends.engine_process import worker
-from backends.engine_process.core import Turn
+from backends.engine_process.generation import Turn
 from backends.engine_process.process import EngineProcess
 from backends.simulator.core import Core
 from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent

@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from backends.engine_process.core import EngineCore, GenerationParams, Pacer
+from backends.engine_process.core import EngineCore
+from backends.engine_process.generation import GenerationParams
+from backends.engine_process.pacing import Pacer
 from backends.simulator.core import FREE, Core
 from harness import termination
 from harness.api import Executor, Prompts, Request
