@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import inf
+from math import ceil, inf
 from typing import Generic, Protocol, TypeVar
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
@@ -117,7 +117,7 @@ PERIODIC = (REPORT, TICK)
 
 
 class Loop(Generic[T]):
-    """Drives `cluster`; `coupled` says that an answer may bring about requests at once."""
+    """Drives `cluster` from `start_s` on; `coupled` says that an answer may bring about requests at once."""
 
     def __init__(
         self,
@@ -128,9 +128,10 @@ class Loop(Generic[T]):
         *,
         leap: bool = False,
         coupled: bool = True,
+        start_s: float = 0.0,
     ) -> None:
         self.cluster = cluster
-        self.now_s = 0.0
+        self.now_s = start_s
         self.actions: list[ActionEvent] = []
         self.held: dict[int, tuple[Request, float | None]] = {}  # by the router, until then
         self.holds = self.rejected = 0
@@ -164,12 +165,13 @@ class Loop(Generic[T]):
         self._paused_s: dict[int, float] = {}  # replica: when it may run again
         self._when_empty: dict[int, SetRole | Drain] = {}
         self._gpu_s = 0.0  # of replicas that are not up any more
-        self._since_s = dict.fromkeys(range(len(cluster.replicas)), 0.0)  # replica: from when on it is paid for
-        for at_s, what in ((self._report_s, REPORT), (self._periodic.tick_s if self._periodic else 0.0, TICK)):
-            if at_s < 0:
-                raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
-            if at_s:
-                self._push(0.0, what, 0, 0)
+        self._since_s = dict.fromkeys(range(len(cluster.replicas)), start_s)  # replica: from when on it is paid for
+        for every_s, what in ((self._report_s, REPORT), (self._periodic.tick_s if self._periodic else 0.0, TICK)):
+            if every_s < 0:
+                raise UsageError(f"A router cannot act or see reports every {every_s:g} s.")
+            if every_s:
+                first = ceil(start_s / every_s)
+                self._push(first * every_s, what, first, None)
 
     # ---- what drivers call ------------------------------------------------------------------------------------
 
@@ -187,12 +189,12 @@ class Loop(Generic[T]):
         self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
-        """The batch in flight of this replica has ended, after `start` did not say when."""
-        self._push(end_s[-1], COMMIT, replica.index, end_s)
+        """The batch in flight of this replica has ended, after `start` did not say when; it counts from now on."""
+        self._push(max(end_s[-1], self.now_s), COMMIT, replica.index, end_s)
 
     def landed(self, transfer: Transfer, at_s: float) -> None:
-        """A transfer is through, after `move` did not say when."""
-        self._push(at_s, LAND, transfer.target.index, transfer)
+        """A transfer is through, after `move` did not say when; it counts from now on."""
+        self._push(max(at_s, self.now_s), LAND, transfer.target.index, transfer)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""

@@ -1,0 +1,204 @@
+"""The process of one executor of a cluster: `python -m backends.engine_process.executor_worker FD INDEX MEMORY...`.
+
+It computes what the engine's process sends over the socket FD. Each executor has its KV blocks in shared memory, in the
+file of its number among the descriptors MEMORY, so that another one copies them from there.
+"""
+
+import contextlib
+import mmap
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from backends.engine_process.cluster import Copy, Drop, Message
+from backends.engine_process.generation import Work, execute
+from backends.engine_process.pacing import Pacer
+from harness import termination
+from harness.api import Executor
+from harness.errors import BenchError, UsageError
+from harness.ipc import Inbox, frame
+from harness.registry import find, make
+from harness.spec import Spec, parse
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """First message: make the executor of this spec; `given` are the fields of it that the user set besides."""
+
+    executor: str
+    given: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Answer to `Build`: facts of the executor, or why there is none."""
+
+    facts: Mapping[str, object]
+    error: BenchError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """Second message: make KV memory of so many blocks, and take this priority; `shared`: others will read it."""
+
+    blocks: int
+    block_tokens: int
+    nice: int
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """Answer to `Allocate`: it is there, or why not."""
+
+    error: BenchError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A step ended at `end_s` of the monotonic clock; a token for each piece that samples."""
+
+    sampled: list[int | None]
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The copy of this number was made at `at_s` of the monotonic clock."""
+
+    number: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Last message: the executor broke in the middle of its work."""
+
+    message: str
+
+
+@runtime_checkable
+class SharesMemory(Protocol):
+    """An executor whose KV blocks may lie in memory that it is given, for executors of equal shape to copy from."""
+
+    def kv_bytes(self, num_blocks: int, block_size: int) -> int:
+        """Bytes of so many blocks."""
+        ...
+
+    def allocate_in(self, memory: mmap.mmap, num_blocks: int, block_size: int) -> None:
+        """As `allocate`, in this memory, which is zero."""
+        ...
+
+    def copy_from(self, memory: mmap.mmap, source_blocks: Sequence[int], blocks: Sequence[int]) -> None:
+        """Copy blocks of the executor that was allocated in `memory`, with as many blocks, into these."""
+        ...
+
+    def copy_out_of(self, memory: mmap.mmap, source_blocks: Sequence[int]) -> Sequence[object]:
+        """What `copy_out` of that executor gives."""
+        ...
+
+
+class ExecutorWorker:
+    """Builds the executor, then runs steps and makes copies in the order in which they come."""
+
+    def __init__(self, sock: socket.socket, index: int, memory: Sequence[int]) -> None:
+        self._sock = sock
+        self._inbox = Inbox(sock)
+        self._index = index
+        self._memory = memory
+        self._mapped: dict[int, mmap.mmap] = {}  # by replica
+        self._host: dict[int, Sequence[object]] = {}
+
+    def serve(self) -> None:
+        """Until the engine closes the socket."""
+        executor: Executor | Pacer | None = None
+        for message in self._messages():
+            if isinstance(message, Build):
+                try:
+                    executor = make_executor(message.executor, message.given)
+                except BenchError as error:
+                    self._answer(Built({}, error))
+                    return
+                self._answer(Built(executor.describe()))
+            elif isinstance(message, Allocate):
+                assert executor is not None
+                try:
+                    self._allocate(executor, message)
+                except BenchError as error:
+                    self._answer(Allocated(error))
+                    return
+                self._answer(Allocated())
+            else:
+                assert executor is not None
+                assert isinstance(message, Message)
+                try:
+                    self._carry_out(executor, message)
+                except Exception as error:  # noqa: BLE001  whatever broke, the engine must hear of it
+                    *_, frame_ = traceback.extract_tb(error.__traceback__)
+                    where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
+                    self._answer(Broken(f"{type(error).__name__} in {where}: {error}"))
+                    return
+
+    def _messages(self) -> "Iterator[object]":
+        while not self._inbox.closed:
+            yield from self._inbox.take(wait=True)
+
+    def _allocate(self, executor: Executor | Pacer, message: Allocate) -> None:
+        os.nice(message.nice)
+        if isinstance(executor, Pacer):
+            return
+        if not message.shared:
+            executor.allocate(message.blocks, message.block_tokens)
+            return
+        assert isinstance(executor, SharesMemory)
+        os.truncate(self._memory[self._index], executor.kv_bytes(message.blocks, message.block_tokens))
+        executor.allocate_in(self._map(self._index), message.blocks, message.block_tokens)
+
+    def _carry_out(self, executor: Executor | Pacer, message: Message) -> None:
+        if isinstance(message, Work):
+            if isinstance(executor, Pacer):
+                assert message.end_s is not None
+                if (left_s := message.end_s - time.monotonic()) > 0:
+                    time.sleep(left_s)
+                self._answer(Ran([], time.monotonic()))
+            else:
+                sampled = execute(executor, self._host, message)
+                self._answer(Ran(sampled, time.monotonic()))
+        elif isinstance(message, Copy):
+            assert isinstance(executor, SharesMemory)
+            source = self._map(message.source)
+            if message.blocks is None:
+                self._host[message.request_id] = executor.copy_out_of(source, message.source_blocks)
+            else:
+                executor.copy_from(source, message.source_blocks, message.blocks)
+            self._answer(Copied(message.number, time.monotonic()))
+        else:
+            self._host.pop(message.request_id, None)
+
+    def _map(self, replica: int) -> mmap.mmap:
+        if replica not in self._mapped:
+            self._mapped[replica] = mmap.mmap(self._memory[replica], 0)
+        return self._mapped[replica]
+
+    def _answer(self, message: object) -> None:
+        self._sock.sendall(frame(message))
+
+
+def make_executor(text: str, given: Mapping[str, object]) -> Executor | Pacer:
+    """The executor of this spec. Raises UsageError for what it cannot do with what it is given."""
+    spec: Spec = parse(text)
+    known = {field.name for field in fields(find("executors", spec.name)) if field.init}
+    without = next((name for name in given if name not in known | {"seed"}), None)  # chance has a seed as well
+    if without is not None:
+        raise UsageError(
+            f"{without} does not apply to the executor '{spec.name}' of the engine; its arguments are: "
+            f"{', '.join(sorted(known))}."
+        )
+    executor: Executor | Pacer = make("executors", spec, **given)
+    return executor
