@@ -13,7 +13,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
 from backends.serving.cluster import NOBODY, Cluster
@@ -78,10 +78,6 @@ class Driver(Protocol[T]):
         """
         ...
 
-    def move(self, transfer: Transfer, end_s: float) -> float | None:
-        """KV begins to move, over a link that is through with it at `end_s`; when it has arrived, None as above."""
-        ...
-
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight (`Replica.commit`)."""
         ...
@@ -92,6 +88,15 @@ class Driver(Protocol[T]):
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
         """A request is not served."""
+        ...
+
+
+@runtime_checkable
+class Mover(Protocol):
+    """A driver that moves KV itself; elsewhere it has arrived when the link is through with it."""
+
+    def move(self, transfer: Transfer, end_s: float) -> None:
+        """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
         ...
 
 
@@ -136,6 +141,7 @@ class Loop(Generic[T]):
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
+        self._mover = driver if isinstance(driver, Mover) else None
         self._arrivals = arrivals
         self._log = log
         self._leap = leap
@@ -202,26 +208,29 @@ class Loop(Generic[T]):
         self._push(end_s[-1], COMMIT, replica.index, end_s)
 
     def landed(self, transfer: Transfer, at_s: float) -> None:
-        """A transfer is through, after `move` did not say when."""
+        """A transfer of a `Mover` is through."""
         self._push(at_s, LAND, transfer.target.index, transfer)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
-        arrivals, results = self._arrivals, self._driver.results
+        arrivals, results, events = self._arrivals, self._driver.results, self._events
         while True:
-            now_s = self.next_s
-            if now_s > until_s or now_s == inf:
-                if now_s < inf or not self.held or not arrivals.over:
+            now_s = arrivals.next_s
+            if events and events[0][0] < now_s:
+                now_s = events[0][0]
+            if now_s > until_s or now_s == inf or (self._periodics and self.next_s == inf):
+                if self.next_s < inf or not self.held or not arrivals.over:
                     break
                 self._give_up()
             else:
                 self.now_s = now_s
-                while self._events and self._events[0][0] == now_s and self._events[0][1] < TICK:
-                    _, what, index, _, payload = heappop(self._events)
+                while events and events[0][0] == now_s and events[0][1] < TICK:
+                    _, what, index, _, payload = heappop(events)
                     if what == COMMIT:
                         self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
                     elif what == ENTER:
                         self._free.add(index)
+                        continue
                     else:
                         self._happen(what, index, payload, now_s)
                     while results:
@@ -231,13 +240,13 @@ class Loop(Generic[T]):
                     while results:
                         yield results.popleft()
                 if self._acts:
-                    while self._events and self._events[0][0] == now_s:
-                        _, what, index, _, payload = heappop(self._events)
+                    while events and events[0][0] == now_s:
+                        _, what, index, _, payload = heappop(events)
                         self._happen(what, index, payload, now_s)
                     self._ask_again(now_s)
             while results:
                 yield results.popleft()
-            self._form_all(self.now_s)
+            self._form_all(now_s if now_s < inf else self.now_s)
             if self.held:
                 stuck = not self._lasting and arrivals.next_s == inf
                 self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
@@ -564,12 +573,12 @@ class Loop(Generic[T]):
         """KV begins to move."""
         if self._acts:
             self._transfers[transfer] = None
-        arrives_s = self._driver.move(transfer, end_s)
-        if arrives_s is not None:
-            if arrives_s <= now_s:
-                self._land(transfer, now_s)
-            else:
-                self._push(arrives_s, LAND, transfer.target.index, transfer)
+        if self._mover is not None:
+            self._mover.move(transfer, end_s)
+        elif end_s <= now_s:
+            self._land(transfer, now_s)
+        else:
+            self._push(end_s, LAND, transfer.target.index, transfer)
 
     def _set_role(self, action: SetRole, now_s: float) -> None:
         replica, cluster = self.cluster.replicas[action.replica], self.cluster
@@ -698,7 +707,7 @@ class Loop(Generic[T]):
         for move in [m for m in self._migrations.values() if replica in (m.source, m.target)]:
             self._abort(move, "a replica went down", now_s)
         lost = replica.fail(now_s)
-        self._events = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
+        self._events[:] = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
         heapify(self._events)
         self._prepaid[replica.index] = 0
         self._free.discard(replica.index)
@@ -739,7 +748,7 @@ class Loop(Generic[T]):
                 self._hand_off(replicas[index], now_s)
             self._offered.clear()
         free = []
-        for index in sorted(self._free):
+        for index in sorted(self._free) if len(self._free) > 1 else self._free:
             replica = replicas[index]
             # a pipeline schedules again when its first stage is free
             idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
@@ -803,11 +812,11 @@ class Loop(Generic[T]):
     def _quiet(self, replica: Replica) -> bool:
         """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for
         its memory (which would free that of another replica), and no answer brings about another request."""
-        if self._coupled or replica.inbox.offers or replica.role == "prefill" or replica.pipeline is not None:
+        if replica.role != "decode" and (not self._acts or replica.role == "prefill"):
             return False
-        if not self._acts:
-            return replica.role == "decode"
-        return not self.held and replica.index not in self._stopping
+        if self._coupled or replica.inbox.offers or replica.pipeline is not None:
+            return False
+        return not self._acts or not (self.held or replica.index in self._stopping)
 
     def _horizon_s(self) -> float:
         """When the state of a replica may next be read or changed by something other than its own steps."""
