@@ -63,8 +63,8 @@ class EngineCluster:
     """The driver of a cluster whose replicas have executors; `send(replica, message)` passes one of these a message.
 
     The executors of a paced cluster, one of `paces` a replica, wait until a step is over; transfers take the time of
-    the link there. What runs elsewhere takes the time it takes, and a transfer no less than that of the link. All times
-    are of the caller's clock.
+    the link there. Others compute and copy, which takes what it takes; a transfer no less than the link. All times are
+    of the caller's clock.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class EngineCluster:
         self._send = send
         self._paces = paces
         self._incoming = Incoming(0.0)
-        self.loop = Loop(cluster, self, self._incoming, start_s=start_s)
+        mover = None if paces else self
+        self.loop = Loop(cluster, self, self._incoming, start_s=start_s, mover=mover, fails=True)
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
         self._moving: dict[int, Moving] = {}
         self._numbers = 0
@@ -162,12 +163,10 @@ class EngineCluster:
         self._steps[replica.index] = step
         self._send(replica.index, step.work)
 
-    def move(self, transfer: Transfer, end_s: float) -> float | None:
-        """Let the executor of the target copy the KV; where nothing is computed only the link takes its time."""
+    def move(self, transfer: Transfer, end_s: float) -> None:
+        """Let the executor of the target copy the KV."""
         seq, source, target = transfer.seq, transfer.source, transfer.target
         assert source is not None
-        if self._paces:
-            return end_s
         used = source.blocks.blocks_for(seq.computed)
         blocks = target.table(seq)[:used] if seq.blocks else None  # it is pushed: where it goes is known when it lands
         request_id = seq.request.id
@@ -177,7 +176,6 @@ class EngineCluster:
         self._moving[self._numbers] = Moving(transfer, end_s)
         table = source.outbox.leaving[seq][1][:used]
         self._send(target.index, Copy(self._numbers, source.index, list(table), blocks, request_id))
-        return None
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight, and tell what it brought."""
