@@ -137,8 +137,9 @@ class Torch:
             raise UsageError(f"torch: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
         c, torch = self.config, self._torch
         shape = (num_blocks, block_size, 2, c.kv_heads, c.head_dim)
-        # one product takes more rows than on NumPy, where they must fit the cache of a core
-        self._memory = Memory(num_blocks, block_size, c.heads, score_elements=1 << 24, tile_rows=512, group_tiles=1024)
+        self._memory = Memory(num_blocks, block_size, c.heads)
+        if self.device == "cuda":  # few large products: nothing has to fit the cache of a core
+            self._memory = Memory(num_blocks, block_size, c.heads, 1 << 24, tile_rows=512, group_tiles=1024)
         try:
             self._pages = tuple(torch.zeros(shape, dtype=self._kind, device=self.device) for _ in range(c.layers))
         except torch.OutOfMemoryError:
@@ -272,7 +273,8 @@ class Torch:
         c, attention = self.config, self._torch.nn.functional.scaled_dot_product_attention
         count, together = len(queries), c.heads // c.kv_heads
         keys = slice(group.first_key, group.first_key + group.mask.shape[-1])
-        held = pages[group.pages].flatten(1, 2)[:, keys]  # (B, T, 2, KV, d)
+        held = pages.index_select(0, group.pages.flatten())  # pages[group.pages] takes twice as long
+        held = held.view(len(group.pages), -1, 2, c.kv_heads, c.head_dim)[:, keys]  # (B, T, 2, KV, d)
         key, value = held[:, :, 0].transpose(1, 2), held[:, :, 1].transpose(1, 2)  # (B, KV, T, d)
         by_head = queries.view(count, c.kv_heads, together, c.head_dim)
         if group.decodes:  # the query heads of a KV head are rows of one product
