@@ -91,6 +91,11 @@ class EngineCluster:
         self._pushed: dict[int, int] = {}  # request id: tokens whose KV was pushed and has no blocks yet
 
     @property
+    def paced(self) -> bool:
+        """Whether nothing is computed."""
+        return bool(self._paces)
+
+    @property
     def next_s(self) -> float:
         """When `advance` has something to do if no executor reports anything; inf when never."""
         return max(self.loop.next_s, self._held_until_s(self.loop.next_s))
@@ -211,8 +216,8 @@ class EngineCluster:
 
     def _held_until_s(self, at_s: float) -> float:
         """Until when what happens at `at_s` waits for a paced step that is due before, and may still end in time."""
-        due_s = self._due_s if self._paces else inf
-        return due_s + self._paces[0].late_s if due_s <= at_s else -inf
+        due_s = self._due_s
+        return due_s + self._paces[0].late_s if self._paces and due_s <= at_s else -inf
 
     def _place_pushed(self, step: PlannedStep, replica: Replica) -> None:
         """What was pushed into host memory goes into its blocks with the first step that has its sequence."""

@@ -11,12 +11,12 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from backends.engine_process.cluster import Copy, Drop, Message
+from backends.engine_process.cluster import Copy, Message
 from backends.engine_process.generation import Work, execute
 from backends.engine_process.pacing import Pacer
 from harness import termination
@@ -24,7 +24,7 @@ from harness.api import Executor
 from harness.errors import BenchError, UsageError
 from harness.ipc import Inbox, frame
 from harness.registry import find, make
-from harness.spec import Spec, parse
+from harness.spec import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Answer to `Build`: facts of the executor, or why there is none."""
+    """Answer to `Build`: facts of the executor, whether others can copy its KV, or why there is none."""
 
     facts: Mapping[str, object]
+    shares_memory: bool = False
     error: BenchError | None = None
 
 
@@ -123,9 +124,9 @@ class ExecutorWorker:
                 try:
                     executor = make_executor(message.executor, message.given)
                 except BenchError as error:
-                    self._answer(Built({}, error))
+                    self._answer(Built({}, error=error))
                     return
-                self._answer(Built(executor.describe()))
+                self._answer(Built(executor.describe(), isinstance(executor, SharesMemory)))
             elif isinstance(message, Allocate):
                 assert executor is not None
                 try:
@@ -145,7 +146,7 @@ class ExecutorWorker:
                     self._answer(Broken(f"{type(error).__name__} in {where}: {error}"))
                     return
 
-    def _messages(self) -> "Iterator[object]":
+    def _messages(self) -> Iterator[object]:
         while not self._inbox.closed:
             yield from self._inbox.take(wait=True)
 
@@ -192,7 +193,7 @@ class ExecutorWorker:
 
 def make_executor(text: str, given: Mapping[str, object]) -> Executor | Pacer:
     """The executor of this spec. Raises UsageError for what it cannot do with what it is given."""
-    spec: Spec = parse(text)
+    spec = parse(text)
     known = {field.name for field in fields(find("executors", spec.name)) if field.init}
     without = next((name for name in given if name not in known | {"seed"}), None)  # chance has a seed as well
     if without is not None:
@@ -202,3 +203,17 @@ def make_executor(text: str, given: Mapping[str, object]) -> Executor | Pacer:
         )
     executor: Executor | Pacer = make("executors", spec, **given)
     return executor
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    termination.led()  # by the engine, which closes the socket
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        ExecutorWorker(sock, int(sys.argv[2]), [int(number) for number in sys.argv[3:]]).serve()
+
+
+if __name__ == "__main__":
+    from backends.engine_process.executor_worker import main as serve  # messages must unpickle to the module's classes
+
+    serve()

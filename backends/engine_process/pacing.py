@@ -11,6 +11,7 @@ import numpy as np
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
 from backends.simulator.core import BlockCost
+from harness.api import LatencyModel
 
 
 @runtime_checkable
@@ -21,6 +22,11 @@ class Pacer(Protocol):
     """
 
     late_s: float
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        """What says how long steps take."""
+        ...
 
     @property
     def vocab_size(self) -> int:

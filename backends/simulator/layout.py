@@ -109,7 +109,7 @@ def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
 
 POLICY = "sarathi"
 ROUTER = "round-robin"
-_OF_ROLE = {
+OF_ROLE = {
     "prefill": ("distserve-prefill", "shortest-prefill-queue"),
     "decode": ("distserve-decode", "least-loaded-decode"),
 }
@@ -161,7 +161,7 @@ def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
 
 def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
     given = side(text, role)
-    policy, router = _OF_ROLE[role]
+    policy, router = OF_ROLE[role]
     if sim.policy != POLICY:
         policy = sim.policy
     if sim.router != ROUTER and role == "prefill":
