@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from typing import TypeVar
 
-from backends.engine_process.executor_worker import Allocate, Allocated, Broken, Build, Built
+from backends.engine_process.executor_worker import Allocate, Allocated, Broken, Build, Built, Refused
 from harness.errors import BackendError
 from harness.ipc import Inbox, frame
 
@@ -100,10 +100,10 @@ class ExecutorProcesses:
         answers = []
         for index, inbox in self._inboxes.items():
             answer = next(inbox.take(wait=True), None)
+            if isinstance(answer, Refused):
+                raise answer.error
             if not isinstance(answer, kind):
                 raise BackendError(f"The executor of replica {index} ended before the run began.")
-            if answer.error is not None:
-                raise answer.error
             answers.append(answer)
         return answers
 

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -37,11 +37,10 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Answer to `Build`: facts of the executor, whether others can copy its KV, or why there is none."""
+    """Answer to `Build`: facts of the executor, and whether others can copy its KV."""
 
     facts: Mapping[str, object]
-    shares_memory: bool = False
-    error: BenchError | None = None
+    shares_memory: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,14 @@ class Allocate:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """Answer to `Allocate`: it is there, or why not."""
+    """Answer to `Allocate`: it is there."""
 
-    error: BenchError | None = None
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answer to either, and the last message: why it cannot be."""
+
+    error: BenchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,38 @@ class SharesMemory(Protocol):
         ...
 
 
+class StepRunner:
+    """Runs the steps of an executor and makes its copies; `memory(replica)` has the KV blocks of a replica."""
+
+    def __init__(self, executor: Executor | Pacer, memory: Callable[[int], mmap.mmap]) -> None:
+        self._executor = executor
+        self._memory = memory
+        self._host: dict[int, Sequence[object]] = {}  # KV of who is swapped out, block by block
+
+    def carry_out(self, message: Message) -> Ran | Copied | None:
+        """Do what this message asks for."""
+        executor = self._executor
+        if isinstance(message, Work):
+            if not isinstance(executor, Pacer):
+                return Ran(execute(executor, self._host, message), time.monotonic())
+            assert message.end_s is not None
+            if (left_s := message.end_s - time.monotonic()) > 0:
+                time.sleep(left_s)
+            return Ran([], time.monotonic())
+        if isinstance(message, Copy):
+            assert isinstance(executor, SharesMemory)
+            source = self._memory(message.source)
+            if message.blocks is None:
+                self._host[message.request_id] = executor.copy_out_of(source, message.source_blocks)
+            else:
+                executor.copy_from(source, message.source_blocks, message.blocks)
+            return Copied(message.number, time.monotonic())
+        self._host.pop(message.request_id, None)
+        return None
+
+
 class ExecutorWorker:
-    """Builds the executor, then runs steps and makes copies in the order in which they come."""
+    """Builds an executor, then does what the engine's process asks for, in this order."""
 
     def __init__(self, sock: socket.socket, index: int, memory: Sequence[int]) -> None:
         self._sock = sock
@@ -114,37 +148,37 @@ class ExecutorWorker:
         self._index = index
         self._memory = memory
         self._mapped: dict[int, mmap.mmap] = {}  # by replica
-        self._host: dict[int, Sequence[object]] = {}
 
     def serve(self) -> None:
         """Until the engine closes the socket."""
-        executor: Executor | Pacer | None = None
-        for message in self._messages():
-            if isinstance(message, Build):
-                try:
-                    executor = make_executor(message.executor, message.given)
-                except BenchError as error:
-                    self._answer(Built({}, error=error))
-                    return
-                self._answer(Built(executor.describe(), isinstance(executor, SharesMemory)))
-            elif isinstance(message, Allocate):
-                assert executor is not None
-                try:
-                    self._allocate(executor, message)
-                except BenchError as error:
-                    self._answer(Allocated(error))
-                    return
-                self._answer(Allocated())
-            else:
-                assert executor is not None
+        messages = self._messages()
+        build = next(messages, None)
+        if not isinstance(build, Build):
+            return  # the engine left before the first message
+        try:
+            executor = make_executor(build.executor, build.given)
+            self._answer(Built(executor.describe(), isinstance(executor, SharesMemory)))
+            allocate = next(messages, None)
+            if not isinstance(allocate, Allocate):
+                return
+            self._allocate(executor, allocate)
+        except BenchError as error:
+            self._answer(Refused(error))
+            return
+        self._answer(Allocated())
+        runner = StepRunner(executor, self._map)
+        try:
+            for message in messages:
                 assert isinstance(message, Message)
-                try:
-                    self._carry_out(executor, message)
-                except Exception as error:  # noqa: BLE001  whatever broke, the engine must hear of it
-                    *_, frame_ = traceback.extract_tb(error.__traceback__)
-                    where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
-                    self._answer(Broken(f"{type(error).__name__} in {where}: {error}"))
-                    return
+                answer = runner.carry_out(message)
+                if answer is not None:
+                    self._answer(answer)
+        except OSError:
+            return  # the engine is gone
+        except Exception as error:  # noqa: BLE001  whatever broke, the engine must hear of it
+            *_, frame_ = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
+            self._answer(Broken(f"{type(error).__name__} in {where}: {error}"))
 
     def _messages(self) -> Iterator[object]:
         while not self._inbox.closed:
@@ -160,27 +194,6 @@ class ExecutorWorker:
         assert isinstance(executor, SharesMemory)
         os.truncate(self._memory[self._index], executor.kv_bytes(message.blocks, message.block_tokens))
         executor.allocate_in(self._map(self._index), message.blocks, message.block_tokens)
-
-    def _carry_out(self, executor: Executor | Pacer, message: Message) -> None:
-        if isinstance(message, Work):
-            if isinstance(executor, Pacer):
-                assert message.end_s is not None
-                if (left_s := message.end_s - time.monotonic()) > 0:
-                    time.sleep(left_s)
-                self._answer(Ran([], time.monotonic()))
-            else:
-                sampled = execute(executor, self._host, message)
-                self._answer(Ran(sampled, time.monotonic()))
-        elif isinstance(message, Copy):
-            assert isinstance(executor, SharesMemory)
-            source = self._map(message.source)
-            if message.blocks is None:
-                self._host[message.request_id] = executor.copy_out_of(source, message.source_blocks)
-            else:
-                executor.copy_from(source, message.source_blocks, message.blocks)
-            self._answer(Copied(message.number, time.monotonic()))
-        else:
-            self._host.pop(message.request_id, None)
 
     def _map(self, replica: int) -> mmap.mmap:
         if replica not in self._mapped:
