@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from backends.serving.batch import Batch, Sequence
     from backends.serving.cluster import Cluster
     from backends.serving.handoff import Transfer
+    from backends.serving.migration import Migration
     from backends.serving.replica import Replica
 
 
@@ -51,14 +52,6 @@ class Drop:
 Message = Work | Copy | Drop
 
 
-@dataclass(slots=True)
-class Moving:
-    """A transfer whose copy is under way, and when the link is through with it."""
-
-    transfer: Transfer
-    link_s: float
-
-
 class EngineCluster:
     """The driver of a cluster whose replicas have executors; `send(replica, message)` passes one of these a message.
 
@@ -84,7 +77,7 @@ class EngineCluster:
         mover = None if paces else self
         self.loop = Loop(cluster, self, self._incoming, start_s=start_s, mover=mover, fails=True)
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
-        self._moving: dict[int, Moving] = {}
+        self._moving: dict[int, Callable[[float], None]] = {}  # what the end of a copy means, by its number
         self._numbers = 0
         self._withdrawn: set[int] = set()  # their tokens are needed until they have left
         self._hosted: dict[int, int] = {}  # request id: replica whose host memory has its KV
@@ -133,9 +126,8 @@ class EngineCluster:
         self.loop.ended(self.cluster.replicas[index], [end_s])
 
     def copied(self, number: int, at_s: float) -> None:
-        """The copy of a transfer is made."""
-        moving = self._moving.pop(number)
-        self.loop.landed(moving.transfer, max(at_s, moving.link_s))
+        """The copy of this number is made."""
+        self._moving.pop(number)(at_s)
 
     def lost(self, index: int, now_s: float) -> None:
         """The executor of a replica is gone."""
@@ -169,18 +161,25 @@ class EngineCluster:
         self._send(replica.index, step.work)
 
     def move(self, transfer: Transfer, end_s: float) -> None:
-        """Let the executor of the target copy the KV."""
+        """Let the executor of the target copy the KV, or what a live migration has left of it."""
         seq, source, target = transfer.seq, transfer.source, transfer.target
         assert source is not None
-        used = source.blocks.blocks_for(seq.computed)
-        blocks = target.table(seq)[:used] if seq.blocks else None  # it is pushed: where it goes is known when it lands
-        request_id = seq.request.id
-        if blocks is None:
-            self._hosted[request_id], self._pushed[request_id] = target.index, seq.computed
-        self._numbers += 1
-        self._moving[self._numbers] = Moving(transfer, end_s)
-        table = source.outbox.leaving[seq][1][:used]
-        self._send(target.index, Copy(self._numbers, source.index, list(table), blocks, request_id))
+        done = 0 if transfer.migration is None else transfer.migration.copied_tokens // source.blocks.size
+        table = source.outbox.leaving[seq][1][done : source.blocks.blocks_for(seq.computed)]
+        blocks = None
+        if seq.blocks:
+            blocks = target.table(seq)[done : done + len(table)]
+        else:  # it is pushed: where it goes is known when it has landed
+            self._hosted[seq.request.id], self._pushed[seq.request.id] = target.index, seq.computed
+        self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.landed(transfer, max(at_s, end_s)))
+
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
+        """Let the executor of the target copy the blocks that are full."""
+        seq, source, target = migration.seq, migration.source, migration.target
+        first, last = first_token // source.blocks.size, migration.copied_tokens // source.blocks.size
+        blocks = target.name_reserved(seq.request.id, last)[first:last]
+        table = seq.table[first:last]
+        self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.copied(migration, max(at_s, end_s)))
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight, and tell what it brought."""
@@ -208,6 +207,14 @@ class EngineCluster:
         self._tell(Turn(now_s, ended=[ended]))
 
     # ---- inside -----------------------------------------------------------------------------------------------
+
+    def _copy(
+        self, source: Replica, table: list[int], target: Replica, blocks: list[int] | None, seq: Sequence,
+        then: Callable[[float], None],
+    ) -> None:  # fmt: skip
+        self._numbers += 1
+        self._moving[self._numbers] = then
+        self._send(target.index, Copy(self._numbers, source.index, list(table), blocks, seq.request.id))
 
     @property
     def _due_s(self) -> float:

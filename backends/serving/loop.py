@@ -98,6 +98,10 @@ class Mover(Protocol):
         """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
         ...
 
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
+        """A stage of a live migration begins: its KV from `first_token` on, as above; tell `Loop.copied`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Fail:
@@ -216,6 +220,10 @@ class Loop(Generic[T]):
     def landed(self, transfer: Transfer, at_s: float) -> None:
         """A transfer of a `Mover` is through; it counts from now on."""
         self._push(max(at_s, self.now_s), LAND, transfer.target.index, transfer)
+
+    def copied(self, migration: Migration, at_s: float) -> None:
+        """A stage that a `Mover` copies is through; it counts from now on."""
+        self._push(max(at_s, self.now_s), COPIED, migration.target.index, migration)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
@@ -540,13 +548,17 @@ class Loop(Generic[T]):
         if not move.possible:
             self._abort(move, "gone", now_s)
             return
+        first_token = move.copied_tokens
         next_s = move.next_stage(self.cluster.links, now_s)
         if next_s == "abort":
             self._abort(move, "refused or too slow", now_s)
         elif next_s != "stop":
             assert isinstance(next_s, float)
             self._touch(move.target.index)
-            self._push(next_s, COPIED, move.target.index, move)
+            if self._mover is not None:
+                self._mover.copy(move, first_token, next_s)
+            else:
+                self._push(next_s, COPIED, move.target.index, move)
         elif move.source.runs(move.seq._request.id):
             self._stopping.setdefault(move.source.index, []).append(move)
         else:

@@ -150,8 +150,8 @@ class Replica:
         batch, had = Batch(), self.blocks.free
         if self.swap is not None:
             self.swap.back(self, batch)
-        if self.inbox.landed and not self.swap:
-            self._join_landed()  # who was swapped out comes back before
+        if self.inbox.landed and not (self.swap and self.running):
+            self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room
         self._fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
@@ -162,8 +162,8 @@ class Replica:
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
-        elif not batch.decode_seqs:
-            return None
+        elif not batch.decode_seqs and not batch.swaps:
+            return None  # a step may do nothing but copy
         elif (
             batch.repeats
             # what the rule of admission says of the head of the queue holds until something ends or arrives
@@ -312,9 +312,18 @@ class Replica:
         """Nothing will come of what was reserved for this request."""
         if self.journal is not None:
             self.journal.unreserve(request_id, now_s)
-        blocks = self.inbox.reserved.pop(request_id, 0)
-        self.inbox.held -= blocks
-        self.blocks.free += blocks
+        inbox = self.inbox
+        blocks, table = inbox.reserved.pop(request_id, 0), inbox.staged.pop(request_id, [])
+        inbox.held -= blocks
+        if self.cache is not None:
+            self.cache.give_unused(blocks, table)
+        else:
+            self.blocks.give(blocks, table)
+
+    def name_reserved(self, request_id: int, count: int) -> list[int]:
+        """Ids of the first `count` blocks that are reserved for this request, for drivers that copy into them."""
+        owner = self.blocks if self.cache is None else self.cache
+        return owner.name(self.inbox.staged.setdefault(request_id, []), count)
 
     def restart(self, seq: Sequence, now_s: float) -> None:
         """Queue a sequence that comes from elsewhere without KV: all it has is computed again here."""
@@ -375,6 +384,7 @@ class Replica:
         reserved = self.inbox.reserved.pop(seq._request.id, 0)
         self.inbox.held -= reserved
         self.blocks.free += reserved
+        seq.table = self.inbox.staged.pop(seq._request.id, [])
         self._take_in(seq)
         self.inbox.incoming[seq] = None
         self.prompt_tokens += seq.prompt

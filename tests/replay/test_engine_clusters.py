@@ -170,14 +170,17 @@ def alone(draw):
 
 
 KV = f"paged:block_tokens={BLOCK},watermark=0"
-COMBINED = [("apart, migrating", {"preempt": "swap:blocks=40"}), ("push", {"preempt": "swap:blocks=40"}),
-            ("push", {}), ("2p1d", {"prefix_cache": "on"}), ("migrating", {"speculate": "k=3,alpha=0.6"}),
-            ("migrating", {"prefix_cache": "on"})]  # fmt: skip
+COMBINED = [("vllm-v1:budget=32,max_seqs=16,long_prefill=20", "apart, migrating", {"preempt": "swap:blocks=40"}),
+            ("orca:max_batch=4", "apart, migrating", {"preempt": "swap:blocks=40"}),
+            ("sarathi:budget=64,max_seqs=16", "push", {"preempt": "swap:blocks=40"}),
+            ("vllm-v0", "2p1d", {"prefix_cache": "on"}),
+            ("vllm-v1:budget=32,max_seqs=16", "migrating", {"speculate": "k=3,alpha=0.6"}),
+            ("fastgen:budget=64,max_seqs=16", "migrating", {"prefix_cache": "on"})]  # fmt: skip
 
 
 @pytest.mark.parametrize(("shape", "options"), [pytest.param("apart, migrating", {}), *(
     pytest.param(shape, options, marks=pytest.mark.nightly)
-    for shape, options in [*((shape, {}) for shape in SHAPES if shape != "apart, migrating"), *COMBINED]
+    for shape, options in [*((shape, {}) for shape in SHAPES if shape != "apart, migrating"), *(row[1:] for row in COMBINED)]
 )])  # fmt: skip
 def test_a_cluster_says_what_one_engine_says(shape, options, each_policy, alone):
     """KV that is copied into wrong blocks would corrupt answers in silence."""
@@ -190,7 +193,7 @@ def test_a_cluster_says_what_one_engine_says(shape, options, each_policy, alone)
     assert (models.copies > 0) == (shape != "replicas")
 
 
-@pytest.mark.parametrize(("shape", "options"), COMBINED)
-def test_a_cluster_that_also_swaps_or_drafts_says_what_one_engine_says(shape, options, alone):
-    """As above, for everything else that moves KV."""
-    test_a_cluster_says_what_one_engine_says(shape, options, "vllm-v1:budget=32,max_seqs=16", alone)
+@pytest.mark.parametrize(("policy", "shape", "options"), COMBINED)
+def test_a_cluster_that_also_swaps_or_drafts_says_what_one_engine_says(policy, shape, options, alone):
+    """What landed beside what was swapped out blocked both, and a swap in a step without rows was never made."""
+    test_a_cluster_says_what_one_engine_says(shape, options, policy, alone)
