@@ -49,17 +49,8 @@ class Flow:
         assert model is not None
         return step_ends(model, batch, now_s, horizon_s)
 
-    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
-        """Commit the batch in flight; what is done is recorded."""
-        batch = replica.in_flight
-        assert batch is not None
-        done = replica.commit(batch, end_s)
-        for seq in done:
-            self.results.append(record_of(seq, replica.index))
-        return done
-
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """Record a sequence that is over without a commit."""
+        """Record a sequence that is over."""
         self.results.append(record_of(seq, replica, error, now_s))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
