@@ -179,13 +179,12 @@ class Loop(Generic[T]):
         self._paused_s: dict[int, float] = {}  # replica: when it may run again
         self._when_empty: dict[int, SetRole | Drain] = {}
         self._gpu_s = 0.0  # of replicas that are not up any more
-        self._since_s = dict.fromkeys(range(len(cluster.replicas)), 0.0)  # replica: from when on it is paid for
-        for at_s, what in ((self._report_s, REPORT), (self._periodic.tick_s if self._periodic else 0.0, TICK)):
-            if at_s < 0:
-                raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
-            if at_s:
-                self._periodics += 1
-                self._push(0.0, what, 0, None)
+        self._since_s: dict[int, float] = {}  # replica: from when on it is paid for
+        self._begun_s = 0.0
+        self._planned: list[tuple[float, Fail | Up]] = []
+        for every_s in (self._report_s, 0.0 if self._periodic is None else self._periodic.tick_s):
+            if every_s < 0:
+                raise UsageError(f"A router cannot act or see reports every {every_s:g} s.")
 
     # ---- what drivers call ------------------------------------------------------------------------------------
 
@@ -208,10 +207,28 @@ class Loop(Generic[T]):
         """Whether anything but ticks and reports is to happen."""
         return len(self._events) > self._periodics
 
-    def at(self, at_s: float, change: Fail | Up) -> None:
-        """A change that is planned for `at_s`."""
+    def begin(self, now_s: float) -> None:
+        """Time begins: the router acts and sees reports from now on. Called once, before the first request."""
+        self._begun_s = self.now_s = now_s
+        self._since_s = dict.fromkeys(range(len(self.cluster.replicas)), now_s)
+        if self._report_s:
+            self._periodics += 1
+            self._push(now_s, REPORT, 0, None)
+        if self._periodic is not None and self._periodic.tick_s:
+            self._periodics += 1
+            self._push(now_s, TICK, 0, None)
+        for at_s, change in self._planned:
+            self._push(now_s + at_s, CHANGE, change.replica, change)
+
+    def plan(self, after_s: float, change: Fail | Up) -> None:
+        """A change that happens `after_s` seconds after the beginning; said before it."""
         self._acts = True
-        self._push(at_s, CHANGE, change.replica, change)
+        self._planned.append((after_s, change))
+
+    def fail(self, replica: Replica, *, requeue: bool = False) -> None:
+        """A replica went down just now."""
+        self._acts = True
+        self._push(self.now_s, CHANGE, replica.index, Fail(replica.index, requeue))
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
         """The batch in flight of this replica has ended, after `start` did not say when."""
@@ -297,10 +314,10 @@ class Loop(Generic[T]):
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
-            self._push((index + 1) * self._report_s, REPORT, index + 1, None)
+            self._push(self._begun_s + (index + 1) * self._report_s, REPORT, index + 1, None)
         elif what == TICK:
             assert self._periodic is not None
-            self._push((index + 1) * self._periodic.tick_s, TICK, index + 1, None)
+            self._push(self._begun_s + (index + 1) * self._periodic.tick_s, TICK, index + 1, None)
             self._changed = True
             for action in self._periodic.tick(now_s, self._view(now_s)):
                 self._act(action, now_s)

@@ -47,7 +47,7 @@ def acting(monkeypatch):
     return build
 
 
-def least(request, now_s, view):  # noqa: ARG001  load alone decides
+def least(request, now_s, view):
     return Send(min(view.open("mixed", "prefill"), key=lambda r: r.waiting + r.running).index)
 
 
@@ -68,7 +68,7 @@ def test_a_request_is_held_until_its_time(acting):
 def test_a_request_is_held_until_a_replica_is_free(acting):
     """One at a time: the second starts the moment the first has ended."""
 
-    def one_at_a_time(request, now_s, view):  # noqa: ARG001
+    def one_at_a_time(request, now_s, view):
         free = [r for r in view.replicas if not r.waiting and not r.running]
         return Send(free[0].index) if free else Hold()
 
