@@ -225,10 +225,10 @@ class Loop(Generic[T]):
         self._acts = True
         self._planned.append((after_s, change))
 
-    def fail(self, replica: Replica, *, requeue: bool = False) -> None:
-        """A replica went down just now."""
+    def at(self, at_s: float, change: Fail | Up) -> None:
+        """A change at this time, which is not before the last thing that happened."""
         self._acts = True
-        self._push(self.now_s, CHANGE, replica.index, Fail(replica.index, requeue))
+        self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
         """The batch in flight of this replica has ended, after `start` did not say when."""
