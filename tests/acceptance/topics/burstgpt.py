@@ -125,7 +125,7 @@ def _bursts() -> Iterator[Row]:
     )  # fmt: skip
     found = [float(np.median([arrivals.dispersion(day, width) for day in days])) for width in WIDTHS_S]
     yield Row(
-        "S54.g", SYSTEM, "simulated",
+        "S54.g", SYSTEM, "formula",
         f"variance over mean of counts in 10 s, 1 min, 20 min: {spelled(DISPERSION, 3)} (Poisson 1)",
         spelled(found, 3), "factor 1.5",
         all(2 / 3 <= a / b <= 1.5 for a, b in zip(found, DISPERSION, strict=True)), ask,

@@ -199,6 +199,7 @@ def _gain(name: str, kind: str, run: Mapping[str, object], plain: Shape, placed:
     found = {which: _rates(run, plain, placed, engines) for which, engines in ENGINES.items()}
     ratios = {which: _times(*both) for which, both in found.items()}
     ours, theirs = found["plain fits"]
+    ask = f"bench place --backend sim:compat=distserve_sim --model {run['model']} --gpus 8 --workload {run['workload']}"
     low, high = PUBLISHED_GAIN[kind]
     within = {which: bool(vllm) and low / 1.6 <= mine / vllm <= high * 1.6 for which, (mine, vllm) in found.items()}
     sensitive = (
@@ -209,8 +210,8 @@ def _gain(name: str, kind: str, run: Mapping[str, object], plain: Shape, placed:
         f"{placed.name} {ours:.3g}, vLLM {theirs:.3g} req/s per GPU: {ratios['plain fits']}; released constants "
         f"{ratios['released']}, same engine {ratios['same engine']}",
         "plain fits within a factor 1.6 of either version", within["plain fits"],
-        f"bench place --backend sim:compat=distserve_sim --model {run['model']} --gpus 8 --workload {run['workload']} "
-        "--algorithm low,vllm++ --latency abc:distserve,fitted=true",
+        f"{ask} --algorithm low --latency abc:distserve,fitted=true && "
+        f"{ask} --algorithm vllm++ --latency abc:vllm,fitted=true",
         "published placements, 90 % of requests within both bounds; constants as fitted to each engine, as released "
         f"(prefill x1.1 and x1.4, decode x1 and x1.2), and DistServe's for both{sensitive}",
     )  # fmt: skip

@@ -60,7 +60,7 @@ def _pages() -> Row:
         for size in (64 * KIB, 2 * MIB)
     ]
     return Row(
-        "S17.a", SYSTEM, "exact",
+        "S17.a", SYSTEM, "formula",
         "tokens of 64 KiB and 2 MiB: " + ", ".join(f"{name} {a}/{b}" for name, (_, (a, b)) in PAGES.items()),
         spelled(obtained, 5), "exact", published == obtained,
         "bench run --backend sim --model llama3-70b --tp 8 --kv virtual:page_bytes=65536 --json",
@@ -146,7 +146,7 @@ def _prefills() -> Row:
     shares = [model.attention_s(prompt, 0) / model.step_s([(prompt, 0)], 0, 0) for prompt in PROMPTS]
     longer = {name: [1 + share * (times - 1) for share in shares] for name, times in PENALTIES.items()}
     return Row(
-        "S17.d", SYSTEM, "simulated",
+        "S17.d", SYSTEM, "formula",
         "prefill up to 1.45 and 3.92 times as long on paged KV; 1.97 times the tokens a second",
         "; ".join(f"{name} {spelled(times, 3)} times" for name, times in longer.items()), "none", None,
         f"bench run --backend sim --model llama3-8b --workload fixed:prompt={PROMPTS[-1]},output=1",
