@@ -20,6 +20,7 @@ FILES: Mapping[str, tuple[int, float]] = {
 }  # fmt: skip
 """Rows (of part 2 as printed, in hundreds), and failed ones in percent."""
 EXCERPTS = ("BurstGPT_1.head379.csv", "BurstGPT_3.head100.csv")
+API = "burstgpt:service=api,mode=figure6"
 SEEDS = 5
 DRAWN = 400_000
 DAY_S = 54 * 1200.0
@@ -105,10 +106,11 @@ def _cv(gaps_s: np.ndarray) -> float:
 
 def _bursts() -> Iterator[Row]:
     """Dispersion of counts and the busiest second and minute of a day of the API service."""
-    days = [_day("burstgpt:service=api,mode=figure6", seed) for seed in range(SEEDS)]
+    days = [_day(API, seed) for seed in range(SEEDS)]
     poisson = [_day(f"poisson:rate_rps={len(day) / DAY_S}", seed) for seed, day in enumerate(days)]
+    rate_rps = make("arrivals", API).mean_rate_rps
     ask = (
-        "bench trace generate chatbot --arrivals burstgpt:service=api,mode=figure6 --duration 18h -o api.parquet "
+        f"bench trace generate chatbot --arrivals {API} --rate {rate_rps:.4g} --duration 18h -o api.parquet "
         "&& bench trace info api.parquet"
     )
     pairs = [*zip(days, poisson, strict=True)]
