@@ -10,7 +10,7 @@ HYBRID, CHUNKS, BOTH = "sarathi:budget=8192", "chunk-only:budget=512", "sarathi:
 ORCA = {"policy": "orca:max_batch=16", "kv": "reserve-max:max_tokens=8192"}
 SEEDS = 5
 SWEEP = (
-    f"bench sweep --config sarathi-table4 --rate 1 --requests 128 --seeds {SEEDS} --warmup 0 "
+    f"bench sweep --config sarathi-table4 --rate 1 --requests 128 --seeds {SEEDS} --warmup none "
     f"--over 'policy={HYBRID}|{CHUNKS}|{BOTH}'"
 )
 SEARCH = "bench capacity --config sarathi-yi34b-{} --definition sarathi"
