@@ -122,7 +122,7 @@ def _preemption() -> Iterator[Row]:
         "S07.b", SYSTEM, "simulated", "recompute at most 1.2x swap end to end, blocks of 16 to 64",
         "normalized latency " + ", ".join(f"{ratio:.2f}x at {size}" for size, ratio in ratios.items()), "<= 1.2x",
         max(ratios.values()) <= 1.2, BOTH,
-        "normalized_latency of the summary, as both are overloaded; with blocks of 32 and 64 tokens 300 and 150 of them",
+        "normalized_latency of the summary, as both are overloaded; with blocks of 32 and 64 tokens 300 and 150",
     )  # fmt: skip
     costs = {size: _cost(size) for size in SIZES}
     yield Row(
