@@ -7,7 +7,7 @@ from reports._rows import _used
 
 
 def used(run_of, **options: str) -> list[str]:
-    """What is said of a simulated run with these options."""
+    """The facts of a simulated run with these options."""
     return list(_used(run_of({"backend": "sim", **options})))
 
 
@@ -40,7 +40,7 @@ def test_drafts_say_how_many_tokens_a_step_gives(run_of):
     assert pytest.approx((1 - 0.7**5) / 0.3, rel=0.03) == float(found.split()[0])
 
 
-def test_a_rule_of_admission_says_what_memory_it_fills_and_whom_it_evicts(run_of):
+def test_a_rule_of_admission_says_what_memory_it_fills_and_what_it_evicts(run_of):
     """Memory and evictions are what such rules are compared by (K07)."""
     options = {"workload": "uniform:prompt_max_tokens=64,output_max_tokens=256", "requests": "40", "rate": "1000",
                "policy": "vllm-v0", "kv": "paged:block_tokens=1,watermark=0,blocks=1000"}  # fmt: skip
