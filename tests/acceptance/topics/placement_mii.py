@@ -1,5 +1,6 @@
 """DistServe's placements beside DeepSpeed-MII, the second baseline of its final text (K10, K05)."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 from acceptance.rows import Place, Row
@@ -24,16 +25,16 @@ def rows(place: Place) -> Iterator[Row]:
     """S69: rates per GPU of the published placements over those of colocated replicas under Dynamic SplitFuse."""
     del place
     for letter, (workload, (model, placed, plain, published)) in zip("abcd", CASES.items(), strict=True):
-        rates = {latency: _rates(_options(workload, latency), placed, plain) for latency in LATENCIES}
-        (ours, theirs), (ours_roofline, theirs_roofline) = rates.values()
+        systems = (placed, placement.colocated(plain, MII))
+        options = [_options(workload, latency) for latency in LATENCIES]
+        (ours, theirs), others = ([placement.sustained(one, system) for system in systems] for one in options)
         yield Row(
             f"S69.{letter}", "DeepSpeed-MII beside DistServe", "simulated",
             f"{workload}: {published} times MII's rate per GPU (final text)",
             f"{placed.name} {ours:.3g}, MII {plain} {theirs:.3g} req/s per GPU: {_times(ours, theirs)}",
-            "above 1", ours > theirs,
-            f"bench place --gpus 8 --algorithm low,mii --model {model} --workload {workload} --latency {LATENCIES[0]}",
-            f"policy {MII}, the same step times for both, 8 seeds. By roofline {ours_roofline:.3g} and "
-            f"{theirs_roofline:.3g} req/s per GPU: {_times(ours_roofline, theirs_roofline)}.",
+            "above 1", ours > theirs, " && ".join(_command(options[0], system) for system in systems),
+            f"policy {MII}, the same step times for both, 8 seeds. By roofline {others[0]:.3g} and {others[1]:.3g} "
+            f"req/s per GPU: {_times(*others)}. All shapes: bench place --gpus 8 --algorithm low,mii --model {model}.",
         )  # fmt: skip
 
 
@@ -42,10 +43,10 @@ def _options(workload: str, latency: str) -> PlaceOptions:
     return placement.options_of(run, gpus=8, algorithm="low,mii", conditions="joint", seeds=None)
 
 
-def _rates(options: PlaceOptions, placed: Deployment, plain: Shape) -> tuple[float, float]:
-    """Rates per GPU of the placed pair and of MII."""
-    baseline = placement.colocated(plain, MII)
-    return placement.sustained(options, placed), placement.sustained(options, baseline)
+def _command(options: PlaceOptions, one: Deployment) -> str:
+    """The search of its capacity, of which the row has the part of a GPU."""
+    given = {**options.of(one).options(), "backend": "sim"}
+    return "bench capacity " + " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items())
 
 
 def _times(ours: float, theirs: float) -> str:
