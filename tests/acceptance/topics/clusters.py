@@ -114,7 +114,7 @@ def _goodput_metric() -> Row:
     from harness.metrics.summary import summarize
 
     summary = summarize(to_table(_ten_a_second()), parse("ttft=0.2,tpot=0.05"))
-    throughput, goodput, share = (summary[name] for name in ("throughput_rps", "goodput_rps", "attainment"))
+    throughput, goodput, share = summary.throughput_rps or 0.0, summary.goodput_rps or 0.0, summary.attainment or 0.0
     return Row(
         "S20", "goodput", "exact", "throughput 10 req/s, goodput 3 req/s",
         f"throughput {throughput:.6g} req/s, goodput {goodput:.6g} req/s, attainment {share:.0%}", "exact",
