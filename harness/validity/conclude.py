@@ -16,7 +16,7 @@ from harness.metrics.summary import summarize, vllm_keys
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, warmup, work_done
-from harness.validity.checks import Verdict, checks, judge, sentences
+from harness.validity.checks import Verdict, checks, judge, late_steps, sentences
 from harness.validity.remote import is_remote, resolution
 from harness.validity.stored import rechecked
 from harness.validity.warnings import is_closed, run_warnings
@@ -125,6 +125,7 @@ def _judged(
         *work_done.refused(run),
         *(client_warnings.reasons(run, objective) if remote else []),
         *fidelity.reasons(sent),
+        *late_steps(run.info.backend),
     ]
     warnings = [
         *run_warnings(run, objective, outcome),

@@ -20,6 +20,8 @@ NEEDS_INPUT = {("latency", "recorded"), ("latency", "file"), ("latency", "operat
 def test_it_has_a_docstring_and_builds_from_defaults(kind, name):
     """`bench list` and `bench explain` show this text; a default that does not build is no help."""
     cls = find(kind, name)
+    if name == "torch":
+        pytest.importorskip("torch", reason="PyTorch is not installed; make nightly installs it")
 
     assert summary(kind, name).endswith(".") or ":" in summary(kind, name)
     assert inspect.getdoc(cls)
