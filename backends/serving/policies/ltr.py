@@ -1,8 +1,9 @@
 """Learning to rank: the answers that are predicted to be shortest run first; the baseline LTR of JITServe.
 
 Source: Fu et al., Efficient LLM Scheduling by Learning to Rank, NeurIPS 2024, whose predictor ranks prompts by the
-lengths of their answers: here the predictor is that of the spec, by default the true length with a lognormal error.
-What keeps long answers from starving there is left out. Chunked prefill as in Sarathi-Serve.
+lengths of their answers. The predictors here see no prompts: `noisy-oracle`, the true length with an error, stands for
+it; the default knows the lengths of other answers only. What keeps long answers from starving there is left out.
+Chunked prefill as in Sarathi-Serve.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Ltr:
     """At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps."""
 
-    predictor: str = "noisy-oracle:log_sd=0.8"
+    predictor: str = "past"
     budget: int = 512
     max_seqs: int = 32
     interval: int = 20
