@@ -20,6 +20,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "routers": "--router NAME",
         "kv": "--kv NAME",
         "admission": "--admission NAME",
+        "predictors": "--policy gmax:predictor=NAME",
         "executors": "executes the batches of the engine",
         "arrivals": "--arrivals NAME",
         "lengths": "--lengths NAME",

@@ -31,6 +31,10 @@ POLICIES = [
     "vllm-v1:budget=32,max_seqs=8",
     "vllm-v1:budget=12,max_seqs=6,long_prefill=5",
     "vllm-v1:budget=32,max_seqs=8,order=priority",
+    "gmax:budget=32,max_seqs=6,interval=7,group=2",
+    "ltr:budget=32,max_seqs=6,interval=5",
+    "autellix:budget=32,max_seqs=6,interval=5,quantum=8",
+    "edf:budget=32,max_seqs=6,interval=5",
 ]
 MEMORIES = [
     "paged:block_tokens=4,watermark=0",
