@@ -80,8 +80,8 @@ def check(policies: Sequence[str], traffic: Traffic) -> None:
     """Raise UsageError for a policy that does not exist, or traffic that cannot be, before anything runs."""
     if len(set(traffic.servers)) not in (0, len(policies)):
         raise UsageError(
-            f"--vllm names a server of its own for each policy, in their order: there are {len(policies)} policies and "
-            f"{len(set(traffic.servers))} servers."
+            f"--vllm names a server of its own for each policy, in their order; {len(set(traffic.servers))} given for "
+            f"{len(policies)} policies."
         )
     planned = _planned(policies, traffic.rates or ("1",), traffic, {"backend": "sim"})
     if all(bound.percentile is not None for bound in planned.first.slo.bounds):
@@ -123,7 +123,7 @@ def measured(
     if traffic.servers:
         planned = _planned(policies, rates, traffic, {}, Axis("backend", traffic.remote))
         served = _whole(run_sweep(planned, folder / VLLM, say=say), folder / VLLM)
-        ran[VLLM] = _by_policy(served, dict(zip(traffic.remote, policies, strict=True)))
+        ran[VLLM] = by_policy(served, dict(zip(traffic.remote, policies, strict=True)))
         notes.append("A server of vLLM has the policy that it was started with, which it does not say.")
     title = f"{traffic.options.get('workload')}, {traffic.options.get('slo')}"
     shown = [tables.table(title, HEADS, _rows(ran, folder))]
@@ -167,7 +167,7 @@ def _planned(
     return plan_sweep(given, None, axes, seeds=str(traffic.seeds), refine="none")
 
 
-def _by_policy(info: SweepAnswer, policies: Mapping[str, str]) -> SweepAnswer:
+def by_policy(info: SweepAnswer, policies: Mapping[str, str]) -> SweepAnswer:
     """The sweep over backends as one over the policies that they have."""
 
     def named(values: Mapping[str, object]) -> dict[str, object]:

@@ -54,7 +54,7 @@ def vllm(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[str], s
 
 @pytest.fixture(scope="session")
 def vllm_under(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[str], str]]:
-    """The address of vLLM under a policy of ours, over 48 blocks of 16 tokens: room for one long answer, or some."""
+    """The address of vLLM under a policy, over 64 blocks of 32 tokens: some long answers fit at a time."""
     programs, folder = environment("vllm"), tmp_path_factory.mktemp("vllm-policy")
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CACHE_ROOT": str(folder),
            "PYTHONPATH": str(Path(__file__).resolve().parents[3])}  # fmt: skip
@@ -63,8 +63,8 @@ def vllm_under(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[s
         def address(policy: str) -> str:
             log, port = folder / policy.replace(":", "-"), kit.free_port()
             command = [
-                *vllm_command(programs, tiny("ascii"), "ascii", port), "--max-model-len", "512",
-                "--block-size", "16", "--num-gpu-blocks-override", "49", "--max-num-batched-tokens", "2048",
+                *vllm_command(programs, tiny("ascii"), "ascii", port), "--block-size", "32",
+                "--num-gpu-blocks-override", "65", "--max-num-batched-tokens", "2048",
                 "--no-async-scheduling", "--no-enable-prefix-caching",
                 "--scheduler-cls", "backends.vllm.scheduler.PolicyScheduler",
                 "--additional-config", json.dumps({"bench_policy": policy}),

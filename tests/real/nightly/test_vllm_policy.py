@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -110,21 +111,20 @@ def server(vllm_under):
     return vllm_under("sarathi:budget=64,max_seqs=8")
 
 
-def test_answers_under_a_policy_are_those_of_the_model(server, tokenizer, greedy, kit):
+def test_answers_under_a_policy_are_those_without_it(server, vllm, kit):
     """Chunks, preemption and recomputation would read the KV of another sequence."""
     prompts = [kit.words(30 + 10 * i, seed=i) for i in range(8)]
 
-    def answer(prompt):
-        body = {"model": "tiny-ascii", "prompt": prompt, "max_tokens": 160, "temperature": 0, "ignore_eos": True}
-        return kit.ask(f"{server}/v1/completions", body)["choices"][0]["text"]
+    def answer(address, prompt):
+        body = {"model": "tiny-ascii", "prompt": prompt, "max_tokens": 400, "temperature": 0, "ignore_eos": True}
+        return kit.ask(f"{address}/v1/completions", body)["choices"][0]["text"]
 
     with ThreadPoolExecutor(len(prompts)) as pool:
-        texts = list(pool.map(answer, prompts))
-    encoded = [tokenizer("ascii").encode(prompt).ids for prompt in prompts]
+        texts = list(pool.map(partial(answer, server), prompts))
     metrics = kit.ask(f"{server}/metrics")
     [preemptions] = re.findall(r"^vllm:num_preemptions_total\{.*\} (\S+)$", metrics, re.MULTILINE)
 
-    assert [tokenizer("ascii").decode(greedy("ascii", ids, 160, ignore_eos=True)) for ids in encoded] == texts
+    assert [answer(vllm("ascii"), prompt) for prompt in prompts] == texts
     assert float(preemptions) > 0
 
 
@@ -145,14 +145,17 @@ def test_a_request_that_can_never_run_ends_with_an_error(server, kit):
 @pytest.mark.skipif(sys.platform != "linux", reason="the engine pins its threads on Linux alone")
 def test_one_command_measures_simulator_engine_and_vllm(server, tmp_path, capsys):
     """The three would be measured with traffic of their own, and compared all the same."""
-    options = ["--requests", "12", "--seeds", "1", "--rate", "4,8", "--out", str(tmp_path / "runs")]
-    code = main(["policy", "sarathi:budget=64,max_seqs=8", *options, "--vllm", f"{server}/v1", "--format", "json"])
+    policy, runs = "sarathi:budget=64,max_seqs=8", tmp_path / "runs"
+    code = main([
+        "policy", policy, "--workload", "uniform:prompt_max_tokens=64,output_max_tokens=32", "--requests", "12",
+        "--seeds", "1", "--rate", "4,8", "--out", str(runs), "--vllm", f"{server}/v1", "--format", "json",
+    ])  # fmt: skip
     rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+    found = [json.loads(file.read_text()) for file in runs.glob("*/points/rate=4*/seed-0/run.json")]
 
-    assert 0 == code
-    assert [[rate, on] for rate in (4.0, 8.0) for on in ("engine", "simulator", "vllm")] == [[r[0], r[2]] for r in rows]
-    assert all(row[3] is not None for row in rows)
-    hashes = {
-        json.loads(f.read_text())["schedule"]["sha256"] for f in (tmp_path / "runs").rglob("*rate=4*/**/run.json")
-    }
-    assert 1 == len(hashes)
+    assert code in (0, 4)  # 4: a run is not valid, as on a machine that is busy
+    assert [[rate, policy, on] for rate in (4.0, 8.0) for on in ("engine", "simulator", "vllm")] == [
+        r[:3] for r in rows
+    ]
+    assert [12, 12, 12] == [run["summary"]["status"]["ok"] for run in found]
+    assert 1 == len({run["schedule"]["sha256"] for run in found})
