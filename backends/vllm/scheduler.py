@@ -21,6 +21,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import RequestStatus
 
 from backends.serving.batch import Batch
@@ -41,11 +42,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Slots:
-    """Another rule of admission, within the sequences that vLLM's model runner has room for (--max-num-seqs)."""
+    """Another rule of admission, within the sequences that vLLM's model runner has room for (--max-num-seqs).
+
+    While vLLM is paused for new requests (`closed`), only those that have run before are admitted.
+    """
 
     seqs: int
     rule: Admission
-    closed: bool = False  # vLLM is paused for new requests
+    closed: bool = False
 
     @property
     def decision_is_stable(self) -> bool:
@@ -54,7 +58,9 @@ class Slots:
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:
         """Whether there is a slot, and the other rule admits."""
-        return not self.closed and replica.running < self.seqs and self.rule.admits(replica, seq, chance)
+        if self.closed and seq.prefill_start_s is None:
+            return False
+        return replica.running < self.seqs and self.rule.admits(replica, seq, chance)
 
     def finished(self, output_tokens: int) -> None:
         """The other rule learns from it."""
@@ -119,15 +125,15 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
         """vLLM's form of the batch that the policy fills."""
         now_s = time.monotonic()
         self.kv_cache_manager.new_step_starts()
-        self._slots.closed = self.pause_state != PauseState.UNPAUSED
-        idle = self._slots.closed and (self.pause_state == PauseState.PAUSED_ALL or not self.replica.running)
-        self._batch = batch = None if idle else self.replica.schedule(now_s)
+        self._batch = batch = None if self._is_paused() else self.replica.schedule(now_s)
+        # a policy may take memory and have nothing to run after that: then the batch, and what it says, is gone
+        gone = self.replica.waiting if batch is None else batch.preempted
+        for request in [self._mirrored[seq.request.id] for seq in gone]:
+            if request.status == RequestStatus.RUNNING:
+                self.running.remove(request)
+                self._preempt_request(request, now_s)
         if batch is None:
             return self._output({}, [], [], [], {})
-        for seq in batch.preempted:
-            request = self._mirrored[seq.request.id]
-            self.running.remove(request)
-            self._preempt_request(request, now_s)
         tokens: dict[str, int] = {}
         blocks: dict[str, Any] = {}
         new: list[Any] = []
@@ -145,6 +151,13 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
             blocks[request.request_id] = self.kv_cache_manager.get_blocks(request.request_id)
             self._start(request, now_s)
         return self._output(tokens, new, resumed, running, blocks)
+
+    def _is_paused(self) -> bool:
+        """Whether nothing may run now; an idle replica starts its first sequence without asking the rule."""
+        self._slots.closed = self.pause_state != PauseState.UNPAUSED
+        head = next(iter(self.replica.waiting), None)
+        started = self.replica.running or (head is not None and head.prefill_start_s is not None)
+        return self.pause_state == PauseState.PAUSED_ALL or (self._slots.closed and not started)
 
     def _start(self, request: Any, now_s: float) -> None:
         """A waiting request runs from now on."""
@@ -194,9 +207,8 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Commit the step on both sides; what vLLM has ended before its last token ends on the replica too."""
-        batch, self._batch = self._batch, None
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        now_s = time.monotonic()
+        batch, self._batch, now_s = self._batch, None, time.monotonic()
         if batch is not None:
             for seq in self.replica.commit(batch, (now_s,)):
                 assert self._mirrored[seq.request.id].is_finished(), "both sides count the same tokens"
@@ -263,8 +275,11 @@ def _not_supported(config: Any, kv_cache_config: Any) -> Iterable[tuple[str, boo
     yield "adapters; leave --enable-lora away.", config.lora_config is not None
     yield "a model that generates no text; take another one.", config.model_config.runner_type != "generate"
     yield "images and audio; take a model of text.", bool(config.model_config.supports_multimodal_inputs)
-    several = len(kv_cache_config.kv_cache_groups) != 1 or kv_cache_config.has_mamba_layers
-    yield "a model with several kinds of KV memory; take one with full attention in all layers.", several
+    kinds = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    yield (
+        "KV memory of several kinds; take a model with full attention in all layers.",
+        (len(kinds) != 1 or not isinstance(kinds[0], FullAttentionSpec)),
+    )
 
 
 def _not_served(request: Any) -> str | None:

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_utils import KVCacheConfig
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -43,7 +44,7 @@ def scheduler(model: str, calls: dict[str, Any]) -> PolicyScheduler:
 
 def run(made: PolicyScheduler, calls: dict[str, Any]) -> list[dict[str, Any]]:
     """The steps. A request (step, prompt, output, end, gone) comes before its step; its answer ends after `end` tokens
-    where that is not None, and its client goes before step `gone`."""
+    where that is not None, and its client goes before step `gone`. New ones wait from step `pause` on until `go`."""
     requests = {}
     for number, (_, prompt, output, _, _) in enumerate(calls["requests"]):
         params = SamplingParams(max_tokens=output, temperature=0.0)
@@ -56,8 +57,10 @@ def run(made: PolicyScheduler, calls: dict[str, Any]) -> list[dict[str, Any]]:
                 made.finish_requests(str(number), RequestStatus.FINISHED_ABORTED)
             if at == step:
                 made.add_request(requests[str(number)])
+        if step in (calls["pause"], calls["go"]):
+            made.set_pause_state(PauseState.PAUSED_NEW if step == calls["pause"] else PauseState.UNPAUSED)
         if not made.has_requests():
-            if all(at <= step for at, *_ in calls["requests"]):
+            if not made.requests and all(at <= step for at, *_ in calls["requests"]):
                 break
             steps.append({"tokens": {}, "preempted": [], "ended": []})
             continue

@@ -32,7 +32,7 @@ def case(policy, seed, kv="paged"):
         gone = at + int(rng.integers(1, 30)) if rng.random() < 0.15 else None
         requests.append([at, prompt, output, end, gone])
     return {"options": {"bench_policy": policy, "bench_kv": kv}, "seqs": 32, "tokens": 4096, "block": 16, "blocks": 40,
-            "steps": 1000, "requests": requests}  # fmt: skip
+            "steps": 1000, "requests": requests, "pause": None, "go": None}  # fmt: skip
 
 
 def of_the_core(given):
@@ -88,21 +88,27 @@ def test_batches_are_those_of_the_core(environment, tiny, site, monkeypatch):
     registry._entry_points.cache_clear()
     cases = [case(policy, seed) for policy in POLICIES for seed in range(4)]
     cases += [case("orca", seed, "reserve-oracle") for seed in range(4)]
+    paused = {**case("sarathi:budget=64,max_seqs=16", 0), "pause": 20, "go": 300}
     done = subprocess.run(
         [environment("vllm") / "python", TOP / "tests" / "real" / "vllm_batches.py", tiny("ascii")],
-        input=json.dumps(cases), capture_output=True, text=True, check=False, timeout=280,
+        input=json.dumps([*cases, paused]), capture_output=True, text=True, check=False, timeout=280,
         env={**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join([str(site), str(TOP)])},
     )  # fmt: skip
 
     assert 0 == done.returncode, done.stderr[-3000:]
+    *ran, last = json.loads(done.stdout.splitlines()[-1])
     preempted = 0
-    for given, steps in zip(cases, json.loads(done.stdout.splitlines()[-1]), strict=True):
+    for given, steps in zip(cases, ran, strict=True):
         found = [{**step, "tokens": {int(k): n for k, n in step["tokens"].items()}} for step in steps]
         expected = of_the_core(given)
         assert expected == found[: len(expected)], given
         assert not any(step["tokens"] for step in found[len(expected) :])  # vLLM frees what is over in one more step
         preempted += sum(len(step["preempted"]) for step in found)
+    first = {number: step for step, found in reversed([*enumerate(last)]) for number in found["tokens"]}
     assert preempted > 50
+    assert not any(20 <= step < 300 for step in first.values())
+    assert not any(found["tokens"] for found in last[290:300])  # those that ran have ended
+    assert any(step >= 300 for step in first.values())
     registry._entry_points.cache_clear()
 
 
