@@ -28,6 +28,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "content": "--content NAME",
         "readers": "--trace FILE --reader NAME",
         "metrics": "--slo NAME=SECONDS",
+        "run_metrics": "in the summary of every run",
         "profiles": "bench slo RUN --profile NAME",
         "reports": "bench report --format NAME",
         "results": "bench report FILE, bench slo FILE, bench compare FILE FILE",
