@@ -142,7 +142,12 @@ class MapTime(Protocol):
 
     @property
     def step_map_s(self) -> float:
-        """Seconds that a step pays for each block it takes, at least 0."""
+        """Seconds to map a block, at least 0."""
+        ...
+
+    @property
+    def maps_ahead(self) -> bool:
+        """Whether the blocks of a step are mapped beside the step before; then it pays only what exceeds that one."""
         ...
 
 

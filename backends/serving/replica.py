@@ -44,6 +44,8 @@ class Replica:
         "_fill",
         "_has_room",
         "_map_s",
+        "_mapped",
+        "_maps_ahead",
         "_now_s",
         "_on_finish",
         "_on_step_end",
@@ -87,6 +89,7 @@ class Replica:
         speculation: Speculation | None = None,
         swap: Swap | None = None,
         map_s: float = 0.0,
+        maps_ahead: bool = False,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -116,7 +119,9 @@ class Replica:
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
         self._has_room = policy.has_room if isinstance(policy, HandOffRoom) else None
         self._reserves = memory.reserves
-        self._map_s = map_s  # what a step pays for each block it takes
+        self._map_s = map_s  # what mapping takes for each block of a step
+        self._maps_ahead = maps_ahead
+        self._mapped = (0.0, 0.0)  # begin and end of the last step, beside which blocks were mapped ahead
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
         self._admitted = 0
@@ -159,6 +164,8 @@ class Replica:
         batch.free_blocks = free = self.blocks.free
         if self._map_s:
             batch.map_s = max(0, had - free) * self._map_s
+            if self._maps_ahead and now_s == self._mapped[1]:  # no pause, in which nothing was known of this step
+                batch.map_s = max(0.0, batch.map_s - (self._mapped[1] - self._mapped[0]))
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
@@ -194,6 +201,8 @@ class Replica:
         if self.journal is not None:
             self.journal.commit(end_s)
         self.in_flight = None
+        if self._map_s:
+            self._mapped = (batch.start_s, end_s[-1])  # a step that maps is never one of a leap
         done: list[Sequence] = []
         if batch.decode_seqs:
             taken = self.decoding.advance(end_s)
