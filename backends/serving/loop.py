@@ -1,8 +1,8 @@
 """The loop of a cluster under any clock: one instant after the other.
 
 At one instant batches are committed first, then KV lands, then planned changes happen, then requests arrive, then the
-router acts, then hand-offs begin, then replicas form new batches; ties in order of creation. A driver carries batches
-and transfers out, and says when they end. Leaping and stepping give equal results.
+router acts, then hand-offs begin, then replicas form new batches; ties in order of creation. A driver runs batches
+and transfers, and says when they end. Leaping and stepping give equal results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sys import float_info
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
-from backends.serving.cluster import NOBODY, Cluster
+from backends.serving.cluster import NONE_UP, Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
 from backends.serving.migration import Migration
@@ -68,7 +68,7 @@ class Arrivals(Protocol):
 
 
 class Driver(Protocol[T]):
-    """Carries out what the loop decides. `results` is what the loop yields, in this order."""
+    """Runs what the loop decides. `results` is what the loop yields, in this order."""
 
     @property
     def results(self) -> deque[T]: ...
@@ -90,7 +90,7 @@ class Driver(Protocol[T]):
 
 @runtime_checkable
 class Committer(Protocol):
-    """A driver that commits batches itself, to see what each brings; it is not told of sequences that end with them."""
+    """A driver that commits batches itself, to see what each brings; `Driver.end` is not called for sequences that end with them."""
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight (`Replica.commit`)."""
@@ -123,7 +123,7 @@ class Up:
 
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
-report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
+report, the router acts, a held request is decided on again: in this order at one instant, arrivals before the last two."""
 
 
 LAST_S = float_info.max
@@ -164,7 +164,7 @@ class Loop(Generic[T]):
         self._learning = router if isinstance(router, LearningRouter) else None
         self._acts = cluster.acts
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
-        self._changed = False  # something that the router may see, since it was asked last
+        self._changed = False  # something that the router may see, since it decided last
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
         self._number = 0
@@ -221,7 +221,7 @@ class Loop(Generic[T]):
             self._push(now_s + at_s, CHANGE, change.replica, change)
 
     def plan(self, after_s: float, change: Fail | Up) -> None:
-        """A change that happens `after_s` seconds after the beginning; said before it."""
+        """A change that happens `after_s` seconds after `begin`, which is called later."""
         self._acts = True
         self._planned.append((after_s, change))
 
@@ -362,7 +362,7 @@ class Loop(Generic[T]):
             self._offered.add(self.cluster.offer(seq, source).index)
         else:
             source.release(seq, self.now_s)
-            self._driver.end(seq, source.index, NOBODY, self.now_s)
+            self._driver.end(seq, source.index, NONE_UP, self.now_s)
 
     def _land(self, transfer: Transfer, now_s: float) -> None:
         """The KV has arrived: the source forgets the sequence, the target may run it."""
@@ -422,7 +422,7 @@ class Loop(Generic[T]):
             decision = self._decide(VisibleRequest(request), now_s, self._view(now_s))
         else:
             replica = cluster.choose(request)
-            decision = Reject(NOBODY) if replica is None else Send(replica.index)
+            decision = Reject(NONE_UP) if replica is None else Send(replica.index)
         if isinstance(decision, Send):
             decision = self._send(request, decision, now_s)
         if isinstance(decision, Hold):
@@ -478,7 +478,7 @@ class Loop(Generic[T]):
     def _may_let_go(self) -> bool:
         """Whether the router may still let a held request go when nothing but ticks and reports will happen.
 
-        It has seen each of them twice before it is not asked any more.
+        It has seen each of them twice before its requests are rejected.
         """
         tick_s = 0.0 if self._periodic is None else self._periodic.tick_s
         stuck_s = 0.0 if self._stuck_s is None else self.now_s - self._stuck_s
@@ -622,7 +622,7 @@ class Loop(Generic[T]):
         others = [r.role for r in cluster.replicas if r.alive and not r.draining and r is not replica]
         after = [*others, action.role]
         if ("prefill" in after) != ("decode" in after) or all(role == "decode" for role in after):
-            return  # nobody would be left to do the other half
+            return  # no replica would be left to do the other half
         replica.set_role(action.role, now_s)
         cluster.refresh()
         if action.cost_s:
@@ -658,7 +658,7 @@ class Loop(Generic[T]):
         self._check_empty(replica, now_s)
 
     def _check_empty(self, replica: Replica, now_s: float) -> None:
-        """Carry out what waits for a replica to be empty."""
+        """Do what waits for a replica to be empty."""
         action = self._when_empty.get(replica.index)
         inbox = replica.inbox
         if action is None or replica.running or replica.waiting or replica.in_flight is not None or replica.swap:

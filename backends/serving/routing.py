@@ -27,7 +27,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The request stays at the router, which is asked again at `until_s`; without it whenever any replica changes."""
+    """The request stays at the router, which decides again at `until_s`; without it whenever any replica changes."""
 
     until_s: float | None = None
 
@@ -233,7 +233,7 @@ class PeriodicRouter(Protocol):
 
 @runtime_checkable
 class LearningRouter(Protocol):
-    """A router that is told of every request that ends."""
+    """A router that learns of every request that ends."""
 
     def on_finish(self, finished: FinishedRequest) -> None: ...
 

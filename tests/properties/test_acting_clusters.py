@@ -18,18 +18,18 @@ from harness.api import Request
 
 @dataclass(slots=True)
 class AnyAction:
-    """Draws its decisions and actions from `chance`, a function of how often it was asked."""
+    """Draws its decisions and actions from `chance`, a function of how often it drew."""
 
     report_s: float
     tick_s: float
     seed: int
     apart: bool
-    _asked: int = field(default=0, init=False)
+    _drawn: int = field(default=0, init=False)
     rejected: int = field(default=0, init=False)
 
     def _draw(self, n: int) -> int:
-        self._asked += 1
-        return hash((self.seed, self._asked, 2**31)) % 1_000_003 % n
+        self._drawn += 1
+        return hash((self.seed, self._drawn, 2**31)) % 1_000_003 % n
 
     def decide(self, request, now_s, view):  # noqa: ARG002  chance decides
         entries = view.open("mixed", "prefill") or [r for r in view.replicas if r.role != "decode"]
@@ -145,7 +145,7 @@ def test_nothing_is_lost_whatever_a_router_does(number):
         assert record.output_tokens == tokens
         assert list(record.token_s) == sorted(record.token_s)
         if record.status == "ok":
-            assert record.output_tokens_asked == tokens
+            assert record.output_tokens_drawn == tokens
         else:
             assert record.error
     for replica in sim.cluster.replicas:
