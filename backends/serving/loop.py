@@ -90,7 +90,7 @@ class Driver(Protocol[T]):
 
 @runtime_checkable
 class Committer(Protocol):
-    """A driver that commits batches itself, to see what each brings; `Driver.end` is not called for sequences that end with them."""
+    """A driver that commits batches itself, to see what each brings; `Driver.end` does not hear of what they end."""
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight (`Replica.commit`)."""
@@ -123,7 +123,8 @@ class Up:
 
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
-report, the router acts, a held request is decided on again: in this order at one instant, arrivals before the last two."""
+report, the router acts, it decides again on a held request: in this order at one instant, arrivals before the last two.
+"""
 
 
 LAST_S = float_info.max
