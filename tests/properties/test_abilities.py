@@ -21,7 +21,7 @@ class Taught:
 
     turn_s: float = 0.7
     most_steps: int | None = None
-    heard: list[tuple[object, ...]] = field(default_factory=list, init=False)
+    feedback: list[tuple[object, ...]] = field(default_factory=list, init=False)
     seconds: float = field(default=0.0, init=False)
     now_s: float = field(default=0.0, init=False)
 
@@ -34,13 +34,13 @@ class Taught:
         self.now_s = now_s
 
     def on_step_end(self, batch, seconds):
-        self.heard.append(
+        self.feedback.append(
             (batch.start_s, batch.decode_seqs, batch.context_tokens, [n for _, n in batch.prefills], seconds)
         )
         self.seconds += seconds
 
     def on_finish(self, seq):
-        self.heard.append(("end", seq.request.id, seq.emitted))
+        self.feedback.append(("end", seq.request.id, seq.emitted))
 
     def fill(self, replica, batch):
         turn = int(self.now_s / self.turn_s)
@@ -74,7 +74,7 @@ def test_a_policy_gets_the_same_feedback_from_leaps_and_steps(rows, turn_s, most
         sim = Sim(policy=f"taught:turn={turn_s},most_steps={most_steps}", kv_blocks=60, leap=leap)
         stamps = {record.request_id: list(record.token_s) for record in sim.simulate(requests)}
         policy = sim.cluster.replicas[0].policy
-        seen.append((stamps, policy.heard, policy.seconds, sim.steps_table()))
+        seen.append((stamps, policy.feedback, policy.seconds, sim.steps_table()))
 
     assert seen[1] == seen[0]
     steps = seen[0][3]
