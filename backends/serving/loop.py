@@ -13,7 +13,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
 from backends.serving.cluster import NOBODY, Cluster
@@ -42,7 +42,7 @@ from backends.serving.routing import (
     view_of,
 )
 from backends.serving.speculation import Drafts
-from harness.api import Request
+from harness.api import ActionEvent, Request
 from harness.errors import UsageError
 
 T = TypeVar("T")
@@ -108,28 +108,6 @@ class Up:
     """A replica is up, empty."""
 
     replica: int
-
-
-ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate"]
-
-
-@dataclass(frozen=True, slots=True)
-class ActionEvent:
-    """Something that a router did, or that befell a replica: a row of the `actions` table.
-
-    `end_s` is when it was over; of a migration `stop_s` is when the sequence stopped decoding at its source, `tokens`
-    what was copied. `detail` is a role, or why a migration was aborted.
-    """
-
-    kind: ActionKind
-    at_s: float
-    end_s: float
-    replica: int | None = None
-    target: int | None = None
-    request_id: int | None = None
-    stop_s: float | None = None
-    tokens: int | None = None
-    detail: str | None = None
 
 
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
