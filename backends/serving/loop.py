@@ -113,7 +113,6 @@ class Up:
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
 report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
-PERIODIC = (REPORT, TICK)
 
 
 class Loop(Generic[T]):
@@ -153,7 +152,7 @@ class Loop(Generic[T]):
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
         self._number = 0
-        self._lasting = 0  # events in the heap that are not periodic
+        self._periodics = 0  # events in the heap that come again and again
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -169,7 +168,8 @@ class Loop(Generic[T]):
             if at_s < 0:
                 raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
             if at_s:
-                self._push(0.0, what, 0, 0)
+                self._periodics += 1
+                self._push(0.0, what, 0, None)
 
     # ---- what drivers call ------------------------------------------------------------------------------------
 
@@ -177,9 +177,20 @@ class Loop(Generic[T]):
     def next_s(self) -> float:
         """When the next thing happens; inf when nothing will."""
         arrival_s, events = self._arrivals.next_s, self._events
-        if arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
+        if (
+            self._periodics
+            and arrival_s == inf
+            and not self._lasting
+            and self._arrivals.over
+            and not self._may_let_go()
+        ):
             return inf  # only ticks and reports are left
         return min(arrival_s, events[0][0]) if events else arrival_s
+
+    @property
+    def _lasting(self) -> bool:
+        """Whether anything but ticks and reports is to happen."""
+        return len(self._events) > self._periodics
 
     def at(self, at_s: float, change: Fail | Up) -> None:
         """A change that is planned for `at_s`."""
@@ -199,14 +210,20 @@ class Loop(Generic[T]):
         arrivals, results = self._arrivals, self._driver.results
         while True:
             now_s = self.next_s
-            if now_s == inf and self.held and arrivals.over:
+            if now_s > until_s or now_s == inf:
+                if now_s < inf or not self.held or not arrivals.over:
+                    break
                 self._give_up()
-            elif now_s > until_s or now_s == inf:
-                break
             else:
                 self.now_s = now_s
                 while self._events and self._events[0][0] == now_s and self._events[0][1] < TICK:
-                    self._happen(now_s)
+                    _, what, index, _, payload = heappop(self._events)
+                    if what == COMMIT:
+                        self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
+                    elif what == ENTER:
+                        self._free.add(index)
+                    else:
+                        self._happen(what, index, payload, now_s)
                     while results:
                         yield results.popleft()
                 while arrivals.next_s == now_s:
@@ -215,15 +232,15 @@ class Loop(Generic[T]):
                         yield results.popleft()
                 if self._acts:
                     while self._events and self._events[0][0] == now_s:
-                        self._happen(now_s)
+                        _, what, index, _, payload = heappop(self._events)
+                        self._happen(what, index, payload, now_s)
                     self._ask_again(now_s)
             while results:
                 yield results.popleft()
             self._form_all(self.now_s)
-            if not self.held or self._lasting or arrivals.next_s < inf:
-                self._stuck_s = None
-            elif self._stuck_s is None:
-                self._stuck_s = self.now_s
+            if self.held:
+                stuck = not self._lasting and arrivals.next_s == inf
+                self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
         if until_s == inf:
             assert not any(r.waiting for r in self.cluster.replicas if r.alive), (
                 "a request can neither run nor be refused"
@@ -246,24 +263,17 @@ class Loop(Generic[T]):
     # ---- events -----------------------------------------------------------------------------------------------
 
     def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
-        self._number += 1
-        self._lasting += what not in PERIODIC
-        heappush(self._events, (at_s, what, index, self._number, payload))
+        self._number = number = self._number + 1
+        heappush(self._events, (at_s, what, index, number, payload))
 
-    def _happen(self, now_s: float) -> None:
-        _, what, index, _, payload = heappop(self._events)
-        self._lasting -= what not in PERIODIC
-        if what == COMMIT:
-            self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
-        elif what == LAND:
-            if payload in self._transfers:
-                self._land(payload, now_s)  # the payload of LAND: a transfer
-        elif what == COPIED:
-            self._copied(payload, now_s)  # type: ignore[arg-type]  # the payload of COPIED: a migration
-        elif what == ENTER:
-            self._free.add(index)
-        elif what == CHANGE:
-            self._change(payload, now_s)  # type: ignore[arg-type]  # the payload of CHANGE: Fail or Up
+    def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
+        if isinstance(payload, Transfer):
+            if not self._acts or payload in self._transfers:  # else an end of it has failed
+                self._land(payload, now_s)
+        elif isinstance(payload, Migration):
+            self._copied(payload, now_s)
+        elif isinstance(payload, (Fail, Up)):
+            self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
@@ -274,7 +284,7 @@ class Loop(Generic[T]):
             self._changed = True
             for action in list(self._periodic.tick(now_s, self._view(now_s))):  # actions change what it has seen
                 self._act(action, now_s)
-        elif index in self.held and self.held[index][1] == now_s:
+        elif what == ASK and index in self.held and self.held[index][1] == now_s:
             self._ask(self.held[index][0], now_s)
 
     def _commit(self, index: int, ends: list[float]) -> None:
@@ -312,7 +322,8 @@ class Loop(Generic[T]):
 
     def _land(self, transfer: Transfer, now_s: float) -> None:
         """The KV has arrived: the source forgets the sequence, the target may run it."""
-        self._transfers.pop(transfer, None)
+        if self._acts:
+            del self._transfers[transfer]
         seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration
         if source is not None:
             source.release(seq, now_s)
@@ -332,7 +343,8 @@ class Loop(Generic[T]):
             )  # fmt: skip
         target.land(seq, now_s)
         self._free.add(target.index)
-        self._touch(target.index)
+        if self._acts:
+            self._touch(target.index)
         if target.inbox.offers:
             self._offered.add(target.index)
         if self.withdrawn:
@@ -355,7 +367,8 @@ class Loop(Generic[T]):
                 self._offered.add(index)
             else:
                 self._free.add(index)
-                self._touch(index)
+                if self._acts:
+                    self._touch(index)
 
     def _ask(self, request: Request, now_s: float) -> None:
         """Let the router decide on a request that arrives, was held, or has lost its replica."""
@@ -435,7 +448,7 @@ class Loop(Generic[T]):
     # ---- what the router sees ---------------------------------------------------------------------------------
 
     def _touch(self, index: int) -> None:
-        if self._acts and not self._report_s:
+        if not self._report_s:
             self._changed = True
             self._views[index] = None
 
@@ -549,7 +562,8 @@ class Loop(Generic[T]):
 
     def _begin(self, end_s: float, transfer: Transfer, now_s: float) -> None:
         """KV begins to move."""
-        self._transfers[transfer] = None
+        if self._acts:
+            self._transfers[transfer] = None
         arrives_s = self._driver.move(transfer, end_s)
         if arrives_s is not None:
             if arrives_s <= now_s:
@@ -686,7 +700,6 @@ class Loop(Generic[T]):
         lost = replica.fail(now_s)
         self._events = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
         heapify(self._events)
-        self._lasting = sum(e[1] not in PERIODIC for e in self._events)
         self._prepaid[replica.index] = 0
         self._free.discard(replica.index)
         self._offered.discard(replica.index)
@@ -757,7 +770,7 @@ class Loop(Generic[T]):
         index = replica.index
         stages = self.stages[index]
         batch = replica.schedule(now_s)
-        began = self._hand_off(replica, now_s)
+        began = bool(replica.inbox.offers) and self._hand_off(replica, now_s)
         if batch is None:
             return
         if self._acts:
