@@ -13,7 +13,8 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from sys import float_info
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
 from backends.serving.cluster import NOBODY, Cluster
@@ -78,20 +79,30 @@ class Driver(Protocol[T]):
         """
         ...
 
-    def move(self, transfer: Transfer, end_s: float) -> float | None:
-        """KV begins to move, over a link that is through with it at `end_s`; when it has arrived, None as above."""
+    def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
+        """A sequence is answered, or ended by this error."""
         ...
+
+    def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
+        """A request is not served."""
+        ...
+
+
+@runtime_checkable
+class Committer(Protocol):
+    """A driver that commits batches itself, to see what each brings; it is not told of sequences that end with them."""
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight (`Replica.commit`)."""
         ...
 
-    def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """A sequence is over without a commit: answered on arrival, or ended by this error."""
-        ...
 
-    def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """A request is not served."""
+@runtime_checkable
+class Mover(Protocol):
+    """A driver that moves KV itself; elsewhere it has arrived when the link is through with it."""
+
+    def move(self, transfer: Transfer, end_s: float) -> None:
+        """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
         ...
 
 
@@ -115,6 +126,9 @@ COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
 
 
+LAST_S = float_info.max
+
+
 class Loop(Generic[T]):
     """Drives `cluster`; `coupled` says that an answer may bring about requests at once."""
 
@@ -136,6 +150,8 @@ class Loop(Generic[T]):
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
+        self._commits = driver.commit if isinstance(driver, Committer) else None
+        self._mover = driver if isinstance(driver, Mover) else None
         self._arrivals = arrivals
         self._log = log
         self._leap = leap
@@ -163,13 +179,12 @@ class Loop(Generic[T]):
         self._paused_s: dict[int, float] = {}  # replica: when it may run again
         self._when_empty: dict[int, SetRole | Drain] = {}
         self._gpu_s = 0.0  # of replicas that are not up any more
-        self._since_s = dict.fromkeys(range(len(cluster.replicas)), 0.0)  # replica: from when on it is paid for
-        for at_s, what in ((self._report_s, REPORT), (self._periodic.tick_s if self._periodic else 0.0, TICK)):
-            if at_s < 0:
-                raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
-            if at_s:
-                self._periodics += 1
-                self._push(0.0, what, 0, None)
+        self._since_s: dict[int, float] = {}  # replica: from when on it is paid for
+        self._begun_s = 0.0
+        self._planned: list[tuple[float, Fail | Up]] = []
+        for every_s in (self._report_s, 0.0 if self._periodic is None else self._periodic.tick_s):
+            if every_s < 0:
+                raise UsageError(f"A router cannot act or see reports every {every_s:g} s.")
 
     # ---- what drivers call ------------------------------------------------------------------------------------
 
@@ -192,8 +207,26 @@ class Loop(Generic[T]):
         """Whether anything but ticks and reports is to happen."""
         return len(self._events) > self._periodics
 
+    def begin(self, now_s: float) -> None:
+        """Time begins: the router acts and sees reports from now on. Called once, before the first request."""
+        self._begun_s = self.now_s = now_s
+        self._since_s = dict.fromkeys(range(len(self.cluster.replicas)), now_s)
+        if self._report_s:
+            self._periodics += 1
+            self._push(now_s, REPORT, 0, None)
+        if self._periodic is not None and self._periodic.tick_s:
+            self._periodics += 1
+            self._push(now_s, TICK, 0, None)
+        for at_s, change in self._planned:
+            self._push(now_s + at_s, CHANGE, change.replica, change)
+
+    def plan(self, after_s: float, change: Fail | Up) -> None:
+        """A change that happens `after_s` seconds after the beginning; said before it."""
+        self._acts = True
+        self._planned.append((after_s, change))
+
     def at(self, at_s: float, change: Fail | Up) -> None:
-        """A change that is planned for `at_s`."""
+        """A change at this time, which is not before the last thing that happened."""
         self._acts = True
         self._push(at_s, CHANGE, change.replica, change)
 
@@ -202,42 +235,46 @@ class Loop(Generic[T]):
         self._push(end_s[-1], COMMIT, replica.index, end_s)
 
     def landed(self, transfer: Transfer, at_s: float) -> None:
-        """A transfer is through, after `move` did not say when."""
+        """A transfer of a `Mover` is through."""
         self._push(at_s, LAND, transfer.target.index, transfer)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
-        arrivals, results = self._arrivals, self._driver.results
+        arrivals, results, events, periodics = self._arrivals, self._driver.results, self._events, self._periodics
+        last_s = min(until_s, LAST_S)
         while True:
-            now_s = self.next_s
-            if now_s > until_s or now_s == inf:
-                if now_s < inf or not self.held or not arrivals.over:
+            now_s = arrivals.next_s
+            if events and events[0][0] < now_s:
+                now_s = events[0][0]
+            if now_s > last_s or (periodics and self.next_s == inf):
+                if not self.held or not arrivals.over or self.next_s < inf:
                     break
                 self._give_up()
-            else:
-                self.now_s = now_s
-                while self._events and self._events[0][0] == now_s and self._events[0][1] < TICK:
-                    _, what, index, _, payload = heappop(self._events)
-                    if what == COMMIT:
-                        self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
-                    elif what == ENTER:
-                        self._free.add(index)
-                    else:
-                        self._happen(what, index, payload, now_s)
-                    while results:
-                        yield results.popleft()
-                while arrivals.next_s == now_s:
-                    self._arrive(arrivals.pop(), now_s)
-                    while results:
-                        yield results.popleft()
-                if self._acts:
-                    while self._events and self._events[0][0] == now_s:
-                        _, what, index, _, payload = heappop(self._events)
-                        self._happen(what, index, payload, now_s)
-                    self._ask_again(now_s)
-            while results:
-                yield results.popleft()
-            self._form_all(self.now_s)
+                now_s = self.now_s
+            self.now_s = now_s
+            while events and events[0][0] == now_s and events[0][1] < TICK:
+                _, what, index, _, payload = heappop(events)
+                if what == COMMIT:
+                    self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
+                elif what == ENTER:
+                    self._free.add(index)
+                    continue
+                else:
+                    self._happen(what, index, payload, now_s)
+                while results:
+                    yield results.popleft()
+            while arrivals.next_s == now_s:
+                self._arrive(arrivals.pop(), now_s)
+                while results:
+                    yield results.popleft()
+            if self._acts:
+                while events and events[0][0] == now_s:
+                    _, what, index, _, payload = heappop(events)
+                    self._happen(what, index, payload, now_s)
+                self._ask_again(now_s)
+                while results:
+                    yield results.popleft()
+            self._form_all(now_s)
             if self.held:
                 stuck = not self._lasting and arrivals.next_s == inf
                 self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
@@ -277,10 +314,10 @@ class Loop(Generic[T]):
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
-            self._push((index + 1) * self._report_s, REPORT, index + 1, None)
+            self._push(self._begun_s + (index + 1) * self._report_s, REPORT, index + 1, None)
         elif what == TICK:
             assert self._periodic is not None
-            self._push((index + 1) * self._periodic.tick_s, TICK, index + 1, None)
+            self._push(self._begun_s + (index + 1) * self._periodic.tick_s, TICK, index + 1, None)
             self._changed = True
             for action in list(self._periodic.tick(now_s, self._view(now_s))):  # actions change what it has seen
                 self._act(action, now_s)
@@ -291,7 +328,14 @@ class Loop(Generic[T]):
         replica = self.cluster.replicas[index]
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
-        done = self._driver.commit(replica, ends)
+        if self._commits is not None:
+            done = self._commits(replica, ends)
+        else:
+            batch = replica.in_flight
+            assert batch is not None
+            done = replica.commit(batch, ends)
+            for seq in done:
+                self._driver.end(seq, index, None, ends[-1])
         self._free.add(index)
         if replica.inbox.offers:
             self._offered.add(index)
@@ -564,12 +608,12 @@ class Loop(Generic[T]):
         """KV begins to move."""
         if self._acts:
             self._transfers[transfer] = None
-        arrives_s = self._driver.move(transfer, end_s)
-        if arrives_s is not None:
-            if arrives_s <= now_s:
-                self._land(transfer, now_s)
-            else:
-                self._push(arrives_s, LAND, transfer.target.index, transfer)
+        if self._mover is not None:
+            self._mover.move(transfer, end_s)
+        elif end_s <= now_s:
+            self._land(transfer, now_s)
+        else:
+            self._push(end_s, LAND, transfer.target.index, transfer)
 
     def _set_role(self, action: SetRole, now_s: float) -> None:
         replica, cluster = self.cluster.replicas[action.replica], self.cluster
@@ -698,7 +742,7 @@ class Loop(Generic[T]):
         for move in [m for m in self._migrations.values() if replica in (m.source, m.target)]:
             self._abort(move, "a replica went down", now_s)
         lost = replica.fail(now_s)
-        self._events = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
+        self._events[:] = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
         heapify(self._events)
         self._prepaid[replica.index] = 0
         self._free.discard(replica.index)
@@ -738,24 +782,29 @@ class Loop(Generic[T]):
             for index in sorted(self._offered):
                 self._hand_off(replicas[index], now_s)
             self._offered.clear()
-        free = []
-        for index in sorted(self._free):
-            replica = replicas[index]
-            # a pipeline schedules again when its first stage is free
-            idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
-            if idle and (not self._acts or self._may_run(replica, now_s)):
-                free.append(index)
-        self._free.clear()
-        quiet = len(free)  # from there on replicas that no other one waits for
-        while quiet and self._quiet(replicas[free[quiet - 1]]):
-            quiet -= 1
-        for place, index in enumerate(free, 1):
-            self._form(replicas[index], now_s, last=place >= quiet)
+        if len(self._free) == 1:
+            index = self._free.pop()
+            if self._idle(replicas[index], now_s):
+                self._form(replicas[index], now_s, last=True)
+        else:
+            free = [index for index in sorted(self._free) if self._idle(replicas[index], now_s)]
+            self._free.clear()
+            quiet = len(free)  # from there on replicas that no other one waits for
+            while quiet and self._quiet(replicas[free[quiet - 1]]):
+                quiet -= 1
+            for place, index in enumerate(free, 1):
+                self._form(replicas[index], now_s, last=place >= quiet)
         if self._free or self._offered:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
 
-    def _may_run(self, replica: Replica, now_s: float) -> bool:
-        return replica.alive and self._paused_s.get(replica.index, -inf) <= now_s
+    def _idle(self, replica: Replica, now_s: float) -> bool:
+        """Whether it may form a batch; a pipeline schedules again when its first stage is free."""
+        if replica.pipeline is not None:
+            if self.stages[replica.index].free_s[0] > now_s:
+                return False
+        elif replica.in_flight is not None:
+            return False
+        return not self._acts or (replica.alive and self._paused_s.get(replica.index, -inf) <= now_s)
 
     def _hand_off(self, target: Replica, now_s: float) -> bool:
         """Whether any hand-off into `target` began."""
@@ -803,11 +852,11 @@ class Loop(Generic[T]):
     def _quiet(self, replica: Replica) -> bool:
         """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for
         its memory (which would free that of another replica), and no answer brings about another request."""
-        if self._coupled or replica.inbox.offers or replica.role == "prefill" or replica.pipeline is not None:
+        if replica.role != "decode" and (not self._acts or replica.role == "prefill"):
             return False
-        if not self._acts:
-            return replica.role == "decode"
-        return not self.held and replica.index not in self._stopping
+        if self._coupled or replica.inbox.offers or replica.pipeline is not None:
+            return False
+        return not self._acts or not (self.held or replica.index in self._stopping)
 
     def _horizon_s(self) -> float:
         """When the state of a replica may next be read or changed by something other than its own steps."""

@@ -48,6 +48,7 @@ Algorithms (DistServe, OSDI 2024)
   high    disaggregated prefill and decode replicas anywhere in the cluster (algorithm 1)
   low     disaggregated pairs that share their nodes, so that KV stays in a node (algorithm 2)
   vllm++  colocated replicas with the best parallelism
+  mii     the same with the policy of DeepSpeed-MII (fastgen); searched by bench's simulator alone
 
 \b
 Exit codes
@@ -74,7 +75,7 @@ Exit codes
 @option("--hardware", default="a100-80g", show_default=True, metavar="NAMES", group=CLUSTER,
         help="GPU types (bench list hardware), separated by commas; prefill and decode may differ.")  # fmt: skip
 @option("--algorithm", default="all", show_default=True, metavar="NAMES", group=CLUSTER,
-        help="high, low, vllm++, or all.")  # fmt: skip
+        help="high, low, vllm++, mii, or all: the first three.")  # fmt: skip
 @option("--ratio", metavar="P:D", group=CLUSTER,
         help="Prefill to decode replicas of algorithm high: 2:1, or auto for the best ratio that fits.")  # fmt: skip
 @run_options(

@@ -24,7 +24,7 @@ from harness.experiments.place.task import TOO_SHORT, Found, Task, Traffic, sear
 if TYPE_CHECKING:
     from harness.experiments import pool
 
-ROLES: dict[Algorithm, Role] = {"vllm++": "mixed", "low": "prefill", "high": "prefill"}
+ROLES: dict[Algorithm, Role] = {"vllm++": "mixed", "mii": "mixed", "low": "prefill", "high": "prefill"}
 SEARCHED = 2 * CHOICES
 """Units whose capacity is searched: the best by the rough rates of their parts."""
 

@@ -19,6 +19,7 @@ from harness.experiments.capacity.steady import FEWEST
 from harness.experiments.place.systems import (
     ALGORITHMS,
     OBJECTIVES,
+    PAPER,
     Algorithm,
     Cluster,
     Deployment,
@@ -96,7 +97,7 @@ class PlaceOptions:
         elif link is None and not self.released:
             link = deployment.link(self.cluster)
         policy = self.spec.policy if deployment.kind == "colocated" else None
-        return replace(self.spec, **{**deployment.parts, "latency": latency, "link": link, "policy": policy})  # type: ignore[arg-type]  # names of fields
+        return replace(self.spec, **{"latency": latency, "link": link, "policy": policy, **deployment.parts})  # type: ignore[arg-type]  # names of fields
 
     def refused(self, role: Role, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""
@@ -140,12 +141,12 @@ def seeds_of(count: int, first: int) -> tuple[int, ...]:
 
 
 def algorithms_of(text: str) -> tuple[Algorithm, ...]:
-    """`all`, or names with commas. Raises UsageError with the nearest known name."""
+    """`all` of the paper's, or names with commas. Raises UsageError with the nearest known name."""
     names = [part.strip().lower() for part in text.split(",")]
     for name in names:
         if name not in (*ALGORITHMS, "all"):
             raise no_such("placement algorithm", name, (*ALGORITHMS, "all"))
-    return tuple(known for known in ALGORITHMS if known in names or "all" in names)
+    return tuple(known for known in ALGORITHMS if known in names or ("all" in names and known in PAPER))
 
 
 def ratio_of(text: str | None) -> tuple[int, int] | None:
@@ -208,7 +209,10 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     backend = registry.find("backends", parse(spec.backend).name)
     if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
-    released = is_released(spec, hardware, own["rate"])
+    algorithms = algorithms_of(own["algorithm"])
+    if "mii" in algorithms and parse(spec.backend).args.get("compat") == COMPAT:
+        raise UsageError(f"compat={COMPAT} has no scheduler of DeepSpeed-MII; leave out compat, or --algorithm mii.")
+    released = "mii" not in algorithms and is_released(spec, hardware, own["rate"])
     if released and own["rate"] is not None:
         raise UsageError(f"compat={COMPAT} searches the best rate per GPU and knows no --rate; leave one of them out.")
     loaded = load_workload(spec)
