@@ -320,7 +320,7 @@ class Loop(Generic[T]):
             assert self._periodic is not None
             self._push(self._begun_s + (index + 1) * self._periodic.tick_s, TICK, index + 1, None)
             self._changed = True
-            for action in self._periodic.tick(now_s, self._view(now_s)):
+            for action in list(self._periodic.tick(now_s, self._view(now_s))):  # actions change what it has seen
                 self._act(action, now_s)
         elif what == ASK and index in self.held and self.held[index][1] == now_s:
             self._ask(self.held[index][0], now_s)

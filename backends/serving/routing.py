@@ -114,7 +114,8 @@ class ReplicaView:
     """A replica as it was at `reported_s`: counts of sequences, tokens and blocks.
 
     `head_tokens` are those of the first request in its queue, `queued_tokens` those that the whole queue has still to
-    compute, `context_tokens` what its next decode reads. Not to be changed.
+    compute, `context_tokens` what its next decode reads; `preempted` counts the requests that lost their
+    memory and have not got it back. Not to be changed.
     """
 
     index: int
@@ -124,6 +125,7 @@ class ReplicaView:
     gpus: int
     waiting: int
     running: int
+    preempted: int
     queued_tokens: int
     head_tokens: int
     free_blocks: int
@@ -172,6 +174,7 @@ def view_of(replica: Replica, gpus: int, model: LatencyModel | None, now_s: floa
     waiting, blocks = replica.waiting, replica.blocks
     return ReplicaView(
         replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running,
+        sum([seq._emitted > 0 for seq in waiting]) + len(replica.swap or ()),
         sum([seq.prompt + seq._emitted for seq in waiting]),
         waiting[0].prompt + waiting[0]._emitted if waiting else 0,
         blocks.free, blocks.total, blocks.size, sum(lane.decoding.context for lane in replica.lanes), now_s,

@@ -68,7 +68,7 @@ def test_a_latency_model_is_one_function_in_three_forms(name):
     assert model.step_s([(100, 0)], 0, 0) > 0
 
 
-@pytest.mark.parametrize("name", names("routers"))
+@pytest.mark.parametrize("name", [n for n in names("routers") if hasattr(find("routers", n), "route")])
 def test_a_router_answers_an_index_and_starves_no_replica(name):
     """A router that forgets a replica wastes a machine."""
     router = make("routers", name)
@@ -80,6 +80,16 @@ def test_a_router_answers_an_index_and_starves_no_replica(name):
         replicas[chosen[-1]].add(request, 0.0)
 
     assert {0, 1, 2} == set(chosen)
+
+
+@pytest.mark.parametrize("name", [n for n in names("routers") if hasattr(find("routers", n), "decide")])
+def test_a_router_that_decides_starves_no_replica(name):
+    """As above, of those that know time."""
+    requests = [Request(i, i / 10, 100, 50) for i in range(60)]
+    records = list(Sim(router=name, replicas=3, kv_blocks=400).simulate(requests))
+
+    assert {"ok"} == {record.status for record in records}
+    assert {0, 1, 2} == {record.replica for record in records}
 
 
 @pytest.mark.parametrize("kv", names("kv"))

@@ -3,6 +3,7 @@
 Also how they are read from a command line.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,6 +75,8 @@ class PlaceOptions:
     rate_rps: float | None
     released: bool
     own_rps: float
+    ratio: tuple[int, int] | None = None
+    """Prefill to decode replicas; None: any."""
     settles_s: float = 0.0
     unchained: str | None = None
     """Why its traffic has no steady state."""
@@ -146,6 +149,17 @@ def algorithms_of(text: str) -> tuple[Algorithm, ...]:
     return tuple(known for known in ALGORITHMS if known in names or ("all" in names and known in PAPER))
 
 
+def ratio_of(text: str | None) -> tuple[int, int] | None:
+    """`2:1` in lowest terms; None for `auto` and where none is given. Raises UsageError."""
+    if text is None or text.strip().lower() == "auto":
+        return None
+    prefill, _, decode = text.partition(":")
+    if not (prefill.isdecimal() and decode.isdecimal() and int(prefill) and int(decode)):
+        raise UsageError(f"--ratio must be auto or prefill to decode replicas such as 2:1, got '{text}'.")
+    common = math.gcd(int(prefill), int(decode))
+    return int(prefill) // common, int(decode) // common
+
+
 def hardware_of(text: str) -> tuple[str, ...]:
     """Names of kinds of GPU with commas, each once."""
     return tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
@@ -213,6 +227,12 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         if spec.trace is None:
             raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
         rate_rps = own_rps
+    algorithms = algorithms_of(own["algorithm"])
+    ratio = own.get("ratio")
+    if ratio is not None:
+        if "high" not in algorithms or rate_rps is not None:
+            raise UsageError("--ratio is that of algorithm high without --rate; leave one of them out.")
+        algorithms = ("high",)
     count = own["seeds"] or (1 if released else FEWEST)
     if not released and count < FEW_SEEDS:
         raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
@@ -230,6 +250,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         rate_rps=rate_rps,
         released=released,
         own_rps=own_rps,
+        ratio=ratio_of(ratio),
         settles_s=loaded.settles_s,
         unchained=unchained,
     )
