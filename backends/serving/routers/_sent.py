@@ -27,20 +27,18 @@ class Sent:
         """Predicted seconds until its prompt is computed there."""
         return self.queue_s(replica, now_s) + replica.step_s([(request.prompt_tokens, 0)], 0, 0)
 
-    def decoding(self, replica: ReplicaView) -> int:
-        """Requests that decode there or will."""
-        return max(replica.running, len(self._decoding.get(replica.index, ())))
-
-    def tpot_s(self, replica: ReplicaView, request: VisibleRequest | None = None) -> float:
-        """Predicted seconds of a decode step there, of `request` too."""
-        sent = self._decoding.get(replica.index, {})
+    def decodes(self, replica: ReplicaView) -> tuple[int, int]:
+        """Requests that decode there or will, and the tokens of their contexts."""
+        sent = len(self._decoding.get(replica.index, ()))
         seqs, context = replica.running, replica.context_tokens
-        if len(sent) > seqs:  # on their way
-            context += (len(sent) - seqs) * self._tokens[replica.index] // len(sent)
-            seqs = len(sent)
-        if request is not None:
-            seqs, context = seqs + 1, context + request.prompt_tokens
-        return replica.step_s([], seqs, context) if seqs else 0.0
+        if sent > seqs:  # the others are on their way
+            return sent, context + (sent - seqs) * self._tokens[replica.index] // sent
+        return seqs, context
+
+    def tpot_s(self, replica: ReplicaView, request: VisibleRequest) -> float:
+        """Predicted seconds of a decode step there with this request."""
+        seqs, context = self.decodes(replica)
+        return replica.step_s([], seqs + 1, context + request.prompt_tokens)
 
     def send(
         self, request: VisibleRequest, prefill: ReplicaView, decode: ReplicaView | None, now_s: float
@@ -49,12 +47,15 @@ class Sent:
         self._prompts_until_s[prefill.index] = now_s + self.ttft_s(prefill, request, now_s)
         if decode is None:
             return Send(prefill.index)
+        self.decode(request, decode.index)
+        return Send(prefill.index, decode.index)
+
+    def decode(self, request: VisibleRequest, index: int) -> None:
+        """It will decode on this replica."""
         self.forget(request.id)
-        index = decode.index
         self._decoding.setdefault(index, {})[request.id] = request.prompt_tokens
         self._tokens[index] = self._tokens.get(index, 0) + request.prompt_tokens
         self._where[request.id] = index
-        return Send(prefill.index, index)
 
     def forget(self, request_id: int) -> None:
         """It is over, or goes elsewhere."""

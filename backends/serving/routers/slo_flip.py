@@ -81,7 +81,7 @@ class SloFlip:
                 order = sorted(range(len(prefills)), key=queues_s.__getitem__)
                 return self._flip([prefills[i] for i in order], "decode", now_s)
         elif len(decodes) > self.keep_decode:
-            idle = [r for r in decodes if not self._sent.decoding(r) and not r.waiting]
+            idle = [r for r in decodes if not self._sent.decodes(r)[0] and not r.waiting]
             return self._flip(idle, "prefill", now_s)
         return []
 
