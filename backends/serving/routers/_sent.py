@@ -40,9 +40,7 @@ class Sent:
         seqs, context = self.decodes(replica)
         return replica.step_s([], seqs + 1, context + request.prompt_tokens)
 
-    def send(
-        self, request: VisibleRequest, prefill: ReplicaView, decode: ReplicaView | None, now_s: float
-    ) -> Send:
+    def send(self, request: VisibleRequest, prefill: ReplicaView, decode: ReplicaView | None, now_s: float) -> Send:
         """Note the decision, and make it."""
         self._prompts_until_s[prefill.index] = now_s + self.ttft_s(prefill, request, now_s)
         if decode is None:

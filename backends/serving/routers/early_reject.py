@@ -7,7 +7,7 @@ load predicted for the time when the prompt will be computed, as prefill and dec
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Literal
 
 from backends.serving.batch import VisibleRequest
@@ -22,7 +22,7 @@ FULL = "no decode replica has room, or meets the target for the tokens that foll
 class EarlyReject:
     """Rejects where the predicted time of the first token passes `ttft_s` (seconds), or the load of decode passes 1.
 
-    That load is the predicted step over `tpot_s`, or the share of KV memory if that is more. It is checked when the
+    That load is the predicted step over `tpot_s`, or KV over the share `memory` of what there is, if that is more. It is checked when the
     prompt is computed, which is wasted then; `rule=naive` checks it on arrival too, with what decodes now, and
     `rule=predicted` with what will decode when the prompt is computed: what decodes now, less those that end until then
     if all answers take the mean time of those that ended, and what will be handed on until then.
@@ -31,6 +31,7 @@ class EarlyReject:
     rule: Literal["none", "naive", "predicted"] = "predicted"
     ttft_s: float = 30.0
     tpot_s: float = 0.1
+    memory: float = 0.9
     report_s: float = 0.0
     wasted_tokens: int = field(default=0, init=False, compare=False)
     """Of prompts that were computed for nothing."""
@@ -85,16 +86,15 @@ class EarlyReject:
 
     def _load_of(self, replica: ReplicaView, seqs: int, context: int) -> float:
         step = replica.step_s([], seqs, context) / self.tpot_s
-        return max(step, context / (replica.total_blocks * replica.block_tokens))
+        return max(step, context / (self.memory * replica.total_blocks * replica.block_tokens))
 
-    def _load_after(
-        self, seconds: float, request: VisibleRequest, decodes: list[ReplicaView], now_s: float
-    ) -> float:
+    def _load_after(self, seconds: float, request: VisibleRequest, decodes: list[ReplicaView], now_s: float) -> float:
         """The load with this request in so many seconds, in equal shares."""
         count, total_s = self._ended
-        left = 1 - min(1.0, seconds * count / total_s) if total_s else 1.0
+        lasts_s = total_s / count if total_s else inf
+        left, at_s = max(0.0, 1 - seconds / lasts_s), now_s + seconds
         now = [self._sent.decodes(replica) for replica in decodes]
-        joins = [tokens for from_s, tokens in self._prompts.values() if from_s <= now_s + seconds]
+        joins = [tokens for from_s, tokens in self._prompts.values() if at_s - lasts_s < from_s <= at_s]
         seqs = left * sum(seqs for seqs, _ in now) + len(joins) + 1
         context = left * sum(context for _, context in now) + sum(joins) + request.prompt_tokens
         return self._load_of(decodes[0], ceil(seqs / len(decodes)), round(context / len(decodes)))
