@@ -5,6 +5,7 @@ first, then requests arrive, then replicas form new batches. A batch that would 
 to the next event; stepping through it instead gives the same records, bit for bit.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
-from backends.serving.loop import bubble_share
+from backends.serving.loop import Fail, Up, bubble_share
 from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
@@ -25,22 +26,25 @@ from backends.simulator.front_time import behind_front_end
 from backends.simulator.layout import (
     Rate,
     ReplicaGroup,
+    action_facts,
     altered,
     block_cost,
     blocks_of,
     cluster,
     cluster_facts,
+    failures,
     first_token_only,
     link_of,
     replica_groups,
+    router_acts,
     token_bytes,
     with_further_token,
 )
 from backends.simulator.loop import simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
-from harness.api import FollowUps, LatencyModel, Request, RequestRecord
-from harness.catalog import model
+from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
+from harness.catalog import hardware, model
 from harness.errors import UsageError
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
@@ -61,6 +65,9 @@ class Sim:
     request ends with its first token, with `decode` alone requests come with their prompts computed. A side may have a
     policy, router, latency model and kind of GPU of its own (`decode=1:policy=distserve-decode:max_seqs=64`,
     `decode=2:hardware=a100-80g`); `router` is that of the prefill side.
+
+    A router that acts (`bench list routers`) moves KV between replicas alike over `link`, too (nvlink where the GPU has
+    it, else pcie). `fail` plans failures: `replica:1@60s..90s`, with `,requeue` its requests go back to the router.
 
     `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
     KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
@@ -88,6 +95,7 @@ class Sim:
     decode: str | None = None
     handoff: Literal["pull", "push"] = "pull"
     link: str = "nvlink"
+    fail: str | None = None
     utilisation: float = 0.9
     kv_blocks: int | None = None
     max_model_len: int | None = None
@@ -103,6 +111,9 @@ class Sim:
     _link: Link = field(init=False, repr=False)
     _rate: Rate | None = field(init=False, repr=False)
     _flow: Flow | None = field(default=None, init=False, repr=False)
+    _changes: list[tuple[float, Fail | Up]] = field(default_factory=list, init=False, repr=False)
+    _acted: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    _stopped_s: list[float] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
@@ -114,22 +125,33 @@ class Sim:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
         if self.handoff not in ("pull", "push"):
             raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
-        self._refuse_what_would_be_ignored()
         self._parts = replica_groups(self)
-        self._link, self._rate = Link(), None
-        if self.prefill is not None and self.decode is not None and self.compat is None:
-            self._link, self._rate = link_of(self.link, self.model, [part.hardware for part in self._parts])
         first = self._parts[0]
+        acts = router_acts(first.router)
+        self._refuse_what_would_be_ignored(acts=acts)
+        self._link, self._rate = Link(), None
+        if acts or (self.prefill is not None and self.decode is not None and self.compat is None):
+            text = self.link
+            if text == "nvlink" and first.role == "mixed" and hardware(first.hardware).nvlink_bytes_per_s is None:
+                text = "pcie"
+            self._link, self._rate = link_of(text, self.model, [part.hardware for part in self._parts])
+        if self.fail is not None:
+            self._changes = failures(self.fail, sum(part.count for part in self._parts))
         self._model = first.model
         if self.compat is not None:
             self.latency, self.policy, self.kv = first.latency, first.policy, first.kv
         self.reset()
 
-    def _refuse_what_would_be_ignored(self) -> None:
+    def _refuse_what_would_be_ignored(self, *, acts: bool) -> None:
         if self.compat is not None:
-            self._refuse({**COMPAT_LACKS, **HAND_OFF}, f"compat={self.compat} has no")
+            self._refuse({**COMPAT_LACKS, **HAND_OFF, "fail": (None,)}, f"compat={self.compat} has no")
+            if acts:
+                raise UsageError(f"compat={self.compat} has no router that acts; leave out router={self.router}.")
         elif self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
-            self._refuse(HAND_OFF, "Without prefill and decode replicas there is no")
+            unused = {name: off for name, off in HAND_OFF.items() if name != "link" or not acts}
+            self._refuse(unused, "Without prefill and decode replicas there is no")
+        elif acts and (self.prefill is None or self.decode is None):
+            raise UsageError(f"router={self.router} acts on whole clusters; give prefill and decode replicas.")
 
     def _refuse(self, options: Mapping[str, tuple[str | None, ...]], why: str) -> None:
         for name, off in options.items():
@@ -140,6 +162,7 @@ class Sim:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
         self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
+        self._acted, self._stopped_s = Counter(), []
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
         core = part.core
@@ -178,12 +201,19 @@ class Sim:
 
             return Rings(self._parts, requests, follow_ups).records()
         self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap)
+        for at_s, change in self._changes:
+            self._flow.loop.at(at_s, change)
         return self._flow.records()
+
+    @property
+    def _acts(self) -> bool:
+        """Whether anything but arrivals and ends of steps happens."""
+        return self.cluster.acts or bool(self._changes)
 
     @property
     def _plain(self) -> bool:
         """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals."""
-        return self._parts[0].role == "mixed" and self.pp == 1 and not self.cluster.acts
+        return self._parts[0].role == "mixed" and self.pp == 1 and not self._acts
 
     def _as_served(
         self, requests: Iterable[Request], follow_ups: FollowUps | None
@@ -208,11 +238,25 @@ class Sim:
         if (self.prefill is None) != (self.decode is None):
             raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
         members = self.cluster.members
-        return RealTime(
+        live = RealTime(
             self.cluster,
             lambda batch, start_s: step_ends(members[batch.replica].model, batch, start_s, start_s)[0],  # type: ignore[arg-type]  # none is Recorded
             self._parts[0].front_s,
         )
+        for at_s, change in self._changes:
+            live.loop.at(at_s, change)
+        return live
+
+    def actions(self) -> list[ActionEvent]:
+        """What the router did, and what befell replicas, since the last call."""
+        if self._flow is None:
+            return []
+        found, self._flow.loop.actions = self._flow.loop.actions, []
+        for action in found:
+            self._acted[action.kind] += 1
+            if action.kind == "migrate" and action.stop_s is not None:
+                self._stopped_s.append(action.end_s - action.stop_s)
+        return found
 
     def steps_table(self) -> pa.Table:
         """The `steps` rows since the last call."""
@@ -238,6 +282,7 @@ class Sim:
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
             **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
+            **(action_facts(self._flow.loop, self._acted, self._stopped_s) if self._flow and self._acts else {}),
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
         }  # fmt: skip

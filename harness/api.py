@@ -444,6 +444,37 @@ class Step:
     free_blocks: int
 
 
+ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class ActionEvent:
+    """Something that a router did, or that befell a replica: a row of the `actions` table.
+
+    `end_s` is when it was over. Of a migration `replica` is the source, `stop_s` when the sequence stopped decoding
+    there, `tokens` what was copied. `detail` is a role, or why a migration was aborted.
+    """
+
+    kind: ActionKind
+    at_s: float
+    end_s: float
+    replica: int
+    target: int | None = None
+    request_id: int | None = None
+    stop_s: float | None = None
+    tokens: int | None = None
+    detail: str | None = None
+
+
+@runtime_checkable
+class ActionLog(Protocol):
+    """A backend or simulator that knows what routers did in it."""
+
+    def actions(self) -> Sequence[ActionEvent]:
+        """Those since the last call, in order of their ends."""
+        ...
+
+
 class Backend(Protocol):
     """A serving system under the wall clock."""
 

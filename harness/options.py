@@ -175,6 +175,10 @@ class RunSpec:
         PARALLELISM, "RATE", check.text, "sim: bandwidth of KV transfers: nvlink (default), 25Gbps, 600GBps, ...",
         part=True,
     )
+    fail: str | None = option(
+        PARALLELISM, "SPEC", check.text, "sim: failures of replicas: replica:1@60s..90s; with ,requeue its requests "
+        "are sent again.", part=True,
+    )
     header: str | None = option(
         ENDPOINT, "K=V", check.text, "openai: HTTP header of every request. Repeatable.",
         part=True, repeated=True, commas=True, secret=True,

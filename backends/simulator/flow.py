@@ -13,7 +13,6 @@ from harness.api import FollowUps, Request, RequestRecord
 if TYPE_CHECKING:
     from backends.serving.batch import Batch, Sequence
     from backends.serving.cluster import Cluster
-    from backends.serving.handoff import Transfer
     from backends.serving.replica import Replica
     from backends.simulator.step_log import StepLog
 
@@ -50,21 +49,8 @@ class Flow:
         assert model is not None
         return step_ends(model, batch, now_s, horizon_s)
 
-    def move(self, transfer: Transfer, end_s: float) -> float:  # noqa: ARG002  the link says how long it takes
-        """When the link is through with it."""
-        return end_s
-
-    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
-        """Commit the batch in flight; what is done is recorded."""
-        batch = replica.in_flight
-        assert batch is not None
-        done = replica.commit(batch, end_s)
-        for seq in done:
-            self.results.append(record_of(seq, replica.index))
-        return done
-
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """Record a sequence that is over without a commit."""
+        """Record a sequence that is over."""
         self.results.append(record_of(seq, replica, error, now_s))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:

@@ -6,6 +6,7 @@ Which replicas a simulated cluster has: alike, or some for prefill and some for 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from math import inf
@@ -14,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
+from backends.serving.loop import Fail, Loop, Up
 from backends.serving.replica import Replica, Role
+from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
 from harness.api import FollowUps, FrontTime, LatencyModel, Request, StoredBits
 from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
 from harness.registry import make
-from harness.spec import build, parse
+from harness.spec import build, parse, seconds
 
 if TYPE_CHECKING:
     from backends.sim import Sim
@@ -140,6 +143,11 @@ class ReplicaGroup:
         return self.count * self.tp * self.pp
 
 
+def router_acts(spec: str) -> bool:
+    """Whether this router knows time."""
+    return isinstance(make("routers", spec), (DecidingRouter, PeriodicRouter, LearningRouter))
+
+
 def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
     if sim.prefill is None and sim.decode is None:
@@ -243,11 +251,38 @@ def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Ra
     return Link(kv_bytes_per_token(model(model_name)) / given.bytes_per_s, given.latency_s), given
 
 
+_FAIL = re.compile(r"(?:replica:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
+
+
+def failures(text: str, replicas: int) -> list[tuple[float, Fail | Up]]:
+    """When replicas go down and come up again: `replica:1@60s`, `1@60s..90s,requeue`, several with `;` between.
+
+    With `requeue` its requests go back to the router, else they end with an error. Raises UsageError.
+    """
+    changes: list[tuple[float, Fail | Up]] = []
+    for one in text.split(";"):
+        match = _FAIL.fullmatch(one.strip())
+        if match is None:
+            raise UsageError(f"fail must be like replica:1@60s or replica:1@60s..90s,requeue, got '{one}'.")
+        index = int(match[1])
+        if index >= replicas:
+            raise UsageError(f"fail={one}: the cluster has the replicas 0 to {replicas - 1}.")
+        down_s, up_s = seconds(match[2]), None if match[3] is None else seconds(match[3])
+        changes.append((down_s, Fail(index, requeue=match[4] is not None)))
+        if up_s is not None:
+            if up_s <= down_s:
+                raise UsageError(f"fail={one}: a replica comes up after it went down.")
+            changes.append((up_s, Up(index)))
+    return changes
+
+
 def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
-    """Facts for run.json of a cluster with prefill and decode apart; nothing for replicas alike."""
-    if parts[0].role == "mixed":
-        return {}
+    """Facts for run.json of a cluster with prefill and decode apart, or whose router moves KV."""
     facts: dict[str, object] = {}
+    if link is not None:
+        facts |= {"link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
+    if parts[0].role == "mixed":
+        return facts
     first = 0
     for part in parts:
         blocks = of.replicas[first].blocks
@@ -260,8 +295,15 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
     if link is not None:
         overflows = sum(replica.inbox.overflows for replica in of.replicas)
         facts |= {"handoff": how, "handoff_overflows": overflows}
-        facts |= {"link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
     return facts
+
+
+def action_facts(loop: Loop[Any], actions: Counter[str], stopped_s: list[float]) -> dict[str, object]:
+    """Facts for run.json of what a router did: counts by kind, holds, rejections, downtime of migrations, GPU time."""
+    facts: dict[str, object] = {"actions": dict(actions), "router_holds": loop.holds, "router_rejected": loop.rejected}
+    if stopped_s:
+        facts["migration_downtime_s"] = {"mean": sum(stopped_s) / len(stopped_s), "max": max(stopped_s)}
+    return facts | {"gpu_s": loop.gpu_s(loop.now_s)}
 
 
 def altered(

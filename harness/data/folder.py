@@ -19,17 +19,28 @@ import msgspec
 import pyarrow as pa
 
 from harness import untrusted
-from harness.api import VERSION, RequestRecord, Step
+from harness.api import VERSION, ActionEvent, RequestRecord, Step
 from harness.data import codec, run_json
 from harness.data.lists import pieces
-from harness.data.records import HTTP, REQUESTS, STEPS, Recounts, corrections, http_table, steps_table, to_table
+from harness.data.records import (
+    ACTIONS,
+    HTTP,
+    REQUESTS,
+    STEPS,
+    Recounts,
+    actions_table,
+    corrections,
+    http_table,
+    steps_table,
+    to_table,
+)
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
 from harness.data.storage import Stream, batches, write_json, write_parquet
 from harness.data.warmup_cut import kept
 from harness.errors import UsageError
 
-_TABLES = ("requests", "steps", "http", "server_metrics")
+_TABLES = ("requests", "steps", "http", "server_metrics", "actions")
 OURS = ("run.json", "schedule.parquet", "journal.parquet",
          *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")))  # fmt: skip
 """Files of a run."""
@@ -60,9 +71,10 @@ class Whole:
 class Run:
     """A run read back. `complete` is False for a run that was killed or is still going on.
 
-    Runs against a remote server have facts of each exchange (`http`) and its metrics (`server_metrics`). A large run
-    may be thin (`harness.data.large`): then `whole` gives what `requests` and `steps` leave out. `memo` keeps what
-    readers have computed of the run; a copy with other contents begins with none.
+    Runs of clusters whose routers act have `actions`. Runs against a remote server have facts of each exchange
+    (`http`) and its metrics (`server_metrics`). A large run may be thin (`harness.data.large`): then `whole` gives
+    what `requests` and `steps` leave out. `memo` keeps what readers have computed of the run; a copy with other
+    contents begins with none.
     """
 
     path: Path
@@ -73,6 +85,7 @@ class Run:
     complete: bool
     http: pa.Table | None = None
     server_metrics: pa.Table | None = None
+    actions: pa.Table | None = None
     whole: Whole | None = None
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -151,8 +164,12 @@ class RunFolder:
         table = steps if isinstance(steps, pa.Table) else steps_table(steps)
         self.add_table("steps", table)
 
+    def add_actions(self, actions: Sequence[ActionEvent]) -> None:
+        """Take what routers did; it is on disk when this returns."""
+        self.add_table("actions", actions_table(actions))
+
     def add_table(self, name: str, table: pa.Table) -> None:
-        """Append rows to the table of that name (`steps`, `http`, `server_metrics`); they are on disk on return."""
+        """Append rows to the table of that name (`steps`, `http`, ...); they are on disk on return."""
         if table.num_rows:
             self._stream(name, table.schema).write(table)
 
@@ -298,6 +315,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         complete=info.state == "finished",
         http=table(path, "http", HTTP, stream_first=running),
         server_metrics=table(path, "server_metrics", stream_first=running),
+        actions=table(path, "actions", ACTIONS, stream_first=running),
     )
 
 

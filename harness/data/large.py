@@ -20,7 +20,7 @@ from harness import untrusted
 from harness.data import folder
 from harness.data.folder import Run
 from harness.data.lists import lists
-from harness.data.records import HTTP, REQUESTS, STEPS, compact
+from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
@@ -58,6 +58,7 @@ def load(path: str | os.PathLike[str], large: int | None = None, schedule: Sched
         complete=info.state == "finished",
         http=folder.table(path, "http", HTTP),
         server_metrics=folder.table(path, "server_metrics"),
+        actions=folder.table(path, "actions", ACTIONS),
         whole=folder.Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
     )
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from harness.api import (
     VERSION,
+    ActionEvent,
     CountedBy,
     DeadlineSlo,
     Extra,
@@ -90,6 +91,22 @@ STEPS: pa.Schema = _schema(
     ],
 )
 """One row per executor call."""
+
+ACTIONS: pa.Schema = _schema(
+    "actions",
+    [
+        _field("kind", pa.string()),
+        _field("at_s", pa.float64()),
+        _field("end_s", pa.float64()),
+        _field("replica", pa.int32()),
+        _field("target", pa.int32(), nullable=True),
+        _field("request_id", pa.int64(), nullable=True),
+        _field("stop_s", pa.float64(), nullable=True),
+        _field("tokens", pa.int64(), nullable=True),
+        _field("detail", pa.string(), nullable=True),
+    ],
+)
+"""What routers did, and what befell replicas: the fields of `harness.api.ActionEvent`."""
 
 HTTP: pa.Schema = _schema(
     "http",
@@ -200,6 +217,12 @@ def steps_table(steps: Sequence[Step]) -> pa.Table:
     """The `steps` table of some steps, in their order."""
     values = _columns(steps, STEPS.names)
     return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, STEPS, strict=True)], schema=STEPS)
+
+
+def actions_table(actions: Sequence[ActionEvent]) -> pa.Table:
+    """The `actions` table of some actions, in their order."""
+    values = _columns(actions, ACTIONS.names)
+    return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, ACTIONS, strict=True)], schema=ACTIONS)
 
 
 def server_metrics_table(rows: Sequence[tuple[float, str, str, float]]) -> pa.Table:

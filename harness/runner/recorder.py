@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from harness.api import RequestRecord, Step
+from harness.api import ActionEvent, RequestRecord, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,10 @@ class Rows(Protocol):
 
     def add_steps(self, steps: Sequence[Step] | pa.Table) -> None:
         """Append executor steps."""
+        ...
+
+    def add_actions(self, actions: Sequence[ActionEvent]) -> None:
+        """Append what routers did."""
         ...
 
     def flush(self) -> None:

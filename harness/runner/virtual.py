@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Simulator
+from harness.api import ActionLog, End, FollowUps, Outcome, Request, RequestRecord, Simulator
 from harness.errors import BackendError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def drive_virtual(
             batch.append(record)
             if len(batch) >= BATCH_RECORDS:
                 _write(rows, live, batch, dropped)
-                rows.add_steps(simulator.steps_table())
+                _write_steps(rows, simulator)
                 batch = []
             if stop.requested:
                 ended = "stopped" if stop.at_once else "interrupted"
@@ -89,7 +89,7 @@ def drive_virtual(
     except BackendError as failure:
         ended, error = "failed", str(failure)
     _write(rows, live, batch, dropped)
-    rows.add_steps(simulator.steps_table())
+    _write_steps(rows, simulator)
     rows.flush()
     return Outcome(ended, counted.count, counted.remaining(), max(0, counted.count - live.finished), error)
 
@@ -129,6 +129,12 @@ class _Counted:
     def remaining(self) -> int:
         """How many were never taken."""
         return sum(1 for _ in self._rest)
+
+
+def _write_steps(rows: Rows, simulator: Simulator) -> None:
+    rows.add_steps(simulator.steps_table())
+    if isinstance(simulator, ActionLog) and (actions := simulator.actions()):
+        rows.add_actions(actions)
 
 
 def _write(rows: Rows, live: Live, batch: list[RequestRecord], dropped: list[RequestRecord]) -> None:
