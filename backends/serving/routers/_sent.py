@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest
-from backends.serving.routing import ClusterView, FinishedRequest, ReplicaView, Reject, Send
+from backends.serving.routing import ClusterView, FinishedRequest, Reject, ReplicaView, Send
 
 
 @dataclass(slots=True)

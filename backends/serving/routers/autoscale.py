@@ -1,7 +1,7 @@
 """Autoscaling: as many replicas as the queue or the SLO needs, each after the time that loading its weights takes.
 
 Source: `queue` is the rule of the Kubernetes horizontal pod autoscaler (desired = ceil(metric / target), no change
-within a tolerance of 10 %, and down only to the highest wish of a while) over the requests in the system; `slo` is ours.
+within 10 %, and down only to the highest wish of a while) over the requests in the system; `slo` is ours.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Autoscale:
     """Between `least` and `most` replicas; a new one is up after `load_s` seconds, the time to load its weights.
 
     `rule=queue` wants a replica per `requests` requests that wait or run. `rule=slo` wants one more where fewer than
-    `goal` of the requests that ended within `window_s`, or wait too long, met `ttft_s` and `tpot_s`, and one fewer where the others would
-    decode in 0.8 `tpot_s` at most and the slowest tenth had its first token in half of `ttft_s`. It decides every
-    `tick_s`, and goes down only where every wish of the last `calm_s` seconds was below what is there.
+    `goal` of the requests that ended within `window_s`, or wait too long, met `ttft_s` and `tpot_s`; and one fewer
+    where the others would decode in 0.8 `tpot_s` at most and the slowest tenth had its first token in half of `ttft_s`.
+    It decides every `tick_s`, and goes down only where every wish of the last `calm_s` seconds was below what is there.
     Requests go to the replica with the fewest.
     """
 

@@ -1,7 +1,7 @@
 """Early rejection: under overload a request is rejected before its prompt is computed, not after.
 
-Source: Qin et al., Mooncake, arXiv 2407.00079, section 7: early rejection by the load of the decode replicas, and by the
-load predicted for the time when the prompt will be computed, as prefill and decode else are loaded in turn.
+Source: Qin et al., Mooncake, arXiv 2407.00079, section 7: early rejection by the load of the decode replicas, and by
+the load predicted for the time when the prompt will be computed, as prefill and decode else are loaded in turn.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FULL = "no decode replica has room, or meets the target for the tokens that foll
 class EarlyReject:
     """Rejects where the predicted time of the first token passes `ttft_s` (seconds), or the load of decode passes 1.
 
-    That load is the predicted step over `tpot_s`, or KV over the share `memory` of what there is, if that is more. It is checked when the
-    prompt is computed, which is wasted then; `rule=naive` checks it on arrival too, with what decodes now, and
-    `rule=predicted` with what will decode when the prompt is computed: what decodes now, less those that end until then
-    if all answers take the mean time of those that ended, and what will be handed on until then.
+    That load is the predicted step over `tpot_s`, or the KV over the share `memory` of what there is room for, if that
+    is more. It is checked when the prompt is computed, which is wasted then; `rule=naive` checks it on arrival too,
+    with what decodes now, and `rule=predicted` with what will decode when the prompt is computed: what decodes now,
+    less those that end until then if all answers take the mean time of those that ended, and what joins until then.
     """
 
     rule: Literal["none", "naive", "predicted"] = "predicted"
@@ -58,7 +58,7 @@ class EarlyReject:
         self._prompts[request.id] = now_s + ttft_s, request.prompt_tokens
         return sent.send(request, prefill, None, now_s)
 
-    def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:
+    def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:  # noqa: ARG002
         """The decode replica with the least load, if that is at most 1."""
         load, index = self._load(request, view.open("decode"))
         self._prompts.pop(request.id, None)

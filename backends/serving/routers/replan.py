@@ -156,8 +156,10 @@ def _actions(
     )  # fmt: skip
     spare = [r for side, want, _ in sides for r in sorted(side, key=_load)[: max(0, len(side) - want)]]
     for side, want, role in sides:
-        for _ in range(want - len(side)):
-            actions.append(SetRole(spare.pop().index, role, "drain", reload_s) if spare else Scale(role, reload_s))
+        actions += [
+            SetRole(spare.pop().index, role, "drain", reload_s) if spare else Scale(role, reload_s)
+            for _ in range(want - len(side))
+        ]
     return actions + [Drain(replica.index) for replica in spare]
 
 
@@ -185,4 +187,5 @@ def differ(first: ListOf[float], second: ListOf[float]) -> float:
     x = (root + 0.12 + 0.11 / root) * largest
     if x < 0.2:
         return 1.0  # where the series does not converge
-    return min(1.0, max(0.0, 2 * sum((-1) ** (k - 1) * exp(-2 * (k * x) ** 2) for k in range(1, 101))))
+    tail = 2 * sum((1 if k % 2 else -1) * exp(-2 * (k * x) ** 2) for k in range(1, 101))
+    return min(1.0, max(0.0, tail))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from backends.serving._checks import at_least
 from backends.serving.batch import VisibleRequest
+from backends.serving.replica import Role
 from backends.serving.routers._sent import Sent
 from backends.serving.routing import Action, ClusterView, Decision, FinishedRequest, ReplicaView, SetRole
-from backends.serving.replica import Role
 
 
 @dataclass(slots=True)
