@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
-from backends.serving.plugins import Router, StepRouter
+from backends.serving.plugins import OneRole, Router, StepRouter
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
+from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter, RoleRouter
 from harness.api import LatencyModel, Request
+from harness.errors import UsageError
 
 NONE_UP = "no replica is up that could take it"
 
@@ -53,6 +54,8 @@ class Cluster:
         self._decode_route = None if handoff_router is None else handoff_router.route
         self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
         self._apart = any(replica.role == "decode" for replica in replicas)
+        if self._apart and isinstance(router, RoleRouter) and router.changes_roles:
+            _refuse_policies_of_one_role(replicas)
         self.refresh()
 
     def refresh(self) -> None:
@@ -125,3 +128,12 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {list(self.replicas)!r}>"
+
+
+def _refuse_policies_of_one_role(replicas: list[Replica]) -> None:
+    for replica in replicas:
+        if isinstance(replica.policy, OneRole):
+            raise UsageError(
+                f"The router changes roles, and the policy of the {replica.role} replicas is for "
+                f"{replica.policy.serves} alone; give one that runs prompts and decodes alike, such as policy=vllm-v1."
+            )

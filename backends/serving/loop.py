@@ -29,6 +29,7 @@ from backends.serving.routing import (
     DecidingRouter,
     Decision,
     Drain,
+    HandOffRouter,
     Hold,
     LearningRouter,
     Migrate,
@@ -163,6 +164,7 @@ class Loop(Generic[T]):
         self._report_s = router.report_s if isinstance(router, DecidingRouter) else 0.0
         self._periodic = router if isinstance(router, PeriodicRouter) else None
         self._learning = router if isinstance(router, LearningRouter) else None
+        self._hand_off_rule = router.hand_off if isinstance(router, HandOffRouter) else None
         self._acts = cluster.acts
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
         self._changed = False  # something that the router may see, since it decided last
@@ -343,7 +345,7 @@ class Loop(Generic[T]):
         fresh = replica.outbox.fresh
         if fresh:
             for seq in fresh:
-                self._offer(seq, replica)
+                self._offer(seq, replica, fresh=True)
             fresh.clear()
         if self._acts:
             self._touch(index)
@@ -358,12 +360,21 @@ class Loop(Generic[T]):
         if self.withdrawn:
             self._drop_withdrawn(ends[-1])
 
-    def _offer(self, seq: Sequence, source: Replica) -> None:
-        if self.cluster.decodes:
+    def _offer(self, seq: Sequence, source: Replica, *, fresh: bool = False) -> None:
+        """Let a decode replica have this sequence; `fresh`: its prompt has just been computed."""
+        why: str | None = None if self.cluster.decodes else NONE_UP
+        if why is None and fresh and self._hand_off_rule is not None:
+            to = self._hand_off_rule(seq.request, self.now_s, self._view(self.now_s))
+            if isinstance(to, Reject):
+                why = to.reason
+            elif to is not None:
+                self.cluster.planned[seq._request.id] = to
+        if why is None:
             self._offered.add(self.cluster.offer(seq, source).index)
         else:
+            self.cluster.planned.pop(seq._request.id, None)
             source.release(seq, self.now_s)
-            self._driver.end(seq, source.index, NONE_UP, self.now_s)
+            self._driver.end(seq, source.index, why, self.now_s)
 
     def _land(self, transfer: Transfer, now_s: float) -> None:
         """The KV has arrived: the source forgets the sequence, the target may run it."""
@@ -452,9 +463,10 @@ class Loop(Generic[T]):
         if not 0 <= to.replica < len(cluster.replicas):
             raise UsageError(f"The router sent request {request.id} to replica {to.replica}; there is none.")
         replica, seq = cluster.replicas[to.replica], self._returned.get(request.id)
-        if not replica.alive or replica.role == "decode":
+        whole = to.decode == to.replica
+        if not replica.alive or (replica.role == "decode" and not whole):
             return Hold()
-        refusal = cluster.refusal_after(replica, request)
+        refusal = replica.refusal(request, whole=True) if whole else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
         if refusal is not None:
@@ -462,7 +474,9 @@ class Loop(Generic[T]):
         if seq is not None:
             del self._returned[request.id]
             replica.restart(seq, now_s)
-        if to.decode is not None:
+        if whole:
+            replica.serve_whole(request.id, now_s)
+        elif to.decode is not None:
             cluster.planned[request.id] = to.decode
         self._free.add(to.replica)
         self._touch(to.replica)

@@ -16,7 +16,7 @@ from backends.serving.batch import Batch, VisibleRequest
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+    from backends.serving.replica import Replica, Role
 
 
 class Policy(Protocol):
@@ -97,6 +97,16 @@ class Predictor(Protocol):
 
     def on_finish(self, seq: Sequence) -> None:
         """An answer ended with `seq.emitted` tokens."""
+        ...
+
+
+@runtime_checkable
+class OneRole(Protocol):
+    """A policy that is made for replicas of one role; without it a policy runs prompts and decodes alike."""
+
+    @property
+    def serves(self) -> Role:
+        """That role."""
         ...
 
 

@@ -73,6 +73,7 @@ class Replica:
         "role",
         "swap",
         "waiting",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +115,7 @@ class Replica:
         self.role: Role = "mixed"
         self.alive = True
         self.draining = False  # gets no further requests
+        self.whole: set[int] = set()  # ids of requests that it does not hand on, although it is for prefill
         self.outbox = Outbox()  # what it hands on and still has in memory
         self.inbox = Inbox()  # what is handed on to it
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
@@ -141,6 +143,13 @@ class Replica:
             self._arrived += 1
             self.prompt_tokens += request.prompt_tokens
         return refusal
+
+    def serve_whole(self, request_id: int, now_s: float) -> None:
+        """Decode this request where its prompt is computed, whatever the role of this replica is."""
+        if self.journal is not None:
+            self.journal.whole(request_id, now_s)
+        for replica in (self, *self.lanes):
+            replica.whole.add(request_id)
 
     def schedule(self, now_s: float) -> Batch | None:
         """The next batch, or None when nothing can run (or a batch is still in flight)."""
@@ -258,15 +267,18 @@ class Replica:
         if self.cache is not None:
             self.cache.forget()
 
-    def refusal(self, request: Request) -> str | None:
-        """Why this request can never be served here, or None. Callable at any time."""
+    def refusal(self, request: Request, *, whole: bool = False) -> str | None:
+        """Why this request can never be served here (`whole`: prompt and answer, whatever the role), or None.
+
+        Callable at any time.
+        """
         prompt, output = request.prompt_tokens, request.output_tokens
         if prompt < 1 or output < 1:
             return f"prompt and output must be at least 1 token, got {prompt} and {output}"
         reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
         if reason is not None:
             return reason
-        if self.role == "prefill":
+        if self.role == "prefill" and not whole:
             output = 1  # the further tokens need memory elsewhere
         most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
         if self.blocks.blocks_for(most) > self.blocks.total:
@@ -292,6 +304,7 @@ class Replica:
         seq = next((seq for seq in self.waiting if seq._request.id == request_id), None)
         if seq is not None:
             self.waiting.remove(seq)
+            self.whole.discard(request_id)
             self._release(seq)  # the prefix cache may have looked it up
             self.prompt_tokens -= seq.prompt
             seq._computed = 0
@@ -354,7 +367,9 @@ class Replica:
         self.waiting.clear()
         self.in_flight = None
         self.prompt_tokens = 0
+        self.whole.clear()
         for lane in self.lanes:
+            lane.whole.clear()
             lane.in_flight = None
             lane.prefilling.clear()
             lane.parked.clear()
@@ -756,7 +771,7 @@ class Replica:
                 seq.prefill_end_s = now_s
             if seq._emitted == seq._output:
                 done.append(seq)
-            elif self.role != "prefill":
+            elif self.role != "prefill" or seq._request.id in self.whole:
                 self.decoding.join(seq)
             else:
                 self.outbox.put(seq)

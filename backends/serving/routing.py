@@ -19,7 +19,8 @@ from harness.api import LatencyModel
 @dataclass(frozen=True, slots=True)
 class Send:
     """To this replica; where prefill and decode are apart `decode` is the one that it hands on to (None: the router's
-    rule for hand-offs decides when the prompt is computed)."""
+    rule for hand-offs decides when the prompt is computed). The same replica twice serves the whole request, whatever
+    its role is."""
 
     replica: int
     decode: int | None = None
@@ -231,6 +232,23 @@ class PeriodicRouter(Protocol):
 
     def tick(self, now_s: float, view: ClusterView) -> Iterable[Action]:
         """What is to be done now, in this order."""
+        ...
+
+
+@runtime_checkable
+class RoleRouter(Protocol):
+    """A router that may change the roles of replicas."""
+
+    @property
+    def changes_roles(self) -> bool: ...
+
+
+@runtime_checkable
+class HandOffRouter(Protocol):
+    """A router that decides again when a prompt is computed."""
+
+    def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:
+        """The decode replica that gets it (None: the one planned, or the rule for hand-offs), or why it ends here."""
         ...
 
 
