@@ -113,7 +113,8 @@ class Up:
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
 report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
-PERIODIC = (REPORT, TICK)
+PASSIVE = (CHANGE, REPORT, TICK)
+"""Events that nothing waits for but requests that the router holds."""
 
 
 class Loop(Generic[T]):
@@ -132,8 +133,7 @@ class Loop(Generic[T]):
         self.cluster = cluster
         self.now_s = 0.0
         self.actions: list[ActionEvent] = []
-        self.held: dict[int, tuple[Request, float | None]] = {}  # by the router, until then
-        self.holds = self.rejected = 0
+        self.held: dict[int, tuple[Request, float | None, float]] = {}  # by the router, until then, since then
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
@@ -153,7 +153,8 @@ class Loop(Generic[T]):
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
         self._number = 0
-        self._lasting = 0  # events in the heap that are not periodic
+        self._lasting = 0  # events in the heap that are not passive
+        self._planned = 0  # changes in the heap
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -178,7 +179,7 @@ class Loop(Generic[T]):
         """When the next thing happens; inf when nothing will."""
         arrival_s, events = self._arrivals.next_s, self._events
         if arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
-            return inf  # only ticks and reports are left
+            return inf  # only ticks, reports and changes are left
         return min(arrival_s, events[0][0]) if events else arrival_s
 
     def at(self, at_s: float, change: Fail | Up) -> None:
@@ -220,7 +221,7 @@ class Loop(Generic[T]):
             while results:
                 yield results.popleft()
             self._form_all(self.now_s)
-            if not self.held or self._lasting or arrivals.next_s < inf:
+            if not self.held or self._lasting or self._planned or arrivals.next_s < inf:
                 self._stuck_s = None
             elif self._stuck_s is None:
                 self._stuck_s = self.now_s
@@ -247,12 +248,14 @@ class Loop(Generic[T]):
 
     def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
         self._number += 1
-        self._lasting += what not in PERIODIC
+        self._lasting += what not in PASSIVE
+        self._planned += what == CHANGE
         heappush(self._events, (at_s, what, index, self._number, payload))
 
     def _happen(self, now_s: float) -> None:
         _, what, index, _, payload = heappop(self._events)
-        self._lasting -= what not in PERIODIC
+        self._lasting -= what not in PASSIVE
+        self._planned -= what == CHANGE
         if what == COMMIT:
             self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
         elif what == LAND:
@@ -369,19 +372,23 @@ class Loop(Generic[T]):
         if isinstance(decision, Send):
             decision = self._send(request, decision, now_s)
         if isinstance(decision, Hold):
-            if request.id not in self.held:
-                self.holds += 1
+            since_s = self.held[request.id][2] if request.id in self.held else now_s
             until_s = None if decision.until_s is None else max(now_s, decision.until_s)
-            self.held[request.id] = request, until_s
+            self.held[request.id] = request, until_s, since_s
             if until_s is not None:
                 self._push(until_s, ASK, request.id, None)
             return
-        self.held.pop(request.id, None)
+        self._release(request.id, now_s)
         if isinstance(decision, Reject):
             self._refuse(request, decision.reason, now_s)
 
+    def _release(self, request_id: int, now_s: float) -> None:
+        """The router does not hold the request any more, if it did."""
+        if (was := self.held.pop(request_id, None)) is not None:
+            self._note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
+
     def _refuse(self, request: Request, reason: str, now_s: float) -> None:
-        self.rejected += 1
+        self._note(ActionEvent("reject", now_s, now_s, None, request_id=request.id, detail=reason))
         seq = self._returned.pop(request.id, None)
         if seq is None:
             self._driver.reject(request, reason, None, now_s)
@@ -413,7 +420,7 @@ class Loop(Generic[T]):
     def _ask_again(self, now_s: float) -> None:
         """Ask for those that are held until something changes."""
         if self._changed and self.held:
-            for request, until_s in list(self.held.values()):
+            for request, until_s, _ in list(self.held.values()):
                 if until_s is None:
                     self._ask(request, now_s)
         self._changed = False
@@ -421,15 +428,16 @@ class Loop(Generic[T]):
     def _may_let_go(self) -> bool:
         """Whether the router may still let a held request go when nothing but ticks and reports will happen.
 
-        It has seen each of them twice before it is not asked any more.
+        It has seen each of them twice, and every change, before it is not asked any more.
         """
         tick_s = 0.0 if self._periodic is None else self._periodic.tick_s
         stuck_s = 0.0 if self._stuck_s is None else self.now_s - self._stuck_s
-        return bool(self.held) and (self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s))
+        waits = self._planned > 0 or self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s)
+        return bool(self.held) and waits
 
     def _give_up(self) -> None:
-        for request, _ in list(self.held.values()):
-            del self.held[request.id]
+        for request, *_ in list(self.held.values()):
+            self._release(request.id, self.now_s)
             self._refuse(request, "the router held it until nothing could change any more", self.now_s)
 
     # ---- what the router sees ---------------------------------------------------------------------------------
@@ -456,7 +464,7 @@ class Loop(Generic[T]):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [VisibleRequest(request) for request, _ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        return ClusterView(views, [VisibleRequest(request) for request, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 
@@ -611,15 +619,18 @@ class Loop(Generic[T]):
         replica.draining = False
         if isinstance(action, SetRole):
             self.cluster.refresh()
+            role = replica.role
             self._set_role(SetRole(action.replica, action.role, "now", action.cost_s), now_s)
+            if replica.role == role:  # another one went down meanwhile: it is open again as it was
+                self._note(ActionEvent("up", now_s, now_s, replica.index))
         else:
-            self._down(replica, now_s)
+            self._down(replica, now_s, "drained")
 
-    def _down(self, replica: Replica, now_s: float) -> None:
+    def _down(self, replica: Replica, now_s: float, why: str) -> None:
         replica.alive = False
         self._gpu_s += (now_s - self._since_s.pop(replica.index)) * self.cluster.members[replica.index].gpus
         self.cluster.refresh()
-        self._note(ActionEvent("down", now_s, now_s, replica.index))
+        self._note(ActionEvent("down", now_s, now_s, replica.index, detail=why))
         self._touch(replica.index)
 
     def _scale(self, action: Scale, now_s: float) -> None:
@@ -665,7 +676,7 @@ class Loop(Generic[T]):
 
     def _fail(self, replica: Replica, now_s: float, *, requeue: bool) -> None:
         offers = list(replica.inbox.offers)
-        self._down(replica, now_s)
+        self._down(replica, now_s, "failed")
         replica.draining = False
         self._when_empty.pop(replica.index, None)
         self._stopping.pop(replica.index, None)
@@ -686,7 +697,7 @@ class Loop(Generic[T]):
         lost = replica.fail(now_s)
         self._events = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
         heapify(self._events)
-        self._lasting = sum(e[1] not in PERIODIC for e in self._events)
+        self._lasting = sum(e[1] not in PASSIVE for e in self._events)
         self._prepaid[replica.index] = 0
         self._free.discard(replica.index)
         self._offered.discard(replica.index)
