@@ -13,7 +13,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
 from backends.serving.cluster import NOBODY, Cluster
@@ -78,10 +78,6 @@ class Driver(Protocol[T]):
         """
         ...
 
-    def move(self, transfer: Transfer, end_s: float) -> float | None:
-        """KV begins to move, over a link that is through with it at `end_s`; when it has arrived, None as above."""
-        ...
-
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight (`Replica.commit`)."""
         ...
@@ -92,6 +88,15 @@ class Driver(Protocol[T]):
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
         """A request is not served."""
+        ...
+
+
+@runtime_checkable
+class Mover(Protocol):
+    """A driver that moves KV itself; elsewhere it has arrived when the link is through with it."""
+
+    def move(self, transfer: Transfer, end_s: float) -> None:
+        """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
         ...
 
 
@@ -113,8 +118,6 @@ class Up:
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
 report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
-PASSIVE = (CHANGE, REPORT, TICK)
-"""Events that nothing waits for but requests that the router holds."""
 
 
 class Loop(Generic[T]):
@@ -137,6 +140,7 @@ class Loop(Generic[T]):
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
+        self._mover = driver if isinstance(driver, Mover) else None
         self._arrivals = arrivals
         self._log = log
         self._leap = leap
@@ -153,7 +157,7 @@ class Loop(Generic[T]):
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
         self._number = 0
-        self._lasting = 0  # events in the heap that are not passive
+        self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
         self._planned = 0  # changes in the heap
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
@@ -170,7 +174,8 @@ class Loop(Generic[T]):
             if at_s < 0:
                 raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
             if at_s:
-                self._push(0.0, what, 0, 0)
+                self._passive += 1
+                self._push(0.0, what, 0, None)
 
     # ---- what drivers call ------------------------------------------------------------------------------------
 
@@ -178,13 +183,20 @@ class Loop(Generic[T]):
     def next_s(self) -> float:
         """When the next thing happens; inf when nothing will."""
         arrival_s, events = self._arrivals.next_s, self._events
-        if arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
-            return inf  # only ticks, reports and changes are left
+        if self._passive and arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
+            return inf
         return min(arrival_s, events[0][0]) if events else arrival_s
+
+    @property
+    def _lasting(self) -> bool:
+        """Whether anything but ticks, reports and changes is to happen."""
+        return len(self._events) > self._passive
 
     def at(self, at_s: float, change: Fail | Up) -> None:
         """A change that is planned for `at_s`."""
         self._acts = True
+        self._passive += 1
+        self._planned += 1
         self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
@@ -192,22 +204,31 @@ class Loop(Generic[T]):
         self._push(end_s[-1], COMMIT, replica.index, end_s)
 
     def landed(self, transfer: Transfer, at_s: float) -> None:
-        """A transfer is through, after `move` did not say when."""
+        """A transfer of a `Mover` is through."""
         self._push(at_s, LAND, transfer.target.index, transfer)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
-        arrivals, results = self._arrivals, self._driver.results
+        arrivals, results, events = self._arrivals, self._driver.results, self._events
         while True:
-            now_s = self.next_s
-            if now_s == inf and self.held and arrivals.over:
+            now_s = arrivals.next_s
+            if events and events[0][0] < now_s:
+                now_s = events[0][0]
+            if now_s > until_s or now_s == inf or (self._passive and self.next_s == inf):
+                if self.next_s < inf or not self.held or not arrivals.over:
+                    break
                 self._give_up()
-            elif now_s > until_s or now_s == inf:
-                break
             else:
                 self.now_s = now_s
-                while self._events and self._events[0][0] == now_s and self._events[0][1] < TICK:
-                    self._happen(now_s)
+                while events and events[0][0] == now_s and events[0][1] < TICK:
+                    _, what, index, _, payload = heappop(events)
+                    if what == COMMIT:
+                        self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
+                    elif what == ENTER:
+                        self._free.add(index)
+                        continue
+                    else:
+                        self._happen(what, index, payload, now_s)
                     while results:
                         yield results.popleft()
                 while arrivals.next_s == now_s:
@@ -215,16 +236,16 @@ class Loop(Generic[T]):
                     while results:
                         yield results.popleft()
                 if self._acts:
-                    while self._events and self._events[0][0] == now_s:
-                        self._happen(now_s)
+                    while events and events[0][0] == now_s:
+                        _, what, index, _, payload = heappop(events)
+                        self._happen(what, index, payload, now_s)
                     self._ask_again(now_s)
             while results:
                 yield results.popleft()
-            self._form_all(self.now_s)
-            if not self.held or self._lasting or self._planned or arrivals.next_s < inf:
-                self._stuck_s = None
-            elif self._stuck_s is None:
-                self._stuck_s = self.now_s
+            self._form_all(now_s if now_s < inf else self.now_s)
+            if self.held:
+                stuck = not self._lasting and not self._planned and arrivals.next_s == inf
+                self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
         if until_s == inf:
             assert not any(r.waiting for r in self.cluster.replicas if r.alive), (
                 "a request can neither run nor be refused"
@@ -247,26 +268,19 @@ class Loop(Generic[T]):
     # ---- events -----------------------------------------------------------------------------------------------
 
     def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
-        self._number += 1
-        self._lasting += what not in PASSIVE
-        self._planned += what == CHANGE
-        heappush(self._events, (at_s, what, index, self._number, payload))
+        self._number = number = self._number + 1
+        heappush(self._events, (at_s, what, index, number, payload))
 
-    def _happen(self, now_s: float) -> None:
-        _, what, index, _, payload = heappop(self._events)
-        self._lasting -= what not in PASSIVE
-        self._planned -= what == CHANGE
-        if what == COMMIT:
-            self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
-        elif what == LAND:
-            if payload in self._transfers:
-                self._land(payload, now_s)  # the payload of LAND: a transfer
-        elif what == COPIED:
-            self._copied(payload, now_s)  # type: ignore[arg-type]  # the payload of COPIED: a migration
-        elif what == ENTER:
-            self._free.add(index)
-        elif what == CHANGE:
-            self._change(payload, now_s)  # type: ignore[arg-type]  # the payload of CHANGE: Fail or Up
+    def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
+        if isinstance(payload, Transfer):
+            if not self._acts or payload in self._transfers:  # else an end of it has failed
+                self._land(payload, now_s)
+        elif isinstance(payload, Migration):
+            self._copied(payload, now_s)
+        elif isinstance(payload, (Fail, Up)):
+            self._passive -= 1
+            self._planned -= 1
+            self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
@@ -277,7 +291,7 @@ class Loop(Generic[T]):
             self._changed = True
             for action in list(self._periodic.tick(now_s, self._view(now_s))):  # actions change what it has seen
                 self._act(action, now_s)
-        elif index in self.held and self.held[index][1] == now_s:
+        elif what == ASK and index in self.held and self.held[index][1] == now_s:
             self._ask(self.held[index][0], now_s)
 
     def _commit(self, index: int, ends: list[float]) -> None:
@@ -315,7 +329,8 @@ class Loop(Generic[T]):
 
     def _land(self, transfer: Transfer, now_s: float) -> None:
         """The KV has arrived: the source forgets the sequence, the target may run it."""
-        self._transfers.pop(transfer, None)
+        if self._acts:
+            del self._transfers[transfer]
         seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration
         if source is not None:
             source.release(seq, now_s)
@@ -335,7 +350,8 @@ class Loop(Generic[T]):
             )  # fmt: skip
         target.land(seq, now_s)
         self._free.add(target.index)
-        self._touch(target.index)
+        if self._acts:
+            self._touch(target.index)
         if target.inbox.offers:
             self._offered.add(target.index)
         if self.withdrawn:
@@ -358,7 +374,8 @@ class Loop(Generic[T]):
                 self._offered.add(index)
             else:
                 self._free.add(index)
-                self._touch(index)
+                if self._acts:
+                    self._touch(index)
 
     def _ask(self, request: Request, now_s: float) -> None:
         """Let the router decide on a request that arrives, was held, or has lost its replica."""
@@ -443,7 +460,7 @@ class Loop(Generic[T]):
     # ---- what the router sees ---------------------------------------------------------------------------------
 
     def _touch(self, index: int) -> None:
-        if self._acts and not self._report_s:
+        if not self._report_s:
             self._changed = True
             self._views[index] = None
 
@@ -557,13 +574,14 @@ class Loop(Generic[T]):
 
     def _begin(self, end_s: float, transfer: Transfer, now_s: float) -> None:
         """KV begins to move."""
-        self._transfers[transfer] = None
-        arrives_s = self._driver.move(transfer, end_s)
-        if arrives_s is not None:
-            if arrives_s <= now_s:
-                self._land(transfer, now_s)
-            else:
-                self._push(arrives_s, LAND, transfer.target.index, transfer)
+        if self._acts:
+            self._transfers[transfer] = None
+        if self._mover is not None:
+            self._mover.move(transfer, end_s)
+        elif end_s <= now_s:
+            self._land(transfer, now_s)
+        else:
+            self._push(end_s, LAND, transfer.target.index, transfer)
 
     def _set_role(self, action: SetRole, now_s: float) -> None:
         replica, cluster = self.cluster.replicas[action.replica], self.cluster
@@ -644,7 +662,7 @@ class Loop(Generic[T]):
         self._views.append(None)
         self._prepaid.append(0)
         self._since_s[replica.index] = now_s
-        self._push(now_s + action.ready_s, CHANGE, replica.index, Up(replica.index))
+        self.at(now_s + action.ready_s, Up(replica.index))
         self._note(ActionEvent("scale", now_s, now_s + action.ready_s, replica.index, detail=action.role))
 
     def _replicate(self, action: Replicate, now_s: float) -> None:
@@ -695,9 +713,8 @@ class Loop(Generic[T]):
         for move in [m for m in self._migrations.values() if replica in (m.source, m.target)]:
             self._abort(move, "a replica went down", now_s)
         lost = replica.fail(now_s)
-        self._events = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
+        self._events[:] = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
         heapify(self._events)
-        self._lasting = sum(e[1] not in PASSIVE for e in self._events)
         self._prepaid[replica.index] = 0
         self._free.discard(replica.index)
         self._offered.discard(replica.index)
@@ -737,7 +754,7 @@ class Loop(Generic[T]):
                 self._hand_off(replicas[index], now_s)
             self._offered.clear()
         free = []
-        for index in sorted(self._free):
+        for index in sorted(self._free) if len(self._free) > 1 else self._free:
             replica = replicas[index]
             # a pipeline schedules again when its first stage is free
             idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
@@ -768,7 +785,7 @@ class Loop(Generic[T]):
         index = replica.index
         stages = self.stages[index]
         batch = replica.schedule(now_s)
-        began = self._hand_off(replica, now_s)
+        began = bool(replica.inbox.offers) and self._hand_off(replica, now_s)
         if batch is None:
             return
         if self._acts:
@@ -801,11 +818,11 @@ class Loop(Generic[T]):
     def _quiet(self, replica: Replica) -> bool:
         """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for
         its memory (which would free that of another replica), and no answer brings about another request."""
-        if self._coupled or replica.inbox.offers or replica.role == "prefill" or replica.pipeline is not None:
+        if replica.role != "decode" and (not self._acts or replica.role == "prefill"):
             return False
-        if not self._acts:
-            return replica.role == "decode"
-        return not self.held and replica.index not in self._stopping
+        if self._coupled or replica.inbox.offers or replica.pipeline is not None:
+            return False
+        return not self._acts or not (self.held or replica.index in self._stopping)
 
     def _horizon_s(self) -> float:
         """When the state of a replica may next be read or changed by something other than its own steps."""

@@ -13,7 +13,6 @@ from harness.api import FollowUps, Request, RequestRecord
 if TYPE_CHECKING:
     from backends.serving.batch import Batch, Sequence
     from backends.serving.cluster import Cluster
-    from backends.serving.handoff import Transfer
     from backends.serving.replica import Replica
     from backends.simulator.step_log import StepLog
 
@@ -49,10 +48,6 @@ class Flow:
         model = self._members[replica.index].model
         assert model is not None
         return step_ends(model, batch, now_s, horizon_s)
-
-    def move(self, transfer: Transfer, end_s: float) -> float:  # noqa: ARG002  the link says how long it takes
-        """When the link is through with it."""
-        return end_s
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight; what is done is recorded."""

@@ -19,7 +19,6 @@ from harness.api import Request, Step
 
 if TYPE_CHECKING:
     from backends.serving.cluster import Cluster
-    from backends.serving.handoff import Transfer
     from backends.serving.replica import Replica
 
 
@@ -123,10 +122,6 @@ class RealTime:
     def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float]:  # noqa: ARG002  no leaps
         """The end of its step."""
         return [self._end_s(batch, now_s)]
-
-    def move(self, transfer: Transfer, end_s: float) -> float:  # noqa: ARG002  the link says how long it takes
-        """When the link is through with it."""
-        return end_s
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight, and tell what it brought."""

@@ -73,7 +73,8 @@ class Run:
 
     Runs of clusters whose routers act have `actions`. Runs against a remote server have facts of each exchange
     (`http`) and its metrics (`server_metrics`). A large run may be thin (`harness.data.large`): then `whole` gives
-    what `requests` and `steps` leave out. `memo` keeps what readers have computed of the run; a copy with other contents begins with none.
+    what `requests` and `steps` leave out. `memo` keeps what readers have computed of the run; a copy with other
+    contents begins with none.
     """
 
     path: Path
