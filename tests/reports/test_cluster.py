@@ -220,7 +220,9 @@ def test_the_timeline_file_has_states_and_migrations(acting: Run) -> None:
 
     assert not any(open_.values())
     assert counts["migrate"] + counts["abort"] + counts["hold"] == len(open_)
-    assert {(s.replica + 10, s.from_s * 1e6) for s in _cluster.stays(acting)} == {(e["pid"], e["ts"]) for e in states}
+    assert {(s.replica + 10, round(s.from_s * 1e6, 3)) for s in _cluster.stays(acting)} == {
+        (e["pid"], e["ts"]) for e in states
+    }
     assert {"mixed", "mixed, starting", "mixed, draining", "mixed, down"} == {e["name"] for e in states}
     assert ["replica failed"] == [e["name"] for e in events if e["ph"] == "i" and e["cat"] == "failed"]
     assert sorted(e["ts"] for e in events if e["ph"] != "M") == [e["ts"] for e in events if e["ph"] != "M"]
@@ -230,7 +232,7 @@ def test_the_timeline_file_has_states_and_migrations(acting: Run) -> None:
 def test_the_page_of_a_cluster_draws(width: int, acting: Run, opened: Callable[..., Any]) -> None:
     """Text in the actions of a foreign run could become markup in its figure, or the page be wider than a phone."""
     assert acting.actions is not None
-    hostile = "<img src=x><b>decode</b>"
+    hostile = "<b><u>decode</u></b>"
     actions = acting.actions.to_pylist()
     role = {**actions[0], "kind": "role", "at_s": 9.0, "end_s": 9.0, "replica": 1, "detail": hostile}
     foreign = dataclasses.replace(acting, actions=pa.Table.from_pylist([*actions, role], ACTIONS))
