@@ -5,6 +5,7 @@ are stamped in that process when their step commits; both processes read the sam
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,12 @@ from harness.errors import BackendError
 class Engine:
     """`model` is a Hugging Face folder (Llama, Qwen2, Mistral), None makes small weights from `seed`.
 
-    `policy`, `kv` and `admission` are specs as in the simulator; KV memory is `kv_blocks` blocks. `threads`
-    limits the BLAS library (None: its own choice), `nice` lowers the priority of the engine below that of
-    the load generator.
+    `policy`, `kv` and `admission` are specs as in the simulator; KV memory is `kv_blocks` blocks, 4096 by default.
+    `executor` runs the batches: `llama` in NumPy, `torch` where that is installed, or `paced`, which computes
+    nothing and takes the time of a GPU instead: `executor=paced:latency=abc:vllm`, with `model`, `hardware` and `tp` as
+    in the simulator and by default as much KV memory as fits on these GPUs; tokens are arbitrary then. `dtype` and
+    `threads` are those of a real model: `threads` limits the threads of its matrix products (None: its own choice).
+    `nice` lowers the priority of the engine below that of the load generator, by default by 5 and of a paced one by 0.
     """
 
     model: str | None = None
@@ -33,13 +37,16 @@ class Engine:
     prefix_cache: str = "off"
     speculate: str | None = None
     preempt: str = "recompute"
-    kv_blocks: int = 4096
+    kv_blocks: int | None = None
     executor: str = "llama"
+    hardware: str | None = None
+    latency: str | None = None
+    tp: int | None = None
     seed: int = 0
-    dtype: str = "float32"
+    dtype: str | None = None
     threads: int | None = None
     temperature: float = 0.0
-    nice: int = 5
+    nice: int | None = None
     core: Core = field(init=False)
     """What decides inside its replica."""
     _facts: dict[str, object] = field(default_factory=dict, init=False)
@@ -48,13 +55,13 @@ class Engine:
     _steps: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        if self.kv_blocks < 1:
+        if self.kv_blocks is not None and self.kv_blocks < 1:
             raise ValueError(f"kv_blocks must be at least 1, got {self.kv_blocks}")
         if self.temperature < 0:
             raise ValueError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
-        if not 0 <= self.nice <= 19:
+        if self.nice is not None and not 0 <= self.nice <= 19:
             raise ValueError(f"nice must be in 0..19, got {self.nice}")
         self.core = Core.of(
             self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt
@@ -67,7 +74,8 @@ class Engine:
 
     def order(self, prompts: Prompts | None) -> worker.Open:
         """The first message to the engine process; without `prompts` every request brings its own."""
-        given = {"model": self.model, "seed": self.seed, "dtype": self.dtype, "threads": self.threads}
+        names = ("model", "hardware", "latency", "tp", "dtype", "threads")
+        given = {"seed": self.seed} | {n: value for n in names if (value := getattr(self, n)) is not None}
         return worker.Open(self.executor, given, self.core, self.kv_blocks, self.temperature, self.nice, prompts)
 
     def start_clock(self, epoch_s: float) -> None:
@@ -79,7 +87,7 @@ class Engine:
         queue: asyncio.Queue[TokenEvent | Ended | BackendError] = asyncio.Queue()
         self._queues[request.id] = queue
         ended = False
-        self._send(worker.Add(request))
+        self._send(worker.Add(request, time.monotonic()))
         try:
             while not ended:
                 event = await queue.get()
@@ -104,7 +112,7 @@ class Engine:
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
             "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
-            "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes,
+            "executor": self.executor, "gpus": self.tp or 1, "prefix_cache": self.core.caches_prefixes,
             **({} if predictor is None else {"predictor": predictor}),
         } | self._facts  # fmt: skip
 
@@ -118,8 +126,7 @@ class Engine:
             self._deliver(request_id, TokenEvent(request_id, turn.at_s, tokens))
         for ended in turn.ended:
             self._deliver(ended.request_id, ended)
-        if turn.preemption_costs is not None:
-            self._facts |= turn.preemption_costs
+        self._facts |= turn.facts
         if turn.step is not None:
             self._steps.append(turn.step)
 

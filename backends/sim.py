@@ -203,7 +203,7 @@ class Sim:
             return Rings(self._parts, requests, follow_ups).records()
         self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap)
         for at_s, change in self._changes:
-            self._flow.loop.at(at_s, change)
+            self._flow.loop.plan(at_s, change)
         return self._flow.records()
 
     @property
@@ -245,7 +245,7 @@ class Sim:
             self._parts[0].front_s,
         )
         for at_s, change in self._changes:
-            live.loop.at(at_s, change)
+            live.loop.plan(at_s, change)
         return live
 
     def actions(self) -> list[ActionEvent]:

@@ -804,6 +804,44 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class RunTables:
+    """What a metric of a whole run sees: its tables from `since_s` on, where its warm-up was cut.
+
+    `steps()` gives the steps in pieces, those of a replica in the order of their start; none where the backend does
+    not show them. `http` is None for a backend that is not remote. A replica has `kv_blocks` blocks of KV memory; None
+    where that is unknown, or differs between replicas.
+    """
+
+    requests: pa.Table
+    steps: Callable[[], Iterator[pa.Table]]
+    http: pa.Table | None = None
+    kv_blocks: int | None = None
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMetric:
+    """One quantity of a whole run, which needs its steps or its requests together: a row, as `Metric` is.
+
+    `of` gives (n,) float64 values without NaN, none where the run cannot tell. No SLO bounds them.
+    """
+
+    name: str
+    about: str
+    unit: str = "share"
+    better: Literal["higher", "lower"] = "lower"
+    assume: Literal["exact", "nothing"] = "nothing"
+    of: Callable[[RunTables], np.ndarray]
+    place: int = 100  # among the metrics of a run, rising
+    title: str | None = None  # in reports; the name where there is none
+
+    @property
+    def label(self) -> str:
+        """As it is printed."""
+        return self.title or self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """One limit of an SLO: `metric <= limit`, for one class of traffic (`tag`) or all.
 

@@ -69,7 +69,7 @@ def _of(run: Run) -> Iterator[Row]:
     yield Row(name, None, "finished", "", "flag", float(run.complete))
     yield from _counts(name, run.info, summary)
     yield from _shares(name, run.info, summary)
-    for metric, values in summary.metrics.items():
+    for metric, values in (*summary.metrics.items(), *summary.run_metrics.items()):
         within = run.info.within.metrics.get(metric, Intervals())
         yield from _statistics(name, None, metric, values, within)
     # the client's own error against a remote endpoint: half, and 99 %, of all stamps are nearer to the truth

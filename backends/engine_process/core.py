@@ -10,18 +10,21 @@ right wherever an answer repeats itself or its prompt.
 
 from __future__ import annotations
 
+import time
+import zlib
+from array import array
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from backends.engine_process.token_blocks import block_names
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
-from backends.simulator.core import preemption_costs
+from backends.simulator.core import BlockCost, preemption_costs
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ class Turn:
 
     `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
     were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and `free_blocks` are
-    what the turn left behind.
+    what the turn left behind. `facts` are those for run.json that the turn has changed.
     """
 
     at_s: float
@@ -64,31 +67,82 @@ class Turn:
     preempted: list[int] = field(default_factory=list)
     running: int = 0
     free_blocks: int = 0
-    preemption_costs: Mapping[str, object] | None = None  # what preemption cost so far, after a turn that preempted
+    facts: Mapping[str, object] = field(default_factory=dict)
 
 
 NO_PARAMS: Mapping[int, GenerationParams] = MappingProxyType({})
 
 
+@runtime_checkable
+class Pacer(Protocol):
+    """An executor that computes nothing: it knows when the step of a batch ends, and the engine waits until then.
+
+    A step that ends up to `late_s` after its time counts as in time.
+    """
+
+    late_s: float
+
+    @property
+    def vocab_size(self) -> int:
+        """As of every executor."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """As of every executor."""
+        ...
+
+    def end_s(self, batch: Batch, start_s: float) -> float:
+        """When one step of a batch that starts at `start_s` ends."""
+        ...
+
+    def answer(self, seed: int, tokens: int) -> np.ndarray:
+        """(tokens,) int64: an answer, made up."""
+        ...
+
+    def blocks_that_fit(self, block_tokens: int) -> int:
+        """KV blocks where the user does not say how many."""
+        ...
+
+    def block_cost(self, block_tokens: int) -> BlockCost:
+        """Cost of moving a block to the host."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """As of every executor."""
+        ...
+
+
 class EngineCore:
-    """One replica whose batches a real model executes."""
+    """One replica whose batches an executor runs: a real model, or one that only waits as long as that takes.
+
+    Paced steps that follow one another leave no gap: what the host does between two of them is within the time of the
+    second. `sleep` waits so many seconds of `clock`.
+    """
 
     def __init__(
         self,
         replica: Replica,
-        executor: Executor,
+        executor: Executor | Pacer,
         prompts: Prompts | None,
         clock: Callable[[], float],
         temperature: float = 0.0,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.replica = replica
         self._executor = executor
         self._prompts = prompts
         self._clock = clock
         self._temperature = temperature
+        self._pace = Pace(executor, replica, clock, sleep) if isinstance(executor, Pacer) else None
         self._token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
         self._params: dict[int, GenerationParams] = {}
         self._host: dict[int, ListOf[object]] = {}  # KV of who is swapped out, block by block
+
+    @property
+    def computes(self) -> bool:
+        """Whether a real model runs, rather than a clock."""
+        return self._pace is None
 
     def token_ids(self, request_id: int) -> np.ndarray:
         """Prompt and output of a request under way, (prompt + output,); outputs to come are 0."""
@@ -99,12 +153,17 @@ class EngineCore:
         arrived: ListOf[Request] = (),
         cancelled: ListOf[int] = (),
         params: Mapping[int, GenerationParams] = NO_PARAMS,
+        sent_s: float | None = None,
     ) -> Turn:
         """Take in, schedule, execute, commit. A turn without a step means that nothing can run.
 
-        `params` (by request id) go with what arrived; a request without one has the prompt of its content.
+        `params` (by request id) go with what arrived; a request without one has the prompt of its content. `sent_s` is
+        when the last of what arrived was sent, where that is known.
         """
         now_s = self._clock()
+        if self._pace is not None:
+            came_s = now_s if sent_s is None else sent_s
+            now_s = self._pace.start_s(now_s, came_s if arrived else 0.0)
         turn = Turn(now_s)
         for request_id in cancelled:
             seq = self.replica.cancel(request_id, now_s)
@@ -117,6 +176,8 @@ class EngineCore:
         batch = self.replica.schedule(now_s)
         if batch is not None:
             self._run(batch, turn)
+        elif self._pace is not None:
+            self._pace.idle()
         turn.running, turn.free_blocks = self.replica.running, self.replica.blocks.free
         return turn
 
@@ -127,38 +188,39 @@ class EngineCore:
         refusal = self.replica.add(request, now_s)
         if refusal is None:
             ids = np.zeros(total, np.int64)
-            if params is None:
+            if params is not None:
+                ids[: request.prompt_tokens] = params.prompt
+                self._params[request.id] = params
+            elif self._pace is None:  # a paced engine reads no prompt
                 if self._prompts is None:
                     raise ValueError(f"request {request.id} came without a prompt")
                 ids[: request.prompt_tokens] = self._prompts(request, self._executor.vocab_size)
-            else:
-                ids[: request.prompt_tokens] = params.prompt
-                self._params[request.id] = params
+            if self._pace is not None:
+                ids[request.prompt_tokens :] = self._pace.answer(request, params)
             self._token_ids[request.id] = ids
         return refusal
 
     def _run(self, batch: Batch, turn: Turn) -> None:
-        replica = self.replica
-        # what leaves first: it may make room for those that come back
-        for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None):
-            self._swap(seq, table)
+        replica, start_s = self.replica, turn.at_s
         items = batch.items(iter(replica.decoding))
-        pieces = [self._piece(seq, tokens) for seq, tokens in items]
-        drafts = Drafting.of(replica, self._token_ids) if batch.draft_rows else None
-        sampled = self._executor.execute(pieces if drafts is None else drafts.with_pieces(pieces, self._draft_piece))
-        start_s, end_s = turn.at_s, self._clock()
+        if self._pace is None:
+            produced, rows = self._execute(batch, items)
+            end_s = self._clock()
+        else:
+            produced, rows = self._paced_tokens(self._pace, batch, items)
+            end_s, turn.facts = self._pace.wait(batch, start_s)
         stopping = []
-        for piece, (seq, _), token in zip(pieces, items, sampled, strict=False):  # drafts come after them
-            if token is not None:
-                tokens = [token] if drafts is None else drafts.kept(seq, token, sampled, self._ends(seq))
+        for (seq, _), tokens in zip(items, produced, strict=True):
+            if tokens:
+                request_id = seq.request.id
                 self._note(turn, seq, tokens)
                 if tokens[-1] in self._ends(seq):
-                    stopping.append(piece.request_id)
-                if replica.cache is not None and piece.request_id in self._params:
+                    stopping.append(request_id)
+                if replica.cache is not None and request_id in self._params:
                     # who goes on from a whole answer finds its blocks; content made from ids has names already
                     total = seq.prompt + seq.emitted + len(tokens)
-                    if piece.request_id in stopping or total == seq.prompt + Oracle.output_tokens(seq):
-                        ids = self._token_ids[piece.request_id][:total].tolist()
+                    if request_id in stopping or total == seq.prompt + Oracle.output_tokens(seq):
+                        ids = self._token_ids[request_id][:total].tolist()
                         replica.cache.tell(seq, block_names(ids, replica.blocks.size))
         turn.at_s = end_s
         first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == start_s]
@@ -166,8 +228,8 @@ class EngineCore:
         turn.cached = [seq.cached_tokens or 0 for seq in first]
         turn.preempted = [seq.request.id for seq in batch.preempted]
         if batch.preempted or batch.swaps:
-            turn.preemption_costs = preemption_costs([replica])
-        decodes = len(sampled) - len(batch.prefills)  # a padded row is not executed
+            turn.facts = {**turn.facts, **preemption_costs([replica])}
+        decodes = rows - len(batch.prefills)  # a padded row is not executed
         turn.step = Step(
             replica.index, start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
             batch.waiting, batch.running, batch.free_blocks,
@@ -178,13 +240,40 @@ class EngineCore:
             if stopped is not None:  # else it was its last token anyway
                 turn.ended.append(self._end(stopped, end_s, "ok"))
 
-    def _swap(self, seq: Sequence, table: list[int] | None) -> None:
+    def _execute(self, batch: Batch, items: ListOf[tuple[Sequence, int]]) -> tuple[list[list[int]], int]:
+        """The tokens that the model gives each item, and how many rows it ran for them."""
+        assert not isinstance(self._executor, Pacer)
+        # what leaves first: it may make room for those that come back
+        for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None):
+            self._swap(self._executor, seq, table)
+        pieces = [self._piece(seq, tokens) for seq, tokens in items]
+        drafts = Drafting.of(self.replica, self._token_ids) if batch.draft_rows else None
+        sampled = self._executor.execute(pieces if drafts is None else drafts.with_pieces(pieces, self._draft_piece))
+        produced = [
+            [] if token is None else [token] if drafts is None else drafts.kept(seq, token, sampled, self._ends(seq))
+            for (seq, _), token in zip(items, sampled, strict=False)  # drafts come after them
+        ]
+        return produced, len(sampled)
+
+    def _paced_tokens(
+        self, pace: Pace, batch: Batch, items: ListOf[tuple[Sequence, int]]
+    ) -> tuple[list[list[int]], int]:
+        """As `_execute`, without a model: each item that is due gets a token, and as many more as drafts are right."""
+        right = pace.right_drafts() if batch.draft_rows else {}
+        produced = []
+        for seq, tokens in items:
+            due = seq.computed + tokens == seq.prompt + seq.emitted
+            first, count = seq.prompt + seq.emitted, 1 + right.get(seq, 0) if due else 0
+            produced.append(self._token_ids[seq.request.id][first : first + count].tolist())
+        return produced, len(items) + batch.draft_rows
+
+    def _swap(self, executor: Executor, seq: Sequence, table: list[int] | None) -> None:
         """Copy the KV of a sequence from the blocks of `table` to the host, or back into those that it has now."""
         if table is not None:
-            self._host[seq.request.id] = self._executor.copy_out(table)
+            self._host[seq.request.id] = executor.copy_out(table)
         else:
             kept = self._host.pop(seq.request.id)
-            self._executor.copy_in(kept, self.replica.table(seq)[: len(kept)])
+            executor.copy_in(kept, self.replica.table(seq)[: len(kept)])
 
     def _piece(self, seq: Sequence, tokens: int) -> Piece:
         start, request_id = seq.computed, seq.request.id
@@ -250,6 +339,64 @@ def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
         piece.seed = params.seed
     if emitted < params.min_tokens:
         piece.forbidden = tuple(params.ends)
+
+
+class Pace:
+    """Waits for the ends of paced steps, counts those that came late, and makes up the tokens."""
+
+    def __init__(
+        self, pacer: Pacer, replica: Replica, clock: Callable[[], float], sleep: Callable[[float], None]
+    ) -> None:
+        self._pacer = pacer
+        self._replica = replica
+        self._clock = clock
+        self._sleep = sleep
+        self._guess = None if replica.drafts is None else replica.drafts.kept  # by chance, as in the simulator
+        self._end_s: float | None = None  # of the step before, while one follows the other
+        self._steps = 0
+        self._late = 0
+        self._latest_s = 0.0
+
+    def start_s(self, now_s: float, came_s: float) -> float:
+        """When a step starts that is formed at `now_s`: at the end of the one before, if it follows that one.
+
+        But not before `came_s`, when the last of the requests that it takes in came.
+        """
+        return now_s if self._end_s is None else min(now_s, max(self._end_s, came_s))
+
+    def idle(self) -> None:
+        """Nothing can run."""
+        self._end_s = None
+
+    def wait(self, batch: Batch, start_s: float) -> tuple[float, Mapping[str, object]]:
+        """Until the step that started at `start_s` is over: when that was, and the count of steps and late steps."""
+        end_s = self._pacer.end_s(batch, start_s)
+        if (left_s := end_s - self._clock()) > 0:
+            self._sleep(left_s)
+        late_s = self._clock() - end_s
+        self._steps += 1
+        self._latest_s = max(self._latest_s, late_s)
+        if late_s > self._pacer.late_s:
+            self._late += 1
+            end_s += late_s
+        self._end_s = end_s
+        return end_s, {"paced_steps": self._steps, "late_steps": self._late, "latest_step_s": self._latest_s}
+
+    def right_drafts(self) -> dict[Sequence, int]:
+        """How many drafts of each sequence are right; the replica will take no others."""
+        group = self._replica.drafts
+        assert group is not None and self._guess is not None
+        right = {seq: self._guess(seq, drafts) if drafts else 0 for seq, drafts in group.members.items()}
+        group.kept = lambda seq, _: right[seq]
+        return right
+
+    def answer(self, request: Request, params: GenerationParams | None) -> np.ndarray:
+        """(output,) the whole answer to a request: equal for equal prompts and seeds, where prompts are known."""
+        seed = request.id
+        if params is not None:
+            chance = params.seed if params.temperature and params.seed is not None else 0
+            seed = zlib.crc32(array("q", params.prompt), chance & 0xFFFFFFFF)
+        return self._pacer.answer(seed, request.output_tokens)
 
 
 def looked_up(tokens: np.ndarray, ngram: int, count: int) -> list[int]:

@@ -6,17 +6,24 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from backends.engine_process.core import EngineCore, GenerationParams
+from backends.engine_process.core import EngineCore, GenerationParams, Pacer
 from backends.simulator.core import FREE, Core
 from harness import termination
 from harness.api import Executor, Prompts, Request
 from harness.errors import BenchError, UsageError
 from harness.ipc import Inbox, frame
-from harness.registry import make
+from harness.registry import find, make
+from harness.spec import parse
+
+KV_BLOCKS = 4096
+"""Blocks of KV memory of a real model where the user does not say how many."""
+
+NICE = 5
+"""Priority of a real model where the user does not say: below that of the load generator."""
 
 MOST_KV_BYTES = 16 * 2**30
 """KV memory that an engine may ask for: a slip in a spec must not take the machine down."""
@@ -24,14 +31,14 @@ MOST_KV_BYTES = 16 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """First message: build the model and get ready."""
+    """First message: build the model and get ready. `given` are the fields of the executor that the user set."""
 
     executor: str
     given: Mapping[str, object]
     core: Core
-    kv_blocks: int
+    kv_blocks: int | None
     temperature: float
-    nice: int
+    nice: int | None
     prompts: Prompts | None  # None: every request brings its own
 
 
@@ -44,9 +51,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A request arrives; without a wish it has the prompt of its content."""
+    """A request arrives, sent at `sent_s` of the monotonic clock; without params it has the prompt of its content."""
 
     request: Request
+    sent_s: float
     params: GenerationParams | None = None
 
 
@@ -119,32 +127,68 @@ class Worker:
                 elif isinstance(message, Cancel) and arrived.pop(message.request_id, None) is None:
                     cancelled.append(message.request_id)
             params = {i: add.params for i, add in arrived.items() if add.params is not None}
-            turn = core.turn([add.request for add in arrived.values()], cancelled, params)
+            adds = arrived.values()
+            sent_s = max((add.sent_s - self._epoch_s for add in adds), default=None)
+            turn = core.turn([add.request for add in adds], cancelled, params, sent_s)
             idle = turn.step is None
             if turn.step is not None or turn.ended:
                 self._sock.sendall(frame(turn))
 
     def _open(self, message: Open) -> EngineCore:
-        os.nice(message.nice)  # the load generator must get a core the moment it wakes up
-        executor: Executor = make("executors", message.executor, **message.given)
-        facts = dict(executor.describe())
-        memory = message.core.memory(token_bytes(facts))
-        blocks = memory.blocks or message.kv_blocks
-        _check_room(facts, blocks * memory.block_tokens)
-        executor.allocate(blocks, memory.block_tokens)
-        kv_bytes = facts.get("kv_bytes_per_token")
-        size = kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1
-        replica = message.core.replica(memory, blocks, cost=replace(FREE, bytes=size))
-        facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
+        core, facts = engine_core(message, self._now_s)
+        nice = message.nice
+        if nice is None:  # the load generator must get a core the moment it wakes up, and so must one that only waits
+            nice = NICE if core.computes else 0
+        os.nice(nice)
         self._sock.sendall(frame(Ready(facts)))
-        return EngineCore(replica, executor, message.prompts, self._now_s, message.temperature)
+        return core
 
     def _now_s(self) -> float:
         return time.monotonic() - self._epoch_s
 
 
+def engine_core(
+    message: Open, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
+) -> tuple[EngineCore, dict[str, object]]:
+    """The loop that a first message asks for, with its model and memory, and its facts. Raises UsageError."""
+    executor = _executor(message)
+    facts = dict(executor.describe())
+    memory = message.core.memory(token_bytes(facts))
+    blocks = memory.blocks or message.kv_blocks
+    if isinstance(executor, Pacer):
+        blocks = blocks or executor.blocks_that_fit(memory.block_tokens)
+        cost = executor.block_cost(memory.block_tokens)
+    else:
+        blocks = blocks or KV_BLOCKS
+        _check_room(facts, blocks * memory.block_tokens)
+        executor.allocate(blocks, memory.block_tokens)
+        kv_bytes = facts.get("kv_bytes_per_token")
+        cost = replace(FREE, bytes=kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1)
+    replica = message.core.replica(memory, blocks, cost=cost)
+    facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
+    return EngineCore(replica, executor, message.prompts, clock, message.temperature, sleep), facts
+
+
+def _executor(message: Open) -> Executor | Pacer:
+    """The executor of a first message. Raises UsageError for what it cannot do with what it is given."""
+    spec = parse(message.executor)
+    known = {field.name for field in fields(find("executors", spec.name)) if field.init}
+    without = next((name for name in message.given if name not in known | {"seed"}), None)  # chance has a seed as well
+    if without is not None:
+        raise UsageError(
+            f"{without} does not apply to the executor '{spec.name}' of the engine; its arguments are: "
+            f"{', '.join(sorted(known))}."
+        )
+    executor: Executor | Pacer = make("executors", spec, **message.given)
+    if isinstance(executor, Pacer) and message.temperature:
+        raise UsageError(f"temperature does not apply to the executor '{spec.name}': its tokens are arbitrary.")
+    return executor
+
+
 def token_bytes(facts: Mapping[str, object]) -> int | None:
     """Bytes of the keys of one token in one layer, where the executor has the facts."""
+    if isinstance(own := facts.get("layer_token_bytes"), int):
+        return own
     per_token, layers = facts.get("kv_bytes_per_token"), facts.get("layers")
     if not isinstance(per_token, int) or not isinstance(layers, int):
         return None

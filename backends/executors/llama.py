@@ -20,7 +20,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from backends.executors import _weights as weights
-from backends.executors._config import Config, check, kv_bytes_per_token, read_config
+from backends.executors._config import Config, kv_bytes_per_token, read_config, seeded_config
 from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply, sample
 from backends.executors._plan import Memory, Plan, plan
 from backends.executors._weights import Layer, Weights, fuse
@@ -64,9 +64,9 @@ class Llama:
             raise UsageError(f"llama: threads must be at least 1, got {self.threads}.")
         if self.seed < 0:
             raise UsageError(f"llama: seed must be at least 0, got {self.seed}.")
-        self.config = self._shape() if self.model is None else read_config(Path(self.model))
+        self.config = seeded_config(self, "llama") if self.model is None else read_config(Path(self.model))
         dtype = np.dtype(self.dtype)
-        self._weights = fuse(self._tensors(), self.config, dtype)
+        self._weights = fuse(weights.of_model(self.model, self.config, self.seed), self.config, dtype)
         self._rotary = Rotary(self.config, dtype)
         self._scratch = Scratch(dtype)
         c = self.config
@@ -125,17 +125,10 @@ class Llama:
 
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
-        c = self.config
         return {
-            "model": f"seeded-{c.family}-{self.seed}" if self.model is None else Path(self.model).name,
-            "family": c.family,
+            "model": f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name,
             "parameters": self._weights.parameters,
-            "layers": c.layers,
-            "hidden": c.hidden,
-            "heads": c.heads,
-            "kv_heads": c.kv_heads,
-            "vocab_size": c.vocab,
-            "max_tokens": c.context_tokens,
+            **self.config.facts,
             "dtype": self.dtype,
             "threads": self._threads(),
             "kv_bytes_per_token": self.kv_bytes_per_token,
@@ -143,27 +136,7 @@ class Llama:
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder (float32)."""
-        weights.save(Path(folder), self.config, self._tensors())
-
-    def _shape(self) -> Config:
-        config = Config(
-            family="llama",
-            vocab=self.vocab,
-            hidden=self.hidden,
-            intermediate=self.intermediate,
-            layers=self.layers,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            context_tokens=self.context_tokens,
-        )
-        check(config, "llama")
-        return config
-
-    def _tensors(self) -> weights.Tensors:
-        if self.model is None:
-            return weights.seeded(self.config, self.seed)
-        return weights.read(Path(self.model), self.config)
+        weights.save(Path(folder), self.config, weights.of_model(self.model, self.config, self.seed))
 
     def _threads(self) -> int:
         if self.threads is not None:

@@ -74,7 +74,7 @@ class Cluster:
                 return decodes[0].index, refusal
             if not entries:
                 return self.offer(arrived_prefilled(request, now_s), None).index, None
-        replica = self.choose(request)
+        replica = entries[0] if len(entries) == 1 else self.choose(request)
         if replica is None or (self._apart and not decodes and replica.role == "prefill"):
             return 0, NOBODY
         return replica.index, replica.add(request, now_s)

@@ -13,6 +13,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
+from sys import float_info
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
@@ -78,16 +79,21 @@ class Driver(Protocol[T]):
         """
         ...
 
-    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
-        """Commit the batch in flight (`Replica.commit`)."""
-        ...
-
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """A sequence is over without a commit: answered on arrival, or ended by this error."""
+        """A sequence is answered, or ended by this error."""
         ...
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
         """A request is not served."""
+        ...
+
+
+@runtime_checkable
+class Committer(Protocol):
+    """A driver that commits batches itself, to see what each brings; it is not told of sequences that end with them."""
+
+    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
+        """Commit the batch in flight (`Replica.commit`)."""
         ...
 
 
@@ -120,6 +126,9 @@ COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
 
 
+LAST_S = float_info.max
+
+
 class Loop(Generic[T]):
     """Drives `cluster`; `coupled` says that an answer may bring about requests at once."""
 
@@ -140,6 +149,7 @@ class Loop(Generic[T]):
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
+        self._commits = driver.commit if isinstance(driver, Committer) else None
         self._mover = driver if isinstance(driver, Mover) else None
         self._arrivals = arrivals
         self._log = log
@@ -158,7 +168,7 @@ class Loop(Generic[T]):
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
         self._number = 0
         self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
-        self._planned = 0  # changes in the heap
+        self._changes = 0  # in the heap
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -169,13 +179,12 @@ class Loop(Generic[T]):
         self._paused_s: dict[int, float] = {}  # replica: when it may run again
         self._when_empty: dict[int, SetRole | Drain] = {}
         self._gpu_s = 0.0  # of replicas that are not up any more
-        self._since_s = dict.fromkeys(range(len(cluster.replicas)), 0.0)  # replica: from when on it is paid for
-        for at_s, what in ((self._report_s, REPORT), (self._periodic.tick_s if self._periodic else 0.0, TICK)):
-            if at_s < 0:
-                raise UsageError(f"A router cannot act or see reports every {at_s:g} s.")
-            if at_s:
-                self._passive += 1
-                self._push(0.0, what, 0, None)
+        self._since_s: dict[int, float] = {}  # replica: from when on it is paid for
+        self._begun_s = 0.0
+        self._planned: list[tuple[float, Fail | Up]] = []
+        for every_s in (self._report_s, 0.0 if self._periodic is None else self._periodic.tick_s):
+            if every_s < 0:
+                raise UsageError(f"A router cannot act or see reports every {every_s:g} s.")
 
     # ---- what drivers call ------------------------------------------------------------------------------------
 
@@ -192,11 +201,29 @@ class Loop(Generic[T]):
         """Whether anything but ticks, reports and changes is to happen."""
         return len(self._events) > self._passive
 
+    def begin(self, now_s: float) -> None:
+        """Time begins: the router acts and sees reports from now on. Called once, before the first request."""
+        self._begun_s = self.now_s = now_s
+        self._since_s = dict.fromkeys(range(len(self.cluster.replicas)), now_s)
+        if self._report_s:
+            self._passive += 1
+            self._push(now_s, REPORT, 0, None)
+        if self._periodic is not None and self._periodic.tick_s:
+            self._passive += 1
+            self._push(now_s, TICK, 0, None)
+        for at_s, change in self._planned:
+            self.at(now_s + at_s, change)
+
+    def plan(self, after_s: float, change: Fail | Up) -> None:
+        """A change that happens `after_s` seconds after the beginning; said before it."""
+        self._acts = True
+        self._planned.append((after_s, change))
+
     def at(self, at_s: float, change: Fail | Up) -> None:
-        """A change that is planned for `at_s`."""
+        """A change at this time, which is not before the last thing that happened."""
         self._acts = True
         self._passive += 1
-        self._planned += 1
+        self._changes += 1
         self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
@@ -210,41 +237,42 @@ class Loop(Generic[T]):
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
         arrivals, results, events = self._arrivals, self._driver.results, self._events
+        last_s = min(until_s, LAST_S)
         while True:
             now_s = arrivals.next_s
             if events and events[0][0] < now_s:
                 now_s = events[0][0]
-            if now_s > until_s or now_s == inf or (self._passive and self.next_s == inf):
-                if self.next_s < inf or not self.held or not arrivals.over:
+            if now_s > last_s or (self._passive and self.next_s == inf):
+                if not self.held or not arrivals.over or self.next_s < inf:
                     break
                 self._give_up()
-            else:
-                self.now_s = now_s
-                while events and events[0][0] == now_s and events[0][1] < TICK:
+                now_s = self.now_s
+            self.now_s = now_s
+            while events and events[0][0] == now_s and events[0][1] < TICK:
+                _, what, index, _, payload = heappop(events)
+                if what == COMMIT:
+                    self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
+                elif what == ENTER:
+                    self._free.add(index)
+                    continue
+                else:
+                    self._happen(what, index, payload, now_s)
+                while results:
+                    yield results.popleft()
+            while arrivals.next_s == now_s:
+                self._arrive(arrivals.pop(), now_s)
+                while results:
+                    yield results.popleft()
+            if self._acts:
+                while events and events[0][0] == now_s:
                     _, what, index, _, payload = heappop(events)
-                    if what == COMMIT:
-                        self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
-                    elif what == ENTER:
-                        self._free.add(index)
-                        continue
-                    else:
-                        self._happen(what, index, payload, now_s)
-                    while results:
-                        yield results.popleft()
-                while arrivals.next_s == now_s:
-                    self._arrive(arrivals.pop(), now_s)
-                    while results:
-                        yield results.popleft()
-                if self._acts:
-                    while events and events[0][0] == now_s:
-                        _, what, index, _, payload = heappop(events)
-                        self._happen(what, index, payload, now_s)
-                    self._ask_again(now_s)
-            while results:
-                yield results.popleft()
-            self._form_all(now_s if now_s < inf else self.now_s)
+                    self._happen(what, index, payload, now_s)
+                self._ask_again(now_s)
+                while results:
+                    yield results.popleft()
+            self._form_all(now_s)
             if self.held:
-                stuck = not self._lasting and not self._planned and arrivals.next_s == inf
+                stuck = not self._lasting and not self._changes and arrivals.next_s == inf
                 self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
         if until_s == inf:
             assert not any(r.waiting for r in self.cluster.replicas if r.alive), (
@@ -279,15 +307,15 @@ class Loop(Generic[T]):
             self._copied(payload, now_s)
         elif isinstance(payload, (Fail, Up)):
             self._passive -= 1
-            self._planned -= 1
+            self._changes -= 1
             self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
-            self._push((index + 1) * self._report_s, REPORT, index + 1, None)
+            self._push(self._begun_s + (index + 1) * self._report_s, REPORT, index + 1, None)
         elif what == TICK:
             assert self._periodic is not None
-            self._push((index + 1) * self._periodic.tick_s, TICK, index + 1, None)
+            self._push(self._begun_s + (index + 1) * self._periodic.tick_s, TICK, index + 1, None)
             self._changed = True
             for action in list(self._periodic.tick(now_s, self._view(now_s))):  # actions change what it has seen
                 self._act(action, now_s)
@@ -298,7 +326,14 @@ class Loop(Generic[T]):
         replica = self.cluster.replicas[index]
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
-        done = self._driver.commit(replica, ends)
+        if self._commits is not None:
+            done = self._commits(replica, ends)
+        else:
+            batch = replica.in_flight
+            assert batch is not None
+            done = replica.commit(batch, ends)
+            for seq in done:
+                self._driver.end(seq, index, None, ends[-1])
         self._free.add(index)
         if replica.inbox.offers:
             self._offered.add(index)
@@ -449,7 +484,7 @@ class Loop(Generic[T]):
         """
         tick_s = 0.0 if self._periodic is None else self._periodic.tick_s
         stuck_s = 0.0 if self._stuck_s is None else self.now_s - self._stuck_s
-        waits = self._planned > 0 or self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s)
+        waits = self._changes > 0 or self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s)
         return bool(self.held) and waits
 
     def _give_up(self) -> None:
@@ -753,24 +788,29 @@ class Loop(Generic[T]):
             for index in sorted(self._offered):
                 self._hand_off(replicas[index], now_s)
             self._offered.clear()
-        free = []
-        for index in sorted(self._free) if len(self._free) > 1 else self._free:
-            replica = replicas[index]
-            # a pipeline schedules again when its first stage is free
-            idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
-            if idle and (not self._acts or self._may_run(replica, now_s)):
-                free.append(index)
-        self._free.clear()
-        quiet = len(free)  # from there on replicas that no other one waits for
-        while quiet and self._quiet(replicas[free[quiet - 1]]):
-            quiet -= 1
-        for place, index in enumerate(free, 1):
-            self._form(replicas[index], now_s, last=place >= quiet)
+        if len(self._free) == 1:
+            index = self._free.pop()
+            if self._idle(replicas[index], now_s):
+                self._form(replicas[index], now_s, last=True)
+        else:
+            free = [index for index in sorted(self._free) if self._idle(replicas[index], now_s)]
+            self._free.clear()
+            quiet = len(free)  # from there on replicas that no other one waits for
+            while quiet and self._quiet(replicas[free[quiet - 1]]):
+                quiet -= 1
+            for place, index in enumerate(free, 1):
+                self._form(replicas[index], now_s, last=place >= quiet)
         if self._free or self._offered:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
 
-    def _may_run(self, replica: Replica, now_s: float) -> bool:
-        return replica.alive and self._paused_s.get(replica.index, -inf) <= now_s
+    def _idle(self, replica: Replica, now_s: float) -> bool:
+        """Whether it may form a batch; a pipeline schedules again when its first stage is free."""
+        if replica.pipeline is not None:
+            if self.stages[replica.index].free_s[0] > now_s:
+                return False
+        elif replica.in_flight is not None:
+            return False
+        return not self._acts or (replica.alive and self._paused_s.get(replica.index, -inf) <= now_s)
 
     def _hand_off(self, target: Replica, now_s: float) -> bool:
         """Whether any hand-off into `target` began."""

@@ -424,7 +424,7 @@ class Replica:
         """Blocks that a prefilled sequence takes when it comes here."""
         if self._reserves:
             return self._blocks_at_admission(seq)
-        return self.blocks.blocks_for(seq.computed)
+        return self.blocks.blocks_for(seq._computed if seq.group is None else seq.computed)
 
     # ---- what a policy may do while it fills a batch -------------------------------------------------------
 

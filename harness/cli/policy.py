@@ -1,4 +1,4 @@
-"""`bench policy`: policies on the engine and on the simulator, with the same traffic."""
+"""`bench policy`: policies on the engine, on the simulator and on vLLM, with the same traffic."""
 
 import click
 
@@ -9,6 +9,8 @@ _EPILOG = """
 Examples
   bench policy vllm-v0 sarathi
   bench policy vllm-v1:budget=256 fastgen --workload sharegpt --rate 1,2 --requests 100
+  bench policy sarathi --vllm http://127.0.0.1:8000/v1
+      and on a server of vLLM that was started with this policy (docs/guide/policy.md)
 
 Custom policies work the same way: a file in backends/serving/policies/ or an installed package (docs/guide/policy.md).
 """
@@ -25,16 +27,19 @@ Custom policies work the same way: a file in backends/serving/policies/ or an in
 @click.option("--seeds", type=COUNT, default=5, show_default=True, metavar="N", help="Runs at each rate, of which "
               "intervals need 5.")  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="First seed.")
+@click.option("--vllm", "servers", multiple=True, metavar="URL", help="A server of vLLM under the policy, measured "
+              "too; once for each POLICY, in their order.")  # fmt: skip
 @click.option("--out", metavar="DIR", help="Folder of the runs. Default: a new one in bench-runs.")
 @formats
 def command(
     policies: tuple[str, ...], workload: str, rate: str | None, requests: str | None, slo: str, seeds: int, seed: int,
-    out: str | None, form: str,
+    servers: tuple[str, ...], out: str | None, form: str,
 ) -> int:  # fmt: skip
     """Measure each POLICY on the built-in engine and on the simulator, with the same traffic at several rates.
 
     The simulator's step times are fitted to a separate run of the engine on this machine, with different traffic. A
-    warning tells where engine and simulator disagree, a sentence which policies form the same batches.
+    warning tells where engine and simulator disagree, a sentence which policies form the same batches. With --vllm
+    the same traffic goes to vLLM too, whose scheduler asks the same policy.
     """
     from pathlib import Path
 
@@ -51,7 +56,7 @@ def command(
         raise UsageError(f"--out '{out}' is not empty; name a new folder.")
     rates = None if rate is None else axes.axis(axes.RATE, rate).values
     length = {"duration": SENDING} if requests is None else {"requests": requests}
-    traffic = Traffic({"workload": workload, "slo": slo, **length}, seed, seeds, rates)
+    traffic = Traffic({"workload": workload, "slo": slo, **length}, seed, seeds, rates, servers)
     check(policies, traffic)
     info = measured(policies, traffic, folder or new_folder(Path("bench-runs") / "policy"), _terminal.note)
     _terminal.show(form, info)

@@ -1,4 +1,5 @@
-"""Policies under both clocks: the same traffic on the built-in engine and on the simulator, side by side.
+"""Policies under both clocks: the same traffic on the built-in engine and on the simulator, side by side; and on vLLM,
+where a server is there for each policy (`backends.vllm.scheduler`).
 
 The simulator takes the step times of the engine: a line fitted to a run of other traffic under the first policy. So
 what differs between the two is what a simulation cannot know, not another machine. Rates follow from the lowest
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from harness.data.folder import load, read_info
 from harness.errors import BackendError, Interrupted, UsageError
@@ -43,7 +46,7 @@ TOLERANCE = 0.1
 APART = 0.1
 """Difference of attainment from which engine and simulator disagree: as much as the usual goal lets miss."""
 
-ENGINE, SIMULATOR = "engine", "simulator"
+ENGINE, SIMULATOR, VLLM = "engine", "simulator", "vllm"
 HEADS: list[tuple[str, tables.Unit]] = [
     ("rate", "rps"), ("policy", "text"), ("on", "text"), ("within SLO", "share"), ("from", "share"), ("to", "share"),
     ("ttft p50", "s"), ("ttft p90", "s"), ("tpot p50", "s"), ("itl p99", "s"), ("preemptions", "count"),
@@ -56,16 +59,30 @@ DIFFERENCES: list[tuple[str, tables.Unit]] = [
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What every policy gets; `options` are those of `bench run` beside it. Rates None: by the lowest capacity."""
+    """What every policy gets; `options` are those of `bench run` beside it. Rates None: by the lowest capacity.
+
+    `servers` are addresses of vLLM, none or one for each policy, in their order.
+    """
 
     options: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
     seeds: int = 5
     rates: tuple[str, ...] | None = None
+    servers: tuple[str, ...] = ()
+
+    @property
+    def remote(self) -> tuple[str, ...]:
+        """The backend of each server."""
+        return tuple(f"openai:url={server}" for server in self.servers)
 
 
 def check(policies: Sequence[str], traffic: Traffic) -> None:
     """Raise UsageError for a policy that does not exist, or traffic that cannot be, before anything runs."""
+    if len(set(traffic.servers)) not in (0, len(policies)):
+        raise UsageError(
+            f"--vllm names a server of its own for each policy, in their order; {len(set(traffic.servers))} given for "
+            f"{len(policies)} policies."
+        )
     planned = _planned(policies, traffic.rates or ("1",), traffic, {"backend": "sim"})
     if all(bound.percentile is not None for bound in planned.first.slo.bounds):
         raise UsageError("Policies are compared by the requests that meet the SLO; bound them, as in --slo ttft=0.1.")
@@ -103,6 +120,11 @@ def measured(
         where: _whole(run_sweep(_planned(policies, rates, traffic, system), folder / where, say=say), folder / where)
         for where, system in ((ENGINE, {"backend": "engine"}), (SIMULATOR, simulated))
     }
+    if traffic.servers:
+        planned = _planned(policies, rates, traffic, {}, Axis("backend", traffic.remote))
+        served = _whole(run_sweep(planned, folder / VLLM, say=say), folder / VLLM)
+        ran[VLLM] = by_policy(served, dict(zip(traffic.remote, policies, strict=True)))
+        notes.append("A server of vLLM has the policy that it was started with, which it does not say.")
     title = f"{traffic.options.get('workload')}, {traffic.options.get('slo')}"
     shown = [tables.table(title, HEADS, _rows(ran, folder))]
     if len(policies) > 1:
@@ -132,10 +154,32 @@ def _capacity_rps(policy: str, traffic: Traffic, system: Mapping[str, object], s
     return rate_rps
 
 
-def _planned(policies: Sequence[str], rates: Sequence[str], traffic: Traffic, system: Mapping[str, object]) -> Sweep:
+def _planned(
+    policies: Sequence[str],
+    rates: Sequence[str],
+    traffic: Traffic,
+    system: Mapping[str, object],
+    systems: Axis | None = None,
+) -> Sweep:
+    """The sweep over rates and policies, or over `systems` that have one each."""
     given = Given({**traffic.options, **system, "seed": traffic.seed, "warmup": "none"})
-    axes = [Axis(RATE, tuple(rates)), Axis("policy", tuple(policies))]
+    axes = [Axis(RATE, tuple(rates)), systems or Axis("policy", tuple(policies))]
     return plan_sweep(given, None, axes, seeds=str(traffic.seeds), refine="none")
+
+
+def by_policy(info: SweepAnswer, policies: Mapping[str, str]) -> SweepAnswer:
+    """The sweep over backends as one over the policies that they have."""
+
+    def named(values: Mapping[str, object]) -> dict[str, object]:
+        kept = {name: value for name, value in values.items() if name != "backend"}
+        return {**kept, **({"policy": policies[str(values["backend"])]} if "backend" in values else {})}
+
+    return info.change(
+        points=[replace(point, values=named(point.values)) for point in info.points],
+        differences=[
+            replace(one, at=named(one.at), base=named(one.base), head=named(one.head)) for one in info.differences
+        ],
+    )
 
 
 def _whole(info: SweepAnswer, out: Path) -> SweepAnswer:

@@ -1,13 +1,13 @@
 """The report of a run: verdict, key figures, latencies with their bounds, and what shows how reliable they are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from harness.data.folder import Run
-from harness.data.run_json import RunInfo
-from harness.metrics.measure import headline
+from harness.data.run_json import Described, RunInfo
+from harness.metrics.measure import headline, run_metrics
 from reports import _cluster, _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
@@ -84,6 +84,8 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
     yield "Throughput", result.flow
     yield "Router", _cluster.line(run)
+    if not result.overloaded and (_data.has_steps(run) or "ttft_answer" in info.summary.run_metrics):
+        yield "Variation", ", ".join(_variation(info.summary.run_metrics))
     yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
@@ -93,6 +95,15 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
         shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
         yield "Client floor", "; ".join(shown) or _sending.no_floor(info)
+
+
+def _variation(found: Mapping[str, Described]) -> Iterator[str]:
+    """The metrics of the run as a whole: the mean where there are several values, and the largest."""
+    for name, metric in run_metrics().items():
+        if (values := found.get(name)) is not None:
+            unit = metric.unit if metric.unit in ("s", "share") else ""
+            mean, most = (_format.with_unit(value, unit) for value in (values.mean, values.max))
+            yield f"{metric.label} {mean}" + (f" (max {most})" if (values.n or 0) > 1 else "")
 
 
 def _warnings(info: RunInfo, word: str) -> Iterator[Notice]:

@@ -90,8 +90,8 @@ def run(requests, router, fails, fields, leap):
     sim.cluster.router = router
     flow = Flow(sim.cluster, sim._steps, requests, None, leap=leap)
     for at_s, index, requeue in fails:
-        flow.loop.at(at_s, Fail(index, requeue))
-        flow.loop.at(at_s + 2.0, Up(index))
+        flow.loop.plan(at_s, Fail(index, requeue))
+        flow.loop.plan(at_s + 2.0, Up(index))
     records = list(flow.records())
     sim.cluster.check()
     return sim, records
