@@ -147,8 +147,7 @@ class Loop(Generic[T]):
         self.cluster = cluster
         self.now_s = 0.0
         self.actions: list[ActionEvent] = []
-        self.held: dict[int, tuple[Request, float | None]] = {}  # by the router, until then
-        self.holds = self.rejected = 0
+        self.held: dict[int, tuple[Request, float | None, float]] = {}  # by the router, until then, since then
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
@@ -171,7 +170,8 @@ class Loop(Generic[T]):
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
         self._number = 0
-        self._periodics = 0  # events in the heap that come again and again
+        self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
+        self._changes = 0  # in the heap
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -195,33 +195,27 @@ class Loop(Generic[T]):
     def next_s(self) -> float:
         """When the next thing happens; inf when nothing will."""
         arrival_s, events = self._arrivals.next_s, self._events
-        if (
-            self._periodics
-            and arrival_s == inf
-            and not self._lasting
-            and self._arrivals.over
-            and not self._may_let_go()
-        ):
-            return inf  # only ticks and reports are left
+        if self._passive and arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
+            return inf
         return min(arrival_s, events[0][0]) if events else arrival_s
 
     @property
     def _lasting(self) -> bool:
-        """Whether anything but ticks and reports is to happen."""
-        return len(self._events) > self._periodics
+        """Whether anything but ticks, reports and changes is to happen."""
+        return len(self._events) > self._passive
 
     def begin(self, now_s: float) -> None:
         """Time begins: the router acts and sees reports from now on. Called once, before the first request."""
         self._begun_s = self.now_s = now_s
         self._since_s = dict.fromkeys(range(len(self.cluster.replicas)), now_s)
         if self._report_s:
-            self._periodics += 1
+            self._passive += 1
             self._push(now_s, REPORT, 0, None)
         if self._periodic is not None and self._periodic.tick_s:
-            self._periodics += 1
+            self._passive += 1
             self._push(now_s, TICK, 0, None)
         for at_s, change in self._planned:
-            self._push(now_s + at_s, CHANGE, change.replica, change)
+            self.at(now_s + at_s, change)
 
     def plan(self, after_s: float, change: Fail | Up) -> None:
         """A change that happens `after_s` seconds after `begin`, which is called later."""
@@ -231,6 +225,8 @@ class Loop(Generic[T]):
     def at(self, at_s: float, change: Fail | Up) -> None:
         """A change at this time, which is not before the last thing that happened."""
         self._acts = True
+        self._passive += 1
+        self._changes += 1
         self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
@@ -243,13 +239,13 @@ class Loop(Generic[T]):
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
-        arrivals, results, events, periodics = self._arrivals, self._driver.results, self._events, self._periodics
+        arrivals, results, events = self._arrivals, self._driver.results, self._events
         last_s = min(until_s, LAST_S)
         while True:
             now_s = arrivals.next_s
             if events and events[0][0] < now_s:
                 now_s = events[0][0]
-            if now_s > last_s or (periodics and self.next_s == inf):
+            if now_s > last_s or (self._passive and self.next_s == inf):
                 if not self.held or not arrivals.over or self.next_s < inf:
                     break
                 self._give_up()
@@ -279,7 +275,7 @@ class Loop(Generic[T]):
                     yield results.popleft()
             self._form_all(now_s)
             if self.held:
-                stuck = not self._lasting and arrivals.next_s == inf
+                stuck = not self._lasting and not self._changes and arrivals.next_s == inf
                 self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
         if until_s == inf:
             assert not any(r.waiting for r in self.cluster.replicas if r.alive), (
@@ -313,6 +309,8 @@ class Loop(Generic[T]):
         elif isinstance(payload, Migration):
             self._copied(payload, now_s)
         elif isinstance(payload, (Fail, Up)):
+            self._passive -= 1
+            self._changes -= 1
             self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
@@ -438,19 +436,23 @@ class Loop(Generic[T]):
         if isinstance(decision, Send):
             decision = self._send(request, decision, now_s)
         if isinstance(decision, Hold):
-            if request.id not in self.held:
-                self.holds += 1
+            since_s = self.held[request.id][2] if request.id in self.held else now_s
             until_s = None if decision.until_s is None else max(now_s, decision.until_s)
-            self.held[request.id] = request, until_s
+            self.held[request.id] = request, until_s, since_s
             if until_s is not None:
                 self._push(until_s, ASK, request.id, None)
             return
-        self.held.pop(request.id, None)
+        self._release(request.id, now_s)
         if isinstance(decision, Reject):
             self._refuse(request, decision.reason, now_s)
 
+    def _release(self, request_id: int, now_s: float) -> None:
+        """The router does not hold the request any more, if it did."""
+        if (was := self.held.pop(request_id, None)) is not None:
+            self._note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
+
     def _refuse(self, request: Request, reason: str, now_s: float) -> None:
-        self.rejected += 1
+        self._note(ActionEvent("reject", now_s, now_s, None, request_id=request.id, detail=reason))
         seq = self._returned.pop(request.id, None)
         if seq is None:
             self._driver.reject(request, reason, None, now_s)
@@ -485,7 +487,7 @@ class Loop(Generic[T]):
     def _ask_again(self, now_s: float) -> None:
         """Ask for those that are held until something changes."""
         if self._changed and self.held:
-            for request, until_s in list(self.held.values()):
+            for request, until_s, _ in list(self.held.values()):
                 if until_s is None:
                     self._ask(request, now_s)
         self._changed = False
@@ -493,15 +495,16 @@ class Loop(Generic[T]):
     def _may_let_go(self) -> bool:
         """Whether the router may still let a held request go when nothing but ticks and reports will happen.
 
-        It has seen each of them twice before its requests are rejected.
+        It has seen each of them twice, and every change, before its requests are rejected.
         """
         tick_s = 0.0 if self._periodic is None else self._periodic.tick_s
         stuck_s = 0.0 if self._stuck_s is None else self.now_s - self._stuck_s
-        return bool(self.held) and (self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s))
+        waits = self._changes > 0 or self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s)
+        return bool(self.held) and waits
 
     def _give_up(self) -> None:
-        for request, _ in list(self.held.values()):
-            del self.held[request.id]
+        for request, *_ in list(self.held.values()):
+            self._release(request.id, self.now_s)
             self._refuse(request, "the router held it until nothing could change any more", self.now_s)
 
     # ---- what the router sees ---------------------------------------------------------------------------------
@@ -528,7 +531,7 @@ class Loop(Generic[T]):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [VisibleRequest(request) for request, _ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        return ClusterView(views, [VisibleRequest(request) for request, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 
@@ -684,15 +687,18 @@ class Loop(Generic[T]):
         replica.draining = False
         if isinstance(action, SetRole):
             self.cluster.refresh()
+            role = replica.role
             self._set_role(SetRole(action.replica, action.role, "now", action.cost_s), now_s)
+            if replica.role == role:  # another one went down meanwhile: it is open again as it was
+                self._note(ActionEvent("up", now_s, now_s, replica.index))
         else:
-            self._down(replica, now_s)
+            self._down(replica, now_s, "drained")
 
-    def _down(self, replica: Replica, now_s: float) -> None:
+    def _down(self, replica: Replica, now_s: float, why: str) -> None:
         replica.alive = False
         self._gpu_s += (now_s - self._since_s.pop(replica.index)) * self.cluster.members[replica.index].gpus
         self.cluster.refresh()
-        self._note(ActionEvent("down", now_s, now_s, replica.index))
+        self._note(ActionEvent("down", now_s, now_s, replica.index, detail=why))
         self._touch(replica.index)
 
     def _scale(self, action: Scale, now_s: float) -> None:
@@ -706,7 +712,7 @@ class Loop(Generic[T]):
         self._views.append(None)
         self._prepaid.append(0)
         self._since_s[replica.index] = now_s
-        self._push(now_s + action.ready_s, CHANGE, replica.index, Up(replica.index))
+        self.at(now_s + action.ready_s, Up(replica.index))
         self._note(ActionEvent("scale", now_s, now_s + action.ready_s, replica.index, detail=action.role))
 
     def _replicate(self, action: Replicate, now_s: float) -> None:
@@ -738,7 +744,7 @@ class Loop(Generic[T]):
 
     def _fail(self, replica: Replica, now_s: float, *, requeue: bool) -> None:
         offers = list(replica.inbox.offers)
-        self._down(replica, now_s)
+        self._down(replica, now_s, "failed")
         replica.draining = False
         self._when_empty.pop(replica.index, None)
         self._stopping.pop(replica.index, None)
