@@ -78,8 +78,8 @@ def _reports() -> Iterator[Row]:
         text, "with reports of 0, 0.1 and 1 s ordered, and never fewer (by 1 point) than without, in every seed", grows,
         COMMAND.format(RATES[-1], "reported-queue:report_s=1"),
         f"share of requests without a first token within {TIMEOUT_S:g} s, reject-forward against reports of 0, 0.1 and "
-        f"1 s; {SEEDS} seeds; reject-forward reads no reports, so that it is one number. A gateway that adds what it has "
-        f"sent since a report of 1 s: {_mean(counting, 0):.2%} at {RATES[-1]} req/s",
+        f"1 s; {SEEDS} seeds; reject-forward reads no reports, so that it is one number. A gateway that adds what it "
+        f"has sent since a report of 1 s: {_mean(counting, 0):.2%} at {RATES[-1]} req/s",
     )  # fmt: skip
     yield Row(
         "S47.b", SYSTEM, "simulated", "+42 % requests within the bound on TTFT",
@@ -90,8 +90,8 @@ def _reports() -> Iterator[Row]:
         "above 0 with reports of 0.1 and 1 s, and growing with their age, in every seed",
         all(fresh < tenth < second and tenth > 0 for found in gains.values() for fresh, tenth, second in found),
         COMMAND.format(RATES[-1], "reject-forward"),
-        "points of requests within 0.25 s over a router by reports of 0, 0.1 and 1 s; with fresh reports what is left is "
-        "the gain of one queue over four",
+        "points of requests within 0.25 s over a router by reports of 0, 0.1 and 1 s; with fresh reports what is left "
+        "is the gain of one queue over four",
     )  # fmt: skip
 
 
