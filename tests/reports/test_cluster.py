@@ -242,3 +242,13 @@ def test_the_page_of_a_cluster_draws(width: int, acting: Run, opened: Callable[.
     assert hostile in seen.page.locator("[data-figure=cluster] .legendtext").all_text_contents()
     assert width == seen.page.evaluate("document.documentElement.scrollWidth")
     seen.untroubled()
+
+
+def test_the_table_of_numbers_has_what_the_router_did(acting: Run) -> None:
+    """A program that reads the CSV would have to read run.json too."""
+    table = registry.make("reports", "csv").render(acting)
+    counts = counted(acting)
+
+    assert f",actions migrate,actions,count,{counts['migrate']}" in table
+    assert ",held by the router,s,p50,1.0" in table
+    assert ",GPU time,s,sum," in table
