@@ -145,7 +145,7 @@ def test_nothing_is_lost_whatever_a_router_does(number):
         assert record.output_tokens == tokens
         assert list(record.token_s) == sorted(record.token_s)
         if record.status == "ok":
-            assert record.output_tokens_drawn == tokens
+            assert record.output_tokens_asked == tokens
         else:
             assert record.error
     for replica in sim.cluster.replicas:

@@ -167,7 +167,7 @@ def test_the_figure_holds_what_happened(acting: Run) -> None:
 
 
 def test_the_line_of_the_terminal_says_what_the_router_did(acting: Run, plain: Run) -> None:
-    """Nobody would see in a terminal that requests were held or moved."""
+    """A terminal would not show that requests were held or moved."""
     counts = counted(acting)
     facts = acting.info.backend
     line = _cluster.line(acting)
