@@ -75,7 +75,8 @@ class EngineCluster:
         self._paces = paces
         self._incoming = Incoming(0.0)
         mover = None if paces else self
-        self.loop = Loop(cluster, self, self._incoming, start_s=start_s, mover=mover, fails=True)
+        self.loop = Loop(cluster, self, self._incoming, mover=mover, fails=True)
+        self.loop.begin(start_s)
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
         self._moving: dict[int, Callable[[float], None]] = {}  # what the end of a copy means, by its number
         self._numbers = 0

@@ -141,6 +141,11 @@ class VisibleRequest:
         return self._request.turn if extra is None or extra.program is None else extra.stage
 
     @property
+    def offline(self) -> bool:
+        """Whether no one waits for its answer."""
+        return self._request.extra is not None and self._request.extra.offline
+
+    @property
     def slo(self) -> SloClass | None:
         """What it is due by: the class of its `extra`, else what its own bounds say; None where it has none."""
         request = self._request

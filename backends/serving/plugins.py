@@ -16,7 +16,7 @@ from backends.serving.batch import Batch, VisibleRequest
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+    from backends.serving.replica import Replica, Role
 
 
 class Policy(Protocol):
@@ -101,6 +101,16 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
+class OneRole(Protocol):
+    """A policy that is made for replicas of one role; without it a policy runs prompts and decodes alike."""
+
+    @property
+    def serves(self) -> Role:
+        """That role."""
+        ...
+
+
+@runtime_checkable
 class HandOffRoom(Protocol):
     """A policy that bounds how many sequences a decode replica holds; without it memory alone is the bound."""
 
@@ -142,7 +152,12 @@ class MapTime(Protocol):
 
     @property
     def step_map_s(self) -> float:
-        """Seconds that a step pays for each block it takes, at least 0."""
+        """Seconds to map a block, at least 0."""
+        ...
+
+    @property
+    def maps_ahead(self) -> bool:
+        """Whether the blocks of a step are mapped beside the step before; then it pays only what exceeds that one."""
         ...
 
 

@@ -38,6 +38,7 @@ class Flow:
 
     def records(self) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end."""
+        self.loop.begin(0.0)
         for record in self.loop.advance():
             yield record
             if self._follow_ups is not None:
@@ -49,17 +50,8 @@ class Flow:
         assert model is not None
         return step_ends(model, batch, now_s, horizon_s)
 
-    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
-        """Commit the batch in flight; what is done is recorded."""
-        batch = replica.in_flight
-        assert batch is not None
-        done = replica.commit(batch, end_s)
-        for seq in done:
-            self.results.append(record_of(seq, replica.index))
-        return done
-
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """Record a sequence that is over without a commit."""
+        """Record a sequence that is over."""
         self.results.append(record_of(seq, replica, error, now_s))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:

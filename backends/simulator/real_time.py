@@ -106,6 +106,8 @@ class RealTime:
 
     def arrive(self, request: Request, at_s: float) -> None:
         """A request arrives. Its id is new, and no replica refuses it."""
+        if self._past_s == -inf:
+            self.loop.begin(at_s)
         self._past_s = max(at_s, self._past_s)
         self._incoming.put(request, self._past_s)
 

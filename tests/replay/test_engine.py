@@ -21,7 +21,7 @@ from harness.registry import make
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
             "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100", "chunk-only:budget=48,max_seqs=16",
-            "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
+            "tgi:max_waiting_tokens=5", "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
             "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
 REAL = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
         "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
