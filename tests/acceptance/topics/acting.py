@@ -1,4 +1,4 @@
-"""Clusters whose routers act: roles that flip, plans that follow the traffic, rejection under overload (K10, K15, K17)."""
+"""Clusters whose routers act: roles that flip, plans that follow the traffic, rejection (K10, K15, K17)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _ratio(
         row_id, XLLM, "simulated", published,
         f"{mean:.2f}x ({min(ratios):.2f} to {max(ratios):.2f} in {CUTS} cuts); {means} req/s", band,
         None if gate is None else gate[0] <= mean <= gate[1], ask,
-        f"{name}: a node of eight, four replicas for prefill and four for decode at first, targets 1 s and 50 ms, 90 %; "
+        f"{name}: a node of eight, at first four replicas for prefill and four for decode, targets 1 s and 50 ms; "
         "Qwen2.5-7B on the accelerator of xLLM's predictor. How the published cluster was divided is not known; the "
         "ratio follows from how far the fixed half-and-half division is from what the traffic needs.",
     )  # fmt: skip
@@ -215,8 +215,8 @@ def _rejections(file: Path) -> Iterator[Row]:
     ask += "compress:2 --trace conversation_trace.jsonl --router early-reject:rule=naive"
     setting = (
         f"{len(trace):,} requests of the conversation trace in {CUTS} cuts at double speed; {PREFILLS} replicas for "
-        f"prefill, {DECODES} for decode, TP 8 on A100. Left out: the pool of prefixes, so that every prompt is computed "
-        "whole, and the 8 + 8 nodes and the trace of 23,000 requests of the published run."
+        f"prefill, {DECODES} for decode, TP 8 on A100. Left out: the pool of prefixes, so that every prompt is "
+        "computed whole, and the 8 + 8 nodes and the trace of 23,000 requests of the published run."
     )
     yield Row(
         "S44.a", MOONCAKE, "simulated", "rejections: none 4,183 > naive 3,771 > predicted 3,589",
