@@ -67,7 +67,7 @@ def overloaded_decode(router, cluster, first, now_s):
 
 
 def test_a_role_flips_once_and_stays_for_a_while():
-    """Two replicas that change places at every tick would serve nobody."""
+    """Two replicas that change places at every tick would serve no request."""
     router = make("routers", "slo-flip:settle_s=5,tpot_s=0.05")
     cluster = view(replica(0, "prefill"), replica(1, "prefill"), replica(2, "decode"))
     overloaded_decode(router, cluster, 0, 0.0)
@@ -87,7 +87,7 @@ def test_a_role_flips_once_and_stays_for_a_while():
 
 
 def test_the_last_replica_of_a_role_never_flips():
-    """Nobody would be left to compute prompts, or to decode."""
+    """No replica would be left to compute prompts, or to decode."""
     router = make("routers", "slo-flip:settle_s=0")
     cluster = view(replica(0, "prefill"), replica(1, "decode"))
 
@@ -146,7 +146,7 @@ def test_flips_follow_long_prompts():
 
 @pytest.mark.parametrize("router", ["slo-flip", "replan"])
 def test_roles_do_not_flip_under_policies_of_one_role(router):
-    """A decode scheduler that gets prompts would compute them by a rule that nobody has published."""
+    """A decode scheduler that gets prompts would compute them by a rule that was never published."""
     with pytest.raises(UsageError, match="policy of the prefill replicas is for prefill alone; give one that runs"):
         Sim(prefill="1", decode="1", router=router)
 

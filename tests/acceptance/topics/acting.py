@@ -84,7 +84,7 @@ ROUTERS = {
 def _capacity_rps(cut: Sequence[TraceRow], router: str) -> float:
     """Highest rate at which 90 % meet 1 s and 50 ms, to 5 %, by compression of the cut."""
     own_rps = len(cut) / (cut[-1].at_s - cut[0].at_s)
-    low, high = 1.0, 48.0
+    low, high = 4.0, 32.0
     while high / low > 1.05:
         middle = (low * high) ** 0.5
         sim = Sim(**{"prefill": "4", "decode": "4", **NODE, "latency": XLLM_GPU, **ROUTERS[router]})  # type: ignore[arg-type]  # fields by name
@@ -120,7 +120,7 @@ def _ratio(
     gate: tuple[float, float] | None,
 ) -> Row:  # fmt: skip
     size = len(trace) // CUTS
-    cuts = [trace[k * size : k * size + 1500] for k in range(CUTS)]
+    cuts = [trace[k * size : k * size + 1000] for k in range(CUTS)]
     rates = {router: [_capacity_rps(cut, router) for cut in cuts] for router in ROUTERS}
     ratios = [a / b for a, b in zip(rates["slo-flip"], rates["min-load"], strict=True)]
     mean = sum(ratios) / CUTS
