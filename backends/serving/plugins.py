@@ -35,8 +35,8 @@ class Policy(Protocol):
         """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
 
         Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
-        arrives or blocks run short; at most `batch.repeats_steps` times, and in no step that starts at
-        `batch.repeats_until_s` or later. Without randomness; its only clock is that of `Clocked`.
+        arrives or blocks run short: True, or for how many steps at most. It may set `batch.repeats_until_s`, when the
+        first step starts that may differ. Without randomness; its only clock is that of `Clocked`.
         """
         ...
 

@@ -187,8 +187,8 @@ class Replica:
             and not (batch.swaps or self._map_s)
         ):
             batch.steps = decoding._steps_ahead(free)
-            if batch.repeats_steps is not None and batch.repeats_steps < batch.steps:
-                batch.steps = batch.repeats_steps
+            if batch.repeats is not True:
+                batch.steps = min(batch.steps, batch.repeats)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.padded_context
             if decoding.fresh:

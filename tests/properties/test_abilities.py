@@ -56,8 +56,8 @@ class Taught:
                 replica.unpark(seq)
         if replica.decoding.members:
             replica.decode(batch)
-        batch.repeats = not batch.preempted
-        batch.repeats_until_s, batch.repeats_steps = (turn + 1) * self.turn_s, self.most_steps
+        batch.repeats = not batch.preempted and (self.most_steps or True)
+        batch.repeats_until_s = (turn + 1) * self.turn_s
 
 
 @given(

@@ -71,8 +71,8 @@ class Seats:
             tokens = min(replica.waiting[0].need(), left)
             replica.admit(batch, tokens)
             left -= tokens
-        batch.repeats = not batch.preempted and not (replica.parked and self._free(replica))
-        batch.repeats_steps = self.interval - self.steps
+        settled = not batch.preempted and not (replica.parked and self._free(replica))
+        batch.repeats = self.interval - self.steps if settled else False
 
     def _free(self, replica: Replica) -> int:
         return self.max_seqs - len(replica.prefilling) - len(replica.decoding)
@@ -127,6 +127,8 @@ class Seats:
             last = max(replica.parked, key=ranks.__getitem__, default=None)
             if replica.admissible() or last is None or ranks[last] < ranks[waiting[0]]:
                 break
+            if replica.swap is not None and replica.running == 1:
+                break  # who is swapped out comes back in a later step, and there would be none
             replica.preempt(batch, last)
             replica.order_waiting(ranks.__getitem__)
         return replica.admissible()
