@@ -584,7 +584,10 @@ class Loop(Generic[T]):
         for index, view in enumerate(views):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
-            elif leaps[index] is not None and not self._report_s:
+            elif (event := leaps[index]) is not None and not self._report_s:
+                ends, steps = self._ends_of(event), view._steps
+                if ends[steps] > now_s and (not steps or ends[steps - 1] < view.reported_s):
+                    continue  # the same step runs as when it was looked at last
                 replica = self.cluster.replicas[index]
                 view._steps, early = self._progress(replica, now_s)
                 view.free_blocks = replica.blocks.free + early
