@@ -755,6 +755,13 @@ class Loop(Generic[T]):
         for seq, source in offers:  # what was to come here to decode goes elsewhere
             if source is not None:
                 self._offer(seq, source)
+        if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
+            for other in cluster.replicas:
+                here = [seq for seq, source in other.inbox.offers if source is replica]
+                if here:
+                    other.inbox.offers = deque(pair for pair in other.inbox.offers if pair[1] is not replica)
+                for seq in here:
+                    replica.stay(seq, now_s)
         self._free.add(replica.index)
         self._touch(replica.index)
         self._note(ActionEvent("role", now_s, now_s + action.cost_s, replica.index, detail=action.role))
