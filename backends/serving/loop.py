@@ -7,6 +7,7 @@ and transfers, and says when they end. Leaping and stepping give equal results.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
@@ -125,6 +126,10 @@ class Up:
     replica: int
 
 
+Event = tuple[float, int, int, int, object]
+"""Time, what happens, replica, number, payload."""
+AHEAD_S = 1.0
+"""How far a leap goes that may be cut: what lies behind a cut was computed in vain."""
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
 report, the router acts, it decides again on a held request: in this order at one instant, arrivals before the last two.
@@ -176,10 +181,17 @@ class Loop(Generic[T]):
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
         self._changed = False  # something that the router may see, since it decided last
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
-        self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, payload)
+        self._events: list[Event] = []  # heap
         self._number = 0
         self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
         self._changes = 0  # in the heap
+        self._cuts = (
+            leap and self._decide is not None and all(
+                one.role == "mixed" and one.pipeline is None and one.cache is None and one.drafts is None
+                for one in cluster.replicas
+            )
+        )  # fmt: skip  # leaps go on while the router looks, and are cut where it changes something
+        self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -310,9 +322,11 @@ class Loop(Generic[T]):
 
     # ---- events -----------------------------------------------------------------------------------------------
 
-    def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
+    def _push(self, at_s: float, what: int, index: int, payload: object) -> Event:
         self._number = number = self._number + 1
-        heappush(self._events, (at_s, what, index, number, payload))
+        event = at_s, what, index, number, payload
+        heappush(self._events, event)
+        return event
 
     def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
         if isinstance(payload, Transfer):
@@ -339,6 +353,11 @@ class Loop(Generic[T]):
 
     def _commit(self, index: int, ends: list[float]) -> None:
         replica = self.cluster.replicas[index]
+        if self._leaps[index] is not None:
+            self._leaps[index] = None
+            if self._log is not None:
+                assert replica.in_flight is not None
+                self._log(replica.in_flight, ends, replica.decoding)
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
         if self._commits is not None:
@@ -386,8 +405,43 @@ class Loop(Generic[T]):
             source.release(seq, self.now_s)
             self._driver.end(seq, source.index, why, self.now_s)
 
+    def _settle(self, replica: Replica, now_s: float) -> None:
+        """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
+        index = replica.index
+        event, self._leaps[index] = self._leaps[index], None
+        if event is None:
+            return
+        self._events.remove(event)
+        heapify(self._events)
+        ends, batch = self._ends_of(event), replica.in_flight
+        assert batch is not None
+        ended = bisect_right(ends, now_s)
+        if self._log is not None:
+            self._log(batch, ends[: max(1, ended)], replica.decoding)
+        if not ended:
+            replica.blocks.free += self._prepaid[index]
+            self._prepaid[index] = 0
+            self._push(ends[0], COMMIT, index, ends[:1])
+            return
+        self._commit(index, ends[:ended])
+        start_s = ends[ended - 1]
+        if start_s < now_s:  # else it forms the next batch when this instant is over
+            self._form(replica, start_s, last=False)
+
+    def _settle_all(self, now_s: float) -> None:
+        for replica in self.cluster.replicas:
+            self._settle(replica, now_s)
+
+    @staticmethod
+    def _ends_of(event: Event) -> list[float]:
+        return event[4]  # type: ignore[return-value]  # the payload of COMMIT: ends of steps
+
     def _land(self, transfer: Transfer, now_s: float) -> None:
         """The KV has arrived: the source forgets the sequence, the target may run it."""
+        if self._cuts:
+            for end in (transfer.source, transfer.target):
+                if end is not None:
+                    self._settle(end, now_s)
         if self._acts:
             del self._transfers[transfer]
         seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration
@@ -450,6 +504,9 @@ class Loop(Generic[T]):
         if isinstance(decision, Hold):
             since_s = self.held[request.id][2] if request.id in self.held else now_s
             until_s = None if decision.until_s is None else max(now_s, decision.until_s)
+            if not self.held:
+                self._settle_all(now_s)  # from now on the router decides after every step
+                self._changed = False  # it has just seen everything
             self.held[request.id] = request, until_s, since_s
             if until_s is not None:
                 self._push(until_s, ASK, request.id, None)
@@ -480,6 +537,7 @@ class Loop(Generic[T]):
         whole = to.decode == to.replica
         if not replica.alive or (replica.role == "decode" and not whole):
             return Hold()
+        self._settle(replica, now_s)
         refusal = replica.refusal(request, whole=True) if whole else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
@@ -535,13 +593,36 @@ class Loop(Generic[T]):
 
     def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
         member = self.cluster.members[replica.index]
-        return view_of(replica, member.gpus, member.model, now_s, whole=bool(self._report_s))
+        steps, early = self._progress(replica, now_s)
+        whole = bool(self._report_s)
+        return view_of(replica, member.gpus, member.model, now_s, whole=whole, steps=steps, early=early)
+
+    def _progress(self, replica: Replica, now_s: float) -> tuple[int, int]:
+        """Of a leap in flight: steps that have ended, and blocks that it has taken for those that have not begun."""
+        event = self._leaps[replica.index]
+        if event is None:
+            return 0, 0
+        ends = self._ends_of(event)
+        ended = bisect_right(ends, now_s)
+        begun = ended if ended and ends[ended - 1] == now_s else ended + 1
+        assert isinstance(replica.decoding, Decodes)
+        return ended, self._prepaid[replica.index] - replica.decoding.blocks_after_first(begun)
 
     def _view(self, now_s: float) -> ClusterView:
         views = self._views
+        leaps = self._leaps
         for index, view in enumerate(views):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
+            elif (event := leaps[index]) is not None and not self._report_s:
+                ends, steps = self._ends_of(event), view._steps
+                if ends[steps] > now_s and (not steps or ends[steps - 1] < view.reported_s):
+                    continue  # the same step runs as when it was looked at last
+                replica = self.cluster.replicas[index]
+                view._steps, early = self._progress(replica, now_s)
+                view.free_blocks = replica.blocks.free + early
+                view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
+                view.reported_s = now_s
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
         return ClusterView(views, [VisibleRequest(request) for request, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
 
@@ -560,6 +641,8 @@ class Loop(Generic[T]):
             raise UsageError(f"The router wants {action}; there are no such replicas, or they are the same one.")
         if not all(replicas[index].alive for index in ends):
             return  # it went down unseen
+        for index in ends:
+            self._settle(replicas[index], now_s)
         if isinstance(action, Migrate):
             self._migrate(action, now_s)
         elif isinstance(action, Replicate):
@@ -596,6 +679,8 @@ class Loop(Generic[T]):
         """A stage of a live migration is over, or it begins: copy the next one, or stop the sequence."""
         if self._migrations.get(move.seq._request.id) is not move:
             return  # it was aborted
+        for end in (move.source, move.target):
+            self._settle(end, now_s)
         if not move.possible:
             self._abort(move, "gone", now_s)
             return
@@ -618,6 +703,7 @@ class Loop(Generic[T]):
     def _stop(self, move: Migration, now_s: float) -> None:
         if self._migrations.get(move.seq._request.id) is not move:
             return
+        self._settle(move.target, now_s)
         if move.possible and move.source.runs(move.seq._request.id):  # a later batch of a pipeline has it
             self._stopping.setdefault(move.source.index, []).append(move)
             return
@@ -657,6 +743,9 @@ class Loop(Generic[T]):
         after = [*others, action.role]
         if ("prefill" in after) != ("decode" in after) or all(role == "decode" for role in after):
             return  # no replica would be left to do the other half
+        if action.role != "mixed":
+            self._settle_all(now_s)
+            self._cuts = False
         replica.set_role(action.role, now_s)
         cluster.refresh()
         if action.cost_s:
@@ -666,6 +755,13 @@ class Loop(Generic[T]):
         for seq, source in offers:  # what was to come here to decode goes elsewhere
             if source is not None:
                 self._offer(seq, source)
+        if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
+            for other in cluster.replicas:
+                here = [seq for seq, source in other.inbox.offers if source is replica]
+                if here:
+                    other.inbox.offers = deque(pair for pair in other.inbox.offers if pair[1] is not replica)
+                for seq in here:
+                    replica.stay(seq, now_s)
         self._free.add(replica.index)
         self._touch(replica.index)
         self._note(ActionEvent("role", now_s, now_s + action.cost_s, replica.index, detail=action.role))
@@ -726,6 +822,7 @@ class Loop(Generic[T]):
         self.cluster.members.append(member)
         self.stages.append(Stages(replica))
         self._views.append(None)
+        self._leaps.append(None)
         self._prepaid.append(0)
         self._since_s[replica.index] = now_s
         self.at(now_s + action.ready_s, Up(replica.index))
@@ -746,6 +843,7 @@ class Loop(Generic[T]):
             self._touch(target.index)
 
     def _change(self, change: Fail | Up, now_s: float) -> None:
+        self._settle_all(now_s)
         replica = self.cluster.replicas[change.replica]
         if isinstance(change, Up):
             if not replica.alive:
@@ -799,6 +897,7 @@ class Loop(Generic[T]):
 
     def _drop_withdrawn(self, now_s: float) -> None:
         """Cancel withdrawn requests that are neither in a step nor on their way to another replica."""
+        self._settle_all(now_s)
         replicas = self.cluster.replicas
         for request_id in list(self.withdrawn):
             replica = next((replica for replica in replicas if replica.has(request_id)), None)
@@ -830,7 +929,7 @@ class Loop(Generic[T]):
             while quiet and self._quiet(replicas[free[quiet - 1]]):
                 quiet -= 1
             for place, index in enumerate(free, 1):
-                self._form(replicas[index], now_s, last=place >= quiet)
+                self._form(replicas[index], now_s, last=self._cuts or place >= quiet)
         if self._free or self._offered:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
 
@@ -872,19 +971,26 @@ class Loop(Generic[T]):
             self._push(stages.free_s[0], ENTER, index, None)
             self._push(end_s, COMMIT, index, [end_s])
             return
-        horizon_s = self._horizon_s() if self._leap and last and not self._free and not self.held else now_s
+        cuts = self._cuts and last and not self.held
+        if cuts:
+            horizon_s = now_s + AHEAD_S
+        else:
+            horizon_s = self._horizon_s() if self._leap and last and not self._free and not self.held else now_s
         ends = self._driver.start(replica, batch, now_s, horizon_s)
         if ends is None:
             return
-        if self._acts and len(ends) > 1 and ends[-1] >= horizon_s:
+        cuts = cuts and len(ends) > 1
+        if self._acts and not cuts and len(ends) > 1 and ends[-1] >= horizon_s:
             ends.pop()  # the router may read the state then, when all earlier steps must be committed
-        if self._log is not None:
+        if self._log is not None and not cuts:
             self._log(batch, ends, replica.decoding)
         if len(ends) > 1 and isinstance(replica.decoding, Decodes):
             # what a leap takes after its first step
             self._prepaid[index] = taken = replica.decoding.blocks_after_first(len(ends))
             replica.blocks.free -= taken
-        self._push(ends[-1], COMMIT, index, ends)
+        event = self._push(ends[-1], COMMIT, index, ends)
+        if cuts:
+            self._leaps[index] = event
 
     def _quiet(self, replica: Replica) -> bool:
         """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for

@@ -138,6 +138,7 @@ class ReplicaView:
     _replica: Replica = field(repr=False)
     _model: LatencyModel | None = field(repr=False)
     _sequences: tuple[SequenceView, ...] | None = field(repr=False)
+    _steps: int = field(default=0, repr=False)  # of a leap in flight that have ended
 
     @property
     def open(self) -> bool:
@@ -146,7 +147,7 @@ class ReplicaView:
 
     def sequences(self) -> ListOf[SequenceView]:
         """Its requests: those that decode in the order of admission, then those that wait in order of the queue."""
-        return sequences_of(self._replica) if self._sequences is None else self._sequences
+        return sequences_of(self._replica, self._steps) if self._sequences is None else self._sequences
 
     def prefix_tokens(self, request: VisibleRequest) -> int:
         """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
@@ -160,28 +161,41 @@ class ReplicaView:
         return self._model.step_s(prefills, decode_seqs, context_tokens)
 
 
-def sequences_of(replica: Replica) -> tuple[SequenceView, ...]:
-    """The requests of a replica as a router may see them."""
-    decoding = (seq for lane in replica.lanes for seq in lane.decoding)
+def sequences_of(replica: Replica, steps: int = 0) -> tuple[SequenceView, ...]:
+    """The requests of a replica as a router may see them, `steps` steps of a leap in flight having ended."""
+    decoding = [(seq, steps) for lane in replica.lanes for seq in lane.decoding]
     return tuple(
         SequenceView(
-            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, seq.computed, seq.emitted,
-            seq.phase,
+            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, seq.computed + more,
+            seq.emitted + more, seq.phase,
         )
-        for seq in (*decoding, *replica.waiting)
+        for seq, more in (*decoding, *((seq, 0) for seq in replica.waiting))
     )  # fmt: skip
 
 
-def view_of(replica: Replica, gpus: int, model: LatencyModel | None, now_s: float, *, whole: bool) -> ReplicaView:
-    """A replica as it is now; `whole` lists its sequences too, for a view that will be read later."""
+def view_of(
+    replica: Replica,
+    gpus: int,
+    model: LatencyModel | None,
+    now_s: float,
+    *,
+    whole: bool,
+    steps: int = 0,
+    early: int = 0,
+) -> ReplicaView:
+    """A replica as it is now; `whole` lists its sequences too, for a view that will be read later.
+
+    Of a leap in flight `steps` have ended, and it has taken `early` blocks for those that have not begun.
+    """
     waiting, blocks = replica.waiting, replica.blocks
     return ReplicaView(
         replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running,
         sum([seq._emitted > 0 for seq in waiting]) + len(replica.swap or ()),
         sum([seq.prompt + seq._emitted for seq in waiting]),
         waiting[0].prompt + waiting[0]._emitted if waiting else 0,
-        blocks.free, blocks.total, blocks.size, sum(lane.decoding.context for lane in replica.lanes), now_s,
-        replica, model, sequences_of(replica) if whole else None,
+        blocks.free + early, blocks.total, blocks.size,
+        sum(lane.decoding.context + steps * len(lane.decoding) for lane in replica.lanes), now_s,
+        replica, model, sequences_of(replica, steps) if whole else None, steps,
     )  # fmt: skip
 
 

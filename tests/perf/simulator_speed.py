@@ -9,7 +9,8 @@ second.
     python tests/perf/simulator_speed.py --flat 1000000
     python tests/perf/simulator_speed.py --clusters
 
-`--clusters` takes 16 replicas behind least-requests at 16 times the load, and two prefill replicas with one decode
+`--clusters` takes 16 replicas behind least-requests at 16 times the load, the same behind round robin and behind
+Llumnix's freeness with migration, and two prefill replicas with one decode
 replica of OPT-13B (512 in, 64 out, Poisson 5.6/s), as DistServe's first figure has them.
 
 `--long` holds all tables for the summary; `--flat` draws, simulates and makes tables piece by piece, holds nothing and
@@ -65,12 +66,16 @@ SETS: dict[str, Callable[[int], list[Request]]] = {
     "var": var,
     "fix16": lambda count: fix(count, times=16),
     "var16": lambda count: var(count, times=16),
+    "robin": lambda count: var(count, times=16),
+    "free": lambda count: var(count, times=16),
     "fig1": fig1,
 }
 SIXTEEN = {"replicas": 16, "router": "least-requests"}
 SYSTEMS: dict[str, dict[str, object]] = {
     "fix16": SIXTEEN,
     "var16": SIXTEEN,
+    "robin": {"replicas": 16, "router": "round-robin"},
+    "free": {"replicas": 16, "router": "freeness"},
     "fig1": {"model": "opt-13b", "latency": "abc:vllm", "prefill": "2", "decode": "1"},
 }
 

@@ -25,13 +25,23 @@ class AnyAction:
     seed: int
     apart: bool
     _drawn: int = field(default=0, init=False)
+    _seen: int = field(default=0, init=False)
     rejected: int = field(default=0, init=False)
 
     def _draw(self, n: int) -> int:
         self._drawn += 1
-        return hash((self.seed, self._drawn, 2**31)) % 1_000_003 % n
+        return hash((self.seed, self._drawn, self._seen)) % 1_000_003 % n
+
+    def _look(self, view) -> None:
+        """Let the next decisions depend on all that is seen, so that leaps that show anything else come out."""
+        self._seen = hash(tuple(
+            (r.waiting, r.running, r.preempted, r.queued_tokens, r.free_blocks, r.context_tokens,
+             *((s.request_id, s.stored_tokens, s.emitted_tokens) for s in r.sequences()))
+            for r in view.replicas
+        ))  # fmt: skip
 
     def decide(self, request, now_s, view):  # noqa: ARG002  chance decides
+        self._look(view)
         entries = view.open("mixed", "prefill") or [r for r in view.replicas if r.role != "decode"]
         what = self._draw(12)
         if what == 0 or not entries:
@@ -46,6 +56,7 @@ class AnyAction:
         return Send(entries[self._draw(len(entries))].index, decode)
 
     def tick(self, now_s, view):  # noqa: ARG002  chance decides
+        self._look(view)
         alive = [r for r in view.replicas if r.alive]
         if not alive:
             return
