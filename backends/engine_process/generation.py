@@ -169,7 +169,7 @@ class Answers:
         step.rows = len(sampled)
 
     def plan_paced(self, pace: Pace, replica: Replica, batch: Batch) -> PlannedStep:
-        """The step of a batch that nobody computes: each item that is due gets a token, and one a right draft."""
+        """The step of a batch that no executor computes: each item that is due gets a token, and one a right draft."""
         right = pace.right_drafts() if batch.draft_rows else {}
         items = batch.items(iter(replica.decoding))
         produced = []
