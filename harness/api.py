@@ -444,7 +444,7 @@ class Step:
     free_blocks: int
 
 
-ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate"]
+ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,13 +452,14 @@ class ActionEvent:
     """Something that a router did, or that befell a replica: a row of the `actions` table.
 
     `end_s` is when it was over. Of a migration `replica` is the source, `stop_s` when the sequence stopped decoding
-    there, `tokens` what was copied. `detail` is a role, or why a migration was aborted.
+    there, `tokens` what was copied. `detail` is a role, or why a migration was aborted, a request rejected or a replica
+    down (drained, failed). What the router does with a request by itself (hold, reject) has no replica.
     """
 
     kind: ActionKind
     at_s: float
     end_s: float
-    replica: int
+    replica: int | None
     target: int | None = None
     request_id: int | None = None
     stop_s: float | None = None
@@ -795,6 +796,44 @@ class Metric:
     decided_by: Literal["prefill", "decode"] | None = None  # the side of a disaggregated system that decides it alone
     phases: tuple[str, ...] = ()  # of the time of a request that it is made of; all where empty
     floor: Literal["ttft", "tpot", "itl", "e2e", "lateness"] | None = None  # its error in the client's measured floor
+
+    @property
+    def label(self) -> str:
+        """As it is printed."""
+        return self.title or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class RunTables:
+    """What a metric of a whole run sees: its tables from `since_s` on, where its warm-up was cut.
+
+    `steps()` gives the steps in pieces, those of a replica in the order of their start; none where the backend does
+    not show them. `http` is None for a backend that is not remote. A replica has `kv_blocks` blocks of KV memory; None
+    where that is unknown, or differs between replicas.
+    """
+
+    requests: pa.Table
+    steps: Callable[[], Iterator[pa.Table]]
+    http: pa.Table | None = None
+    kv_blocks: int | None = None
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMetric:
+    """One quantity of a whole run, which needs its steps or its requests together: a row, as `Metric` is.
+
+    `of` gives (n,) float64 values without NaN, none where the run cannot tell. No SLO bounds them.
+    """
+
+    name: str
+    about: str
+    unit: str = "share"
+    better: Literal["higher", "lower"] = "lower"
+    assume: Literal["exact", "nothing"] = "nothing"
+    of: Callable[[RunTables], np.ndarray]
+    place: int = 100  # among the metrics of a run, rising
+    title: str | None = None  # in reports; the name where there is none
 
     @property
     def label(self) -> str:

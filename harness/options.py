@@ -134,8 +134,12 @@ class RunSpec:
     model: str | None = option(
         SYSTEM, "NAME", check.text, "sim: model name (bench list models); engine: Hugging Face model folder.", part=True
     )
-    hardware: str | None = option(SYSTEM, "NAME", check.text, "sim: GPU (bench list hardware).", part=True)
-    latency: str | None = option(SYSTEM, "SPEC", check.text, "sim: step latency model. Default: roofline.", part=True)
+    hardware: str | None = option(
+        SYSTEM, "NAME", check.text, "sim, paced engine: GPU (bench list hardware).", part=True
+    )
+    latency: str | None = option(
+        SYSTEM, "SPEC", check.text, "sim, paced engine: step latency model. Default: roofline.", part=True
+    )
     policy: str | None = option(
         SYSTEM, "SPEC", check.one_spec, "Batch scheduling policy: sarathi, vllm-v0, orca, static, ...", part=True
     )

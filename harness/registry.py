@@ -42,6 +42,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "latency": "backends.latency",
         "executors": "backends.executors",
         "metrics": "harness.metrics.definitions",
+        "run_metrics": "harness.metrics.of_run",
         "profiles": "harness.metrics.profiles",
         "reports": "reports",
         "results": "harness.experiments.imports",
@@ -52,7 +53,7 @@ OF_TRIALS = ("workloads.catalog", "backends.sim")
 SYSTEM = ("model", "hardware", "tp", "pp")
 """What a latency model and the system that it times must agree on."""
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
-                          "profiles": "definition profile",
+                          "run_metrics": "metric of a run", "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
                           "kv": "KV memory mode", "admission": "rule of admission",
                           "predictors": "length predictor"})  # fmt: skip

@@ -61,6 +61,8 @@ def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
     for name, usual in (("admission", "fcfs"), ("preempt", "recompute"), ("speculate", "off")):
         if (text := first(backend, name)) is not None and text != usual:
             yield f"{name} {text}"
+    if (predictor := first(backend, "predictor")) is not None:
+        yield f"lengths by {predictor}"
     if backend.get("prefix_cache") is True:
         yield "prefix cache"
 

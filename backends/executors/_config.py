@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from harness import untrusted
 from harness.errors import UsageError, no_such
@@ -51,9 +51,40 @@ class Config:
         """Whether the projections of query, key and value have a bias (Qwen2)."""
         return self.family == "qwen2"
 
+    @property
+    def facts(self) -> dict[str, object]:
+        """For run.json."""
+        return {
+            "family": self.family, "layers": self.layers, "hidden": self.hidden, "heads": self.heads,
+            "kv_heads": self.kv_heads, "vocab_size": self.vocab, "max_tokens": self.context_tokens,
+        }  # fmt: skip
+
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer sees, itself included; None = all."""
         return self.windows[layer] if self.windows else None
+
+
+class SeededShape(Protocol):
+    """An executor whose model may be made from a seed: the shape that the user asks for."""
+
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context_tokens: int
+
+
+def seeded_config(of: SeededShape, where: str) -> Config:
+    """The shape of a seeded Llama. Raises UsageError, which starts with `where`, for numbers that do not fit."""
+    config = Config(
+        family="llama", vocab=of.vocab, hidden=of.hidden, intermediate=of.intermediate, layers=of.layers,
+        heads=of.heads, kv_heads=of.kv_heads, head_dim=of.head_dim, context_tokens=of.context_tokens,
+    )  # fmt: skip
+    check(config, where)
+    return config
 
 
 def kv_bytes_per_token(config: Config, itemsize: int) -> int:

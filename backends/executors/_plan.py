@@ -18,7 +18,6 @@ from harness.api import Piece
 
 TILE = 128
 _OVERHEAD_TILES = 4  # padding that costs as much as starting another group; tests/perf/engine_throughput.py
-_GROUP_TILES = 32  # tiles of one group at most, so that its keys and values stay in the cache
 _ROWS = 2  # rows come in multiples: BLAS treats a single row, or an odd last one, with another order of sums
 
 
@@ -71,12 +70,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The size of the KV memory, and how large the scores of one tile of rows may become."""
+    """The size of the KV memory, and how large one product may become.
+
+    That is the scores of one tile of rows, its rows, and the tiles of one group of decodes; by default as many as stay
+    in the cache of a core.
+    """
 
     num_blocks: int
     block_size: int
     heads: int
     score_elements: int = 1 << 18
+    tile_rows: int = 64
+    group_tiles: int = 32
 
     @property
     def align(self) -> int:
@@ -176,7 +181,8 @@ def _grouped(decodes: Sequence[_Span], window: int | None, memory: Memory) -> It
     for span in decodes:
         tiles = _tiles(span.end - _first(span.end - 1, window, memory))
         if group and (
-            waste + abs(longest - tiles) > _OVERHEAD_TILES or (len(group) + 1) * max(longest, tiles) > _GROUP_TILES
+            waste + abs(longest - tiles) > _OVERHEAD_TILES
+            or (len(group) + 1) * max(longest, tiles) > memory.group_tiles
         ):
             yield group
             group, longest, waste = [], 0, 0
@@ -223,7 +229,7 @@ def _prefill(span: _Span, window: int | None, memory: Memory, dtype: np.dtype) -
     while position < span.end:
         first = _first(position, window, memory)
         keys = _tiles(position + 1 - first) * TILE
-        rows = min(max(16, memory.score_elements // (memory.heads * keys)), 64, span.end - position)
+        rows = min(max(16, memory.score_elements // (memory.heads * keys)), memory.tile_rows, span.end - position)
         tiles.append(_row_tile(span, position, rows, first - begin, window, dtype, begin))
         position += rows
     return Prefill(_pages([span], [begin], width, memory), tuple(tiles))

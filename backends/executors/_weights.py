@@ -61,6 +61,11 @@ def seeded(config: Config, seed: int) -> Tensors:
     return made
 
 
+def of_model(model: str | None, config: Config, seed: int) -> Tensors:
+    """The tensors in the folder `model`, or those of `seed` where there is none. Raises UsageError."""
+    return seeded(config, seed) if model is None else read(Path(model), config)
+
+
 def save(folder: Path, config: Config, tensors: Tensors) -> None:
     """Write config.json and model.safetensors (float32) to `folder`, which is made."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from backends.executors import _weights as weights
-from backends.executors._config import Config, check, kv_bytes_per_token, read_config
+from backends.executors._config import Config, kv_bytes_per_token, read_config, seeded_config
 from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply, sample
 from backends.executors._plan import Memory, Plan, plan
 from backends.executors._weights import Layer, Weights, fuse
@@ -64,9 +65,9 @@ class Llama:
             raise UsageError(f"llama: threads must be at least 1, got {self.threads}.")
         if self.seed < 0:
             raise UsageError(f"llama: seed must be at least 0, got {self.seed}.")
-        self.config = self._shape() if self.model is None else read_config(Path(self.model))
+        self.config = seeded_config(self, "llama") if self.model is None else read_config(Path(self.model))
         dtype = np.dtype(self.dtype)
-        self._weights = fuse(self._tensors(), self.config, dtype)
+        self._weights = fuse(weights.of_model(self.model, self.config, self.seed), self.config, dtype)
         self._rotary = Rotary(self.config, dtype)
         self._scratch = Scratch(dtype)
         c = self.config
@@ -92,10 +93,27 @@ class Llama:
         """Make the KV memory: `num_blocks` pages of `block_size` tokens."""
         if num_blocks < 1 or block_size < 1:
             raise UsageError(f"llama: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
-        c = self.config
-        shape = (num_blocks, block_size, 2, c.kv_heads, c.head_dim)
-        self._memory = Memory(num_blocks, block_size, c.heads)
-        self._pages = tuple(np.zeros(shape, self.dtype) for _ in range(c.layers))
+        self._memory = Memory(num_blocks, block_size, self.config.heads)
+        self._pages = tuple(np.zeros(self._page_shape, self.dtype) for _ in range(self.config.layers))
+
+    def kv_bytes(self, num_blocks: int, block_size: int) -> int:
+        """Bytes of `num_blocks` pages in all layers."""
+        return num_blocks * block_size * self.kv_bytes_per_token
+
+    def allocate_in(self, memory: mmap, num_blocks: int, block_size: int) -> None:
+        """As `allocate`, in memory that other processes can read."""
+        self._memory = Memory(num_blocks, block_size, self.config.heads)
+        self._pages = tuple(self._layers_in(memory))
+
+    def copy_from(self, memory: mmap, source_blocks: Sequence[int], blocks: Sequence[int]) -> None:
+        """Copy these pages of another executor's `memory` into pages here."""
+        for ours, theirs in zip(self._pages, self._layers_in(memory), strict=True):
+            for block, source in zip(blocks, source_blocks, strict=True):
+                ours[block] = theirs[source]
+
+    def copy_out_of(self, memory: mmap, source_blocks: Sequence[int]) -> Sequence[np.ndarray]:
+        """What `copy_out` of the other executor gives."""
+        return list(self._layers_in(memory)[:, list(source_blocks)].swapaxes(0, 1))
 
     def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
         """Run one step; per piece the sampled token, None where `sample` is False."""
@@ -118,6 +136,17 @@ class Llama:
             for layer, part in zip(self._pages, np.asarray(page), strict=True):
                 layer[block] = part
 
+    @property
+    def _page_shape(self) -> tuple[int, ...]:
+        """(pages, block size, 2, KV heads, head_dim) of a layer."""
+        assert self._memory is not None
+        c = self.config
+        return self._memory.num_blocks, self._memory.block_size, 2, c.kv_heads, c.head_dim
+
+    def _layers_in(self, memory: mmap) -> np.ndarray:
+        """(layers, *page shape) in the memory of an executor with as many pages."""
+        return np.frombuffer(memory, self.dtype).reshape(self.config.layers, *self._page_shape)
+
     def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
         """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
         step = self._plan(pieces)
@@ -125,17 +154,10 @@ class Llama:
 
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
-        c = self.config
         return {
-            "model": f"seeded-{c.family}-{self.seed}" if self.model is None else Path(self.model).name,
-            "family": c.family,
+            "model": f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name,
             "parameters": self._weights.parameters,
-            "layers": c.layers,
-            "hidden": c.hidden,
-            "heads": c.heads,
-            "kv_heads": c.kv_heads,
-            "vocab_size": c.vocab,
-            "max_tokens": c.context_tokens,
+            **self.config.facts,
             "dtype": self.dtype,
             "threads": self._threads(),
             "kv_bytes_per_token": self.kv_bytes_per_token,
@@ -143,27 +165,7 @@ class Llama:
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder (float32)."""
-        weights.save(Path(folder), self.config, self._tensors())
-
-    def _shape(self) -> Config:
-        config = Config(
-            family="llama",
-            vocab=self.vocab,
-            hidden=self.hidden,
-            intermediate=self.intermediate,
-            layers=self.layers,
-            heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
-            context_tokens=self.context_tokens,
-        )
-        check(config, "llama")
-        return config
-
-    def _tensors(self) -> weights.Tensors:
-        if self.model is None:
-            return weights.seeded(self.config, self.seed)
-        return weights.read(Path(self.model), self.config)
+        weights.save(Path(folder), self.config, weights.of_model(self.model, self.config, self.seed))
 
     def _threads(self) -> int:
         if self.threads is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backends.engine import Engine
 from backends.engine_process import worker
-from backends.engine_process.core import GenerationParams, Turn
+from backends.engine_process.generation import GenerationParams, Turn
 from backends.engine_process.process import EngineProcess
 from backends.engine_process.token_blocks import block_names
 from backends.server.fields import longest_tokens
@@ -42,7 +42,7 @@ class _EngineAnswer:
 
 @dataclass(slots=True)
 class EngineService:
-    """Answers with the tokens of a real transformer; they are due when their step has ended."""
+    """Answers with the tokens of a real transformer, or of a paced engine; they are due when their step has ended."""
 
     engine: Engine
     model: str = field(default="", init=False)
@@ -62,6 +62,7 @@ class EngineService:
     _queried_tokens: int = field(default=0, init=False)
     _hit_tokens: int = field(default=0, init=False)
     _failure: BackendError | None = field(default=None, init=False)
+    _paced: bool = field(default=False, init=False)  # its tokens are due at a time of their own
 
     def __post_init__(self) -> None:
         self._link = EngineProcess(self._hear, self._fail)
@@ -74,9 +75,10 @@ class EngineService:
 
     async def start(self) -> None:
         """Start the engine's process and build the model. Raises UsageError or BackendError when it cannot."""
-        folder = Path(self.engine.model) if self.engine.model is not None else None
-        tokenizer = of_folder(folder) if folder is not None else None
         facts = dict(await self._link.open(self.engine.order(None)))
+        self._paced = "late_after_s" in facts
+        folder = Path(self.engine.model) if self.engine.model is not None and not self._paced else None
+        tokenizer = of_folder(folder) if folder is not None else None
         self._facts = dict(self.engine.describe()) | facts
         self._vocab_size = _whole(facts["vocab_size"])
         self._tokenizer = tokenizer or builtin(self._vocab_size)
@@ -113,7 +115,7 @@ class EngineService:
         if self._judge.cache is not None:
             size = self._judge.blocks.size
             request = replace(request, prefix_ids=block_names(token_ids, size), prefix_block_tokens=size)
-        self._link.send(worker.Add(request, params))
+        self._link.send(worker.Add(request, time.monotonic(), params))
 
         def abort() -> None:
             if self._open.pop(request.id, None) is not None:
@@ -157,17 +159,19 @@ class EngineService:
     def _hear(self, turn: Turn) -> None:
         self._running, self._free_blocks = turn.running, turn.free_blocks
         self._preemptions += len(turn.preempted)
+        self._facts |= turn.facts
         if turn.step is not None:
             self._steps.append(turn.step)
             self._note(turn, turn.step.start_s)
         done = {ended.request_id for ended in turn.ended if ended.status == "ok"}
+        at_s = time.monotonic() if self._paced else turn.at_s
         for request_id, tokens in _by_request(turn).items():
             answer = self._open.get(request_id)  # none after an abort
             if answer is not None:
                 end = self._end(answer, tokens[-1]) if request_id in done else None
                 if end is not None:
                     del self._open[request_id]
-                answer.listener.step(tokens, turn.at_s, turn.at_s, end)
+                answer.listener.step(tokens, at_s, turn.at_s, end)
         for ended in turn.ended:
             if ended.status == "rejected" and (refused := self._open.pop(ended.request_id, None)) is not None:
                 refused.listener.step((), turn.at_s, turn.at_s, "error", ended.error or "rejected")

@@ -11,7 +11,7 @@ from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRou
 from harness.api import LatencyModel, Request
 from harness.errors import UsageError
 
-NOBODY = "no replica is up that could take it"
+NONE_UP = "no replica is up that could take it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class Cluster:
                 return self.offer(arrived_prefilled(request, now_s), None).index, None
         replica = entries[0] if len(entries) == 1 else self.choose(request)
         if replica is None or (self._apart and not decodes and replica.role == "prefill"):
-            return 0, NOBODY
+            return 0, NONE_UP
         return replica.index, replica.add(request, now_s)
 
     def refusal_after(self, replica: Replica, request: Request) -> str | None:
         """Why nothing could be done with this request after its prompt was computed on this replica, or None."""
         if replica.role != "prefill" or not self._apart:
             return None
-        return self.decodes[0].refusal(request) if self.decodes else NOBODY
+        return self.decodes[0].refusal(request) if self.decodes else NONE_UP
 
     def choose(self, request: Request) -> Replica | None:
         """The replica that the router without time names, None where none is open."""
@@ -113,7 +113,7 @@ class Cluster:
         """Why this request can never be served here, or None. Callable at any time."""
         sides = [*self._entries[:1], *self.decodes[:1]]
         if not sides:
-            return NOBODY
+            return NONE_UP
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)
 
     @property

@@ -28,7 +28,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The request stays at the router, which is asked again at `until_s`; without it whenever any replica changes."""
+    """The request stays at the router, which decides again at `until_s`; without it whenever any replica changes."""
 
     until_s: float | None = None
 
@@ -115,7 +115,8 @@ class ReplicaView:
     """A replica as it was at `reported_s`: counts of sequences, tokens and blocks.
 
     `head_tokens` are those of the first request in its queue, `queued_tokens` those that the whole queue has still to
-    compute, `context_tokens` what its next decode reads. Not to be changed.
+    compute, `context_tokens` what its next decode reads; `preempted` counts the requests that lost their
+    memory and have not got it back. Not to be changed.
     """
 
     index: int
@@ -125,6 +126,7 @@ class ReplicaView:
     gpus: int
     waiting: int
     running: int
+    preempted: int
     queued_tokens: int
     head_tokens: int
     free_blocks: int
@@ -173,6 +175,7 @@ def view_of(replica: Replica, gpus: int, model: LatencyModel | None, now_s: floa
     waiting, blocks = replica.waiting, replica.blocks
     return ReplicaView(
         replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running,
+        sum([seq._emitted > 0 for seq in waiting]) + len(replica.swap or ()),
         sum([seq.prompt + seq._emitted for seq in waiting]),
         waiting[0].prompt + waiting[0]._emitted if waiting else 0,
         blocks.free, blocks.total, blocks.size, sum(lane.decoding.context for lane in replica.lanes), now_s,
@@ -251,7 +254,7 @@ class HandOffRouter(Protocol):
 
 @runtime_checkable
 class LearningRouter(Protocol):
-    """A router that is told of every request that ends."""
+    """A router that learns of every request that ends."""
 
     def on_finish(self, finished: FinishedRequest) -> None: ...
 

@@ -38,6 +38,7 @@ class Flow:
 
     def records(self) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end."""
+        self.loop.begin(0.0)
         for record in self.loop.advance():
             yield record
             if self._follow_ups is not None:

@@ -21,12 +21,12 @@ class EvenContext:
     ratio: float = 1.5
     report_s: float = 0.0
 
-    def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
+    def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002
         """The open replica with the fewest tokens; held while there is none."""
         replicas = view.open()
         return Send(min(replicas, key=_tokens).index) if replicas else Hold()
 
-    def tick(self, now_s: float, view: ClusterView) -> Iterator[Migrate]:
+    def tick(self, now_s: float, view: ClusterView) -> Iterator[Migrate]:  # noqa: ARG002
         """Move the shortest decoding request that makes the difference smaller."""
         replicas = sorted(view.open(), key=_tokens)
         if len(replicas) < 2 or _tokens(replicas[-1]) <= self.ratio * _tokens(replicas[0]):

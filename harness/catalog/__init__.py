@@ -207,11 +207,12 @@ def gpus() -> list[str]:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> UsageError:
-    """The usual error; but 'a100' means 'a100-80g' although 'a10' is nearer."""
+    """The usual error; but 'a100' means 'a100-40g' or 'a100-80g' although 'a10' is nearer."""
     longer = [k for k in known if k.startswith(name.lower())] if name else []
-    if len(longer) != 1:
+    if not 1 <= len(longer) <= 2:
         return no_such(what, name, known)
-    return UsageError(f"No {what} named '{name}'. Did you mean '{longer[0]}'? Known: {', '.join(known)}.")
+    meant = " or ".join(f"'{one}'" for one in longer)
+    return UsageError(f"No {what} named '{name}'. Did you mean {meant}? Known: {', '.join(known)}.")
 
 
 @cache

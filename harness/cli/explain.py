@@ -193,10 +193,12 @@ def _quantity(key: str, value: object) -> str:
 def _plugin(kind: str, name: str) -> str:
     found = registry.find(kind, name)
     lines = [textwrap.indent(registry.about(found), "  ")]
-    if kind == "metrics":  # they take no arguments
+    if kind in ("metrics", "run_metrics"):  # they take no arguments
+        from harness.api import Metric, RunMetric
         from harness.metrics.measure import row
 
-        metric = row(registry.make(kind, name))
+        made = registry.make(kind, name)
+        metric = row(made, Metric) if kind == "metrics" else row(made, RunMetric)
         lines += ["", f"  unit: {metric.unit}", f"  better: {metric.better}"]
     elif arguments := _arguments(found):
         width = max(len(name) for name, _ in arguments)

@@ -27,7 +27,7 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
           "admission", "preempt", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
-OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "goal", "conditions",
+OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
        "requests", "seeds", "seed", "max_rate", "width", "workers", "where")  # fmt: skip
 _EPILOG = """
 \b
@@ -40,12 +40,15 @@ Examples
       the unit with the highest rate per GPU
   bench place --gpus 4 --slo ttft=0.2,tpot=0.1 --conditions separate
       OPT-13B on one node with 4 A100, searched as DistServe's planner does, in two seconds
+  bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --ratio auto
+      how many prefill replicas to a decode replica, after P/D-Serve
 
 \b
 Algorithms (DistServe, OSDI 2024)
   high    disaggregated prefill and decode replicas anywhere in the cluster (algorithm 1)
   low     disaggregated pairs that share their nodes, so that KV stays in a node (algorithm 2)
   vllm++  colocated replicas with the best parallelism
+  mii     the same with the policy of DeepSpeed-MII (fastgen); searched by bench's simulator alone
 
 \b
 Exit codes
@@ -72,7 +75,9 @@ Exit codes
 @option("--hardware", default="a100-80g", show_default=True, metavar="NAMES", group=CLUSTER,
         help="GPU types (bench list hardware), separated by commas; prefill and decode may differ.")  # fmt: skip
 @option("--algorithm", default="all", show_default=True, metavar="NAMES", group=CLUSTER,
-        help="high, low, vllm++, or all.")  # fmt: skip
+        help="high, low, vllm++, mii, or all: the first three.")  # fmt: skip
+@option("--ratio", metavar="P:D", group=CLUSTER,
+        help="Prefill to decode replicas of algorithm high: 2:1, or auto for the best ratio that fits.")  # fmt: skip
 @run_options(
     without=[name for name in OPTIONS if name not in _TAKEN],
     workload={"help": "Preset (bench list presets) or lengths spec. Default: distserve-fig1."},

@@ -237,6 +237,7 @@ class Summary(Part, frozen=True, kw_only=True):
     token_goodput_tps: Number | None = None
     preemptions: Count | None = None
     metrics: dict[str, Described] = field(default_factory=dict)
+    run_metrics: dict[str, Described] = field(default_factory=dict)
     slo: Text = None
     goal: Share | None = None
     attainment: Share | None = None

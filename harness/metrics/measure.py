@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Metric
+from harness.api import Metric, RunMetric
 from harness.data.lists import first, kept, last, lists, pieces
 from harness.errors import UsageError
 
@@ -31,21 +31,29 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Row = TypeVar("Row", Metric, RunMetric)
 
 
 @cache
 def metrics() -> Mapping[str, Metric]:
     """Every metric of the registry by its `name`, built from defaults."""
-    found = [row(registry.make("metrics", name)) for name in registry.names("metrics")]
+    found = [row(registry.make("metrics", name), Metric) for name in registry.names("metrics")]
     return MappingProxyType({metric.name: metric for metric in found})
 
 
-def row(plugin: Any) -> Metric:
+@cache
+def run_metrics() -> Mapping[str, RunMetric]:
+    """Every metric of a whole run by its `name`, in their order."""
+    found = [row(registry.make("run_metrics", name), RunMetric) for name in registry.names("run_metrics")]
+    return MappingProxyType({metric.name: metric for metric in sorted(found, key=lambda metric: metric.place)})
+
+
+def row(plugin: Any, kind: type[Row]) -> Row:
     """A plug-in as a row: a class of another package has the members that it needs."""
-    if isinstance(plugin, Metric):
+    if isinstance(plugin, kind):
         return plugin
-    given = {f.name: getattr(plugin, f.name) for f in fields(Metric) if hasattr(plugin, f.name)}
-    return Metric(**{"about": registry.about(type(plugin)), **given})
+    given = {f.name: getattr(plugin, f.name) for f in fields(kind) if hasattr(plugin, f.name)}
+    return kind(**{"about": registry.about(type(plugin)), **given})
 
 
 def in_summary() -> list[Metric]:

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Metric, Slo, Status
+from harness.api import Metric, RunTables, Slo, Status
 from harness.data.lists import BLOCK, lists, number, ratio
 from harness.data.run_json import Described, ScoredBound, Summary
-from harness.metrics.measure import first_last, metrics, missing, sample
+from harness.metrics.measure import first_last, metrics, missing, run_metrics, sample
 from harness.metrics.quantiles import quantile, quantiles
 from harness.metrics.slo import BoundScore, Score, Seen, score, text
 
-__all__ = ["describe", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
+__all__ = ["describe", "of_run", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -76,6 +76,12 @@ def summarize(
         binding=scored.binding.text if scored.binding else None,
         classes=dict(scored.by_class),
     )
+
+
+def of_run(tables: RunTables) -> dict[str, Described]:
+    """The metrics of the run as a whole, those that it can tell."""
+    found = {metric: metric.of(tables) for metric in run_metrics().values()}
+    return {metric.name: describe(values, metric.unit) for metric, values in found.items() if len(values)}
 
 
 def _measured(metric: Metric, seen: Seen) -> Described:

@@ -5,7 +5,7 @@ A check that failed makes the run not valid (exit code 4); a warning does not; `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -47,7 +47,10 @@ TOO_LATE_S = 0.050
 TOO_LATE_SHARE = 0.05
 """Share of spoilt requests that makes a run not valid: half of the 10% that may miss at the usual goal of 0.9."""
 
-LATENESS, ANSWERS = "lateness", "answers"
+LATE_STEPS_SHARE = 0.01
+"""Share of the steps of a paced engine that may end late: more, and the step times are those of this machine too."""
+
+LATENESS, ANSWERS, PACE = "lateness", "answers", "pace"
 """Names of the checks made here, as run.json lists them."""
 
 OVERLOAD, QUEUE_GREW = "overload", "queue-grew"
@@ -320,6 +323,28 @@ def _few(ok: int, *, recorded: bool) -> Iterator[RunWarning]:
         )
 
 
+def late_steps(backend: Mapping[str, object]) -> Iterator[RunWarning]:
+    """The reason that makes a run of a paced engine not valid whose steps ended later than its latency model says."""
+    late, steps = backend.get("late_steps"), backend.get("paced_steps")
+    if isinstance(late, int) and isinstance(steps, int) and late > LATE_STEPS_SHARE * steps:
+        yield RunWarning(
+            PACE,
+            f"The engine ended {_pace(backend)}, so its step times were not those of the latency model (allowed: "
+            f"{LATE_STEPS_SHARE:.0%}).",
+            "quiet the machine, lower --rate, or take a latency model with longer steps",
+            {"late_steps": late, "steps": steps},
+        )
+
+
+def _pace(backend: Mapping[str, object]) -> str:
+    """'3 of 1,000 steps (0.3%) more than 1.0 ms late, at most 2.5 ms'."""
+    late, steps, after_s, most_s = (
+        float(str(backend[name])) for name in ("late_steps", "paced_steps", "late_after_s", "latest_step_s")
+    )
+    share = late / steps if steps else 0.0
+    return f"{late:,.0f} of {steps:,.0f} steps ({share:.2%}) more than {ms(after_s)} late, at most {ms(most_s)}"
+
+
 State = Literal["ok", "warning", "failed", "unknown"]
 RATE, FLOOR = "rate", "client-floor"
 
@@ -358,6 +383,8 @@ def _passed(run: Run, sent: Fidelity, lengths: OutputLengths) -> Iterator[tuple[
     yield RATE, *_rate(sent)
     yield GAP_LAW, *_gaps(sent)
     yield LATENESS, *_lateness(run, sent)
+    if "late_steps" in run.info.backend:
+        yield PACE, "ok", f"the engine ended {_pace(run.info.backend)}"
     yield FLOOR, *_floor(run)
 
 

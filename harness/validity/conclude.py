@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow.compute as pc
 
-from harness.api import RunWarning, Slo
+from harness.api import RunTables, RunWarning, Slo
 from harness.data import large, run_json
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
 from harness.metrics import slo
-from harness.metrics.summary import summarize, vllm_keys
+from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, warmup, work_done
-from harness.validity.checks import Verdict, checks, judge, sentences
+from harness.validity.checks import Verdict, checks, judge, late_steps, sentences
 from harness.validity.remote import is_remote, resolution
 from harness.validity.stored import rechecked
 from harness.validity.warnings import is_closed, run_warnings
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness.api import Outcome
     from harness.data.folder import Run
 
@@ -40,6 +44,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     measured, seen = part.requests, slo.Seen(part.requests, None if part.whole is None else part.pieces)
     scored = slo.score(measured, objective, seen)
     summary = summarize(measured, objective, seen=seen, scored=scored)
+    summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part)))
     info = run.info.change(summary=summary, **_remote(run, seen, objective))
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
@@ -63,6 +68,22 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         warnings=warned(verdict.warnings),
         verdict=stored(verdict, _text(verdict, outcome), unresolved=info.resolution.undecided),
         outcome=ending,
+    )
+
+
+def _tables(measured: Run) -> RunTables:
+    """What its own metrics see of a run without the requests of its warm-up."""
+    since_s, backend = large.cut_s(measured.info) or 0.0, measured.info.backend
+    blocks = backend.get("kv_blocks")
+    alike = backend.keys().isdisjoint(("prefill", "decode"))  # else each side has a memory of its own size
+
+    def steps() -> Iterator[pa.Table]:
+        whole = measured.whole.steps if measured.whole is not None and measured.whole.steps is not None else ()
+        pieces = chain.from_iterable(part() for part in whole) if measured.steps is None else [measured.steps]
+        return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
+
+    return RunTables(
+        measured.requests, steps, measured.http, blocks if isinstance(blocks, int) and alike else None, since_s
     )
 
 
@@ -125,6 +146,7 @@ def _judged(
         *work_done.refused(run),
         *(client_warnings.reasons(run, objective) if remote else []),
         *fidelity.reasons(sent),
+        *late_steps(run.info.backend),
     ]
     warnings = [
         *run_warnings(run, objective, outcome),

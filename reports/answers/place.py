@@ -71,6 +71,9 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     best, objective = info.best[0], info.objective
     start = "Interrupted; best so far" if info.state == "interrupted" else "Best"
     system = f"{clean(best.name)} on {best.gpus:,} x {clean(best.hardware)}"
+    sides = [sum(group.count for group in best.groups if group.role == role) for role in ("prefill", "decode")]
+    if best.algorithm == "high" and all(sides):
+        system += f" (prefill to decode {sides[0]}:{sides[1]})"
     if best.attainment is not None:
         share = f"{best.attainment:.1%} of requests meet the SLO{_share_interval(best)} at {best.rate_rps:g} req/s"
         money = "" if best.per_million_tokens is None else (

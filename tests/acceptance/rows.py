@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Badge = Literal["exact", "real", "simulated"]
-"""exact: arithmetic or logic; real: measurements of real systems; simulated: shape and range."""
+Badge = Literal["formula", "exact", "real", "simulated"]
+"""formula: arithmetic, or a table of measurements read back; exact: decisions of the core, or golden numbers of another
+program; real: measurements of real systems; simulated: shape and range."""
 
 
 @dataclass(frozen=True, slots=True)

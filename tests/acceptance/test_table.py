@@ -100,6 +100,11 @@ def test_wrong_usage_is_one_sentence(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+def test_every_topic_can_be_loaded():
+    """A topic that names what the product no longer has would be missing from the page until someone runs it all."""
+    assert all(callable(table.rows_of(name)) for name in table.names())
+
+
 def test_every_topic_names_its_ids():
     """`--only` would not find a row whose topic does not spell out its id."""
     for name in table.names():

@@ -27,7 +27,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --backend sim --policy saratih", 2, "No policy named 'saratih'.", "Did you mean 'sarathi'?"),
     ("run --backend sim:policy=orca --policy orca", 2, "policy is given twice", "--backend 'sim:policy=orca'"),
     ("run --backend sim --model opt-13", 2, "No model named 'opt-13'.", "Did you mean 'opt-13b'?"),
-    ("run --backend sim --hardware a100", 2, "No hardware named 'a100'.", "Did you mean 'a100-80g'?"),
+    ("run --backend sim --hardware a100", 2, "No hardware named 'a100'.", "Did you mean 'a100-40g' or 'a100-80g'?"),
     ("run --backend sim --latency rooflin", 2, "No latency model named 'rooflin'.", "Did you mean 'roofline'?"),
     ("run --backend sim --kv pagd", 2, "No KV memory mode named 'pagd'.", "Did you mean 'paged'?"),
     ("run --backend sim --router robin", 2, "No router named 'robin'.", "Did you mean 'round-robin'?"),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from backends.serving.plugins import HandOffRoom, MapTime, StepRouter
+from backends.serving.plugins import Clocked, FinishFeedback, HandOffRoom, MapTime, Predicting, StepFeedback, StepRouter
 from backends.sim import Sim
 from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
@@ -25,6 +25,10 @@ TABLE = [
     ("latency", api.StoredBits, "file roofline"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
     ("policies", HandOffRoom, "distserve-decode"),
+    ("policies", Clocked, "gmax"),
+    ("policies", StepFeedback, "autellix edf gmax ltr"),
+    ("policies", FinishFeedback, "autellix gmax ltr"),
+    ("policies", Predicting, "gmax ltr"),
     ("kv", MapTime, "virtual"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
     ("arrivals", api.GapLaw, "burstgpt-published diurnal gamma onoff poisson ramp spike steps weibull"),

@@ -7,6 +7,7 @@ import pytest
 from harness.errors import UsageError
 from harness.experiments.place.combine import Scored, tied, units
 from harness.experiments.place.search import apart, rate
+from harness.experiments.place.settings import ratio_of
 from harness.experiments.place.systems import (
     Algorithm,
     Cluster,
@@ -48,6 +49,31 @@ def test_two_prefill_replicas_feed_one_decode_replica() -> None:
 
     assert "2 x P(1,1) + 1 x D(1,1)" == found[0].name
     assert (3, pytest.approx(10 / 3)) == (found[0].gpus, found[0].per_gpu.value)
+
+
+def test_the_ratio_is_that_of_the_min_rule() -> None:
+    """P/D-Serve: of all whole numbers of replicas on 8 GPUs none carry more per GPU; a given ratio is the only one
+    (K14.c)."""
+    rates = (5.6, 10.0)
+    sides = [scored("high", role, Shape(), x) for role, x in zip(("prefill", "decode"), rates, strict=True)]
+    best = units("high", sides, Objective(), NODE)[0]
+    brute = max((min(n * rates[0], m * rates[1]) / (n + m), n, m) for n in range(1, 8) for m in range(1, 9 - n))
+
+    assert brute == (pytest.approx(best.per_gpu.value), *best.deployment.counts) == (pytest.approx(3.5), 5, 3)
+    assert ["1 x P(1,1) + 2 x D(1,1)"] == [one.name for one in units("high", sides, Objective(), NODE, (1, 2))]
+
+
+@pytest.mark.parametrize(("text", "ratio"), [(None, None), ("auto", None), ("2:1", (2, 1)), ("6:4", (3, 2))])
+def test_a_ratio_is_read_in_lowest_terms(text: str | None, ratio: tuple[int, int] | None) -> None:
+    """6:4 would find nothing: the unit of 3:2 stands for all its multiples."""
+    assert ratio == ratio_of(text)
+
+
+@pytest.mark.parametrize("text", ["2", "0:1", "1:x", "1:2:3"])
+def test_a_ratio_that_is_none_is_refused(text: str) -> None:
+    """It would be searched as if none had been given."""
+    with pytest.raises(UsageError, match="must be auto or prefill to decode replicas such as 2:1"):
+        ratio_of(text)
 
 
 def test_the_faster_side_does_not_help() -> None:

@@ -78,3 +78,20 @@ def test_an_unknown_model_is_answered_with_the_nearest() -> None:
     """A slip of the finger must not end in a traceback."""
     with pytest.raises(UsageError, match="Did you mean 'opt-13b'"):
         space("opt-31b", "a100-80g", Cluster(1, 4), refused)
+
+
+def test_mii_is_another_system_than_vllm_of_the_same_shape() -> None:
+    """What is known of one would be taken for the other, which runs another policy."""
+    here = space("opt-13b", "a100-80g", Cluster(1, 2), refused)
+    vllm, mii = (next(iter(here.of(name, Cluster(1, 2)))) for name in ("vllm++", "mii"))
+
+    assert vllm.key != mii.key
+    assert "(1,1) fastgen" == mii.name
+    assert ("fastgen", None) == (mii.parts.get("policy"), vllm.parts.get("policy"))
+
+
+def test_the_released_planner_is_refused_with_mii() -> None:
+    """Its scheduler would be run under the name of another one."""
+    from harness.cli import main
+
+    assert 2 == main(["place", "--backend", "sim:compat=distserve_sim", "--gpus", "1", "--algorithm", "mii"])

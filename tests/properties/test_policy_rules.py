@@ -130,6 +130,29 @@ def test_a_deadlock_under_splitfuse_costs_the_youngest_only():
     assert [0, 1] == [seq.preemptions for seq in steps.done]
 
 
+def test_tgi_lets_prompts_wait_until_they_are_enough_or_overdue():
+    """Each prefill stops all decodes: prompts that join one by one would make every answer stutter (queue.rs)."""
+    steps = Steps("tgi:waiting_served_ratio=0.5,max_waiting_tokens=6", memory="reserve-oracle:block_tokens=4")
+    steps.add(*at_once((4, 30), (4, 30), (4, 30), (4, 30)))
+    steps.step()
+    steps.add(Request(4, 0.0, 4, 2))
+    few = [steps.step() for _ in range(6)]
+    steps.add(*(Request(i, 0.0, 4, 2) for i in (5, 6)))
+    enough = steps.step()
+
+    assert [[], [], [], [], [], [(4, 4)]] == [batch["prefills"] for batch in few]
+    assert [(5, 4), (6, 4)] == enough["prefills"]
+
+
+def test_tgi_counts_prompts_that_fit_not_those_that_wait():
+    """Under a long queue every answer that ends would let one prompt in, and stop the others for it."""
+    steps = Steps("tgi:max_waiting_tokens=100", blocks=12, memory="reserve-oracle:block_tokens=4")
+    steps.add(*at_once((4, 4), (4, 8), (4, 12), (4, 12), (4, 12)))
+    seen = steps.run([])
+
+    assert [[0, 1, 2], [3, 4]] == [batch["new"] for batch in seen if batch["new"]]
+
+
 def test_chunk_only_alternates_and_never_mixes(draw):
     """Chunks beside decodes would be Sarathi-Serve's other half, and the ablation would compare nothing."""
     seen = Steps("chunk-only:budget=24,max_seqs=8").run(draw(40, rate_rps=0.5, prompt=(1, 100), output=(2, 30)))
@@ -237,6 +260,7 @@ def test_vllm_v1_admits_the_most_urgent_first():
         ("sarathi:budget=512,low=600", "low 600 must not exceed budget 512"),
         ("sarathi:low=64,stages=1", "stages must be at least 2"),
         ("fastgen:budget=0", "budget must be at least 1"),
+        ("tgi:waiting_served_ratio=-1", "waiting_served_ratio must be at least 0"),
         ("chunk-only:max_seqs=0", "max_seqs must be at least 1"),
         ("vllm-v1:long_prefill=0", "long_prefill must be at least 1"),
         ("vllm-v1:order=lifo", "order must be one of fcfs, priority"),

@@ -16,7 +16,8 @@ from harness.registry import make, names
 
 SIZE = 4
 POLICIES = ["static:batch=3", "static:batch=3,pad=false", "orca:max_batch=3", "vllm-v0:max_seqs=6",
-            "sarathi:budget=9,max_seqs=6", "vllm-v1:budget=9,max_seqs=6", "chunk-only:budget=9",
+            "sarathi:budget=9,max_seqs=6", "vllm-v1:budget=9,max_seqs=6", "tgi:max_waiting_tokens=3",
+            "chunk-only:budget=9",
             "fastgen:budget=9"]  # fmt: skip
 COST = "linear:base_s=0.0625,prefill_token_s=0.0009765625,decode_seq_s=0"
 

@@ -22,6 +22,7 @@ POLICIES = [
     "sarathi:budget=32,max_seqs=8",
     "sarathi:budget=7,max_seqs=4",
     "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=64",
+    "tgi:max_waiting_tokens=3",
     "chunk-only:budget=24,max_seqs=6",
     "fastgen:budget=32,max_seqs=8",
     "fastgen:budget=64,max_seqs=4,max_tracked=12",
@@ -30,6 +31,10 @@ POLICIES = [
     "vllm-v1:budget=32,max_seqs=8",
     "vllm-v1:budget=12,max_seqs=6,long_prefill=5",
     "vllm-v1:budget=32,max_seqs=8,order=priority",
+    "gmax:budget=32,max_seqs=6,interval=7,group=2",
+    "ltr:budget=32,max_seqs=6,interval=5",
+    "autellix:budget=32,max_seqs=6,interval=5,quantum=8",
+    "edf:budget=32,max_seqs=6,interval=5",
 ]
 MEMORIES = [
     "paged:block_tokens=4,watermark=0",

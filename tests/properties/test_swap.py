@@ -14,7 +14,8 @@ from harness.api import Request
 from harness.registry import make
 
 POLICIES = ["static:batch=3", "orca:max_batch=5", "vllm-v0:max_seqs=6", "sarathi:budget=32,max_seqs=8",
-            "chunk-only:budget=24,max_seqs=6", "fastgen:budget=32,max_seqs=8", "vllm-v1:budget=32,max_seqs=8",
+            "tgi:max_waiting_tokens=3", "chunk-only:budget=24,max_seqs=6", "fastgen:budget=32,max_seqs=8",
+            "vllm-v1:budget=32,max_seqs=8",
             "vllm-v1:budget=12,max_seqs=6,long_prefill=5"]  # fmt: skip
 
 requests_lists = st.lists(

@@ -36,7 +36,10 @@ ROUGH, SETTLED = 3, 8  # steps of a fit; constants that have settled may hide wh
 ROUNDS = 2  # of a search
 FAR = 1.0  # |log error| beyond which a row weighs no more
 PRIOR = 0.05  # weight of a constant's log distance from its physical estimate
-OTHERS = "aiconfigurator, calibrated on none of them: {} % (other rows: all of its public measurements)"
+OTHERS = (
+    "aiconfigurator, calibrated on none of them: {} % (other rows: all of its public measurements); here constants and "
+    "unknown settings are chosen on a third of the rows"
+)
 DATA_WORDS = "ai-dynamo/aiconfigurator silicon_sample.csv"
 Array = npt.NDArray[np.float64]
 

@@ -184,10 +184,11 @@ def _targets(
         worse = max(halves, key=lambda half: errors(half, metric).rmse)
         same = [_rmse(_same(half, peer), metric) for half in halves]
         other = f"{PEER} on the same runs: {_rmse(_same(worse, peer), metric)} points; {published} over other runs"
-        found.append(target(worse, metric, f"{RMSE}, the worse half", 7.0, other))
+        both = " and ".join(_rmse(half, metric) for half in halves)
+        found.append(target(worse, metric, f"{RMSE}, the worse of two halves ({both})", 7.0, other))
         notes.append(
             f"Attainment within {1000 * bounds[0]:.0f} and {1000 * bounds[1]:.0f} ms: "
-            f"{' and '.join(_rmse(half, metric) for half in halves)} points in the two halves; "
+            f"{both} points in the two halves; "
             f"{PEER} on the same runs {' and '.join(same)}."
         )
     ours, others = ([_factor(pairs, lowest) for pairs in side] for side in (halves, [_same(h, peer) for h in halves]))
@@ -197,7 +198,10 @@ def _targets(
     )
     if (worst := max(filter(None, ours), default=None)) is not None:
         other = f"{PEER} on the same runs: {_times(max(filter(None, others), default=None))} times"
-        found.append(Target("ttft_p90_s", f"{FACTOR} in saturation", 2.0, worst, other))
+        both = " and ".join(map(_times, ours))
+        found.append(
+            Target("ttft_p90_s", f"{FACTOR} in saturation, the worse of two halves ({both})", 2.0, worst, other)
+        )
     return found, notes
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from backends.engine import Engine
 from backends.engine_process.core import EngineCore
-from backends.executors.llama import Llama
 from backends.latency.linear import Linear
 from backends.latency.recorded import Recorded
 from backends.serving.journal import Journal
@@ -22,7 +21,7 @@ from harness.registry import make
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
             "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100", "chunk-only:budget=48,max_seqs=16",
-            "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
+            "tgi:max_waiting_tokens=5", "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
             "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
 REAL = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
         "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
@@ -149,9 +148,9 @@ class Drawn:
         return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
 
 
-def tokens(requests, policy, preempt, blocks):
+def tokens(requests, policy, preempt, blocks, executor="llama"):
     """What the model says of each request, with the number of preemptions and of blocks that were swapped."""
-    model = Llama(dtype="float64", vocab=512)
+    model = make("executors", executor, dtype="float64", vocab=512, device="cpu")
     model.allocate(blocks, 8)
     core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
     engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
@@ -177,6 +176,14 @@ def alone(draw):
     return requests, tokens_of
 
 
+@pytest.fixture(params=["llama", "torch"])
+def executor(request):
+    """The name of an executor that computes."""
+    if request.param == "torch":
+        pytest.importorskip("torch", reason="PyTorch is not installed; make nightly installs it")
+    return request.param
+
+
 @pytest.mark.parametrize("preempt", ["recompute", "swap:blocks=40"])
 @pytest.mark.parametrize(
     "policy",
@@ -184,10 +191,10 @@ def alone(draw):
      "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=60", "chunk-only:budget=20,max_seqs=16",
      "fastgen:budget=32,max_seqs=16", "vllm-v1:budget=24,max_seqs=16,long_prefill=10"],
 )  # fmt: skip
-def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, alone):
+def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, alone, executor):
     """A policy, a chunk or a swap that changed what the model says would corrupt answers in silence."""
-    requests, expected = alone
-    tokens_of, preempted, moved = tokens(requests, policy, preempt, 16)
+    requests, expected = alone  # of NumPy, for either executor
+    tokens_of, preempted, moved = tokens(requests, policy, preempt, 16, executor)
 
     assert expected == tokens_of
     if policy.startswith(("vllm", "sarathi")):

@@ -8,7 +8,8 @@ from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
 
-POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "vllm-v1:budget=64,max_seqs=8", "chunk-only:budget=64",
+POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "vllm-v1:budget=64,max_seqs=8",
+            "tgi:max_waiting_tokens=3", "chunk-only:budget=64",
             "sarathi:budget=64,max_seqs=16", "fastgen:budget=64,max_seqs=8"]  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from harness.registry import make
 from workloads.content.tokens import Tokens
 
 POLICIES = ["static:batch=4,pad=false", "orca:max_batch=4", "vllm-v0:max_seqs=8", "vllm-v1:budget=48,max_seqs=8",
-            "chunk-only:budget=48", "sarathi:budget=48,max_seqs=8", "fastgen:budget=48"]  # fmt: skip
+            "tgi:max_waiting_tokens=3", "chunk-only:budget=48", "sarathi:budget=48,max_seqs=8",
+            "fastgen:budget=48"]  # fmt: skip
 COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
 
 

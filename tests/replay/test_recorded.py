@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from backends.engine_process.core import EngineCore
 from backends.latency.recorded import Recorded
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request, RequestRecord, Step
 from harness.data.dependencies import Releases
 from harness.data.records import scheduled_table, steps_table, to_table
@@ -105,3 +108,63 @@ def test_what_arrived_at_one_instant_is_taken_in_the_order_of_sending(order):
 
     assert [0, *order] == [record.request_id for record in done]
     assert [1.0, 3.0, 4.0, 5.0] == [record.token_s[0] for record in done]
+
+
+class Noisy:
+    """An executor that computes nothing; its steps take times of chance, as on a busy machine."""
+
+    vocab_size, max_tokens = 10, 10_000
+
+    def __init__(self) -> None:
+        self.now_s, self._chance = 0.0, np.random.default_rng(4)
+
+    def execute(self, pieces):
+        self.now_s += float(self._chance.exponential(0.02))
+        return [7 if piece.sample else None for piece in pieces]
+
+
+@pytest.mark.parametrize("blocks", [40, 4000])
+def test_recorded_step_times_give_the_engines_token_times_under_every_policy(each_policy, blocks, draw):
+    """S27: a simulator that is off by a step under one policy has a scheduler of its own there."""
+    requests = draw(80, rate_rps=6.0, prompt=(1, 150), output=(1, 90))
+    noisy, core = Noisy(), Core.of(each_policy)
+    engine = EngineCore(
+        core.replica(core.memory(), blocks), noisy, lambda r, _: np.ones(r.prompt_tokens, int), lambda: noisy.now_s
+    )
+    left, steps, stamps, records = list(requests), [], {r.id: [] for r in requests}, []
+    while left or engine.replica.waiting or engine.replica.running:
+        if not engine.replica.waiting and not engine.replica.running:
+            noisy.now_s = max(noisy.now_s, left[0].scheduled_s)
+        arrived = [r for r in left if r.scheduled_s <= noisy.now_s]
+        left = left[len(arrived) :]
+        turn = engine.turn(arrived)
+        steps.append(turn.step)
+        for i in turn.tokens:
+            stamps[i].append(turn.at_s)
+        for ended in turn.ended:
+            r = requests[ended.request_id]
+            records.append(
+                RequestRecord(
+                    r.id,
+                    r.scheduled_s,
+                    r.scheduled_s,
+                    stamps[r.id],
+                    None,
+                    r.prompt_tokens,
+                    r.output_tokens,
+                    r.output_tokens,
+                    "ok",
+                    preemptions=ended.preemptions,
+                    arrived_s=ended.arrived_s,
+                )
+            )
+    sim = Sim(policy=each_policy, kv_blocks=blocks)
+    sim._model = object.__new__(Recorded)
+    sim._model.run, sim._model._next = "this run", {}
+    sim._model.load(steps_table(steps), to_table(records))
+    simulated = {r.request_id: r for r in sim.simulate(requests)}
+
+    assert 80 == len(records)
+    for record in records:
+        assert list(record.token_s) == list(simulated[record.request_id].token_s)
+        assert record.preemptions == simulated[record.request_id].preemptions

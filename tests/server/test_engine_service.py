@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore, GenerationParams
+from backends.engine_process.core import EngineCore
+from backends.engine_process.generation import GenerationParams
 from backends.executors.llama import Llama
 from backends.server.engine_service import EngineService, make
 from backends.server.service import Sampling
@@ -103,6 +104,30 @@ def test_greedy_tokens_are_those_of_the_engine():
     assert from_core(Llama(), lengths, [GenerationParams(p) for p in prompts(5)]) == [one.tokens for one in received]
     assert {"length"} == {one.end for one in received}
     assert all(one.stamps == sorted(set(one.stamps)) for one in received)
+
+
+def test_a_paced_engine_answers_equal_prompts_with_equal_words():
+    """A text of bytes would be no text, and a client that sends it back would send other tokens."""
+
+    class Due(Received):
+        def step(self, token_ids, at_s, due_s, end, error=""):
+            assert at_s >= due_s, "a token left before its step had ended"
+
+            Received.step(self, token_ids, due_s, due_s, end, error)
+
+    async def use(service):
+        received = [Due(), Due()]
+        for one in received:
+            service.submit([40, 41, 42], Sampling(9), one)
+        await asyncio.gather(*(one.ended.wait() for one in received))
+        text = service.tokenizer.decode(received[0].tokens)
+        return service.model, service.tokenizer.encode(text), [one.tokens for one in received]
+
+    model, again, (first, second) = run("engine:executor=paced:latency=linear:base_s=1ms,model=llama3-8b,tp=2", use)
+
+    assert "llama3-8b" == model
+    assert again == first == second
+    assert 9 == len(set(first))
 
 
 def test_seeded_sampling_is_the_same_each_time_and_in_any_company():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.experiments.policies import ENGINE, SIMULATOR, alike, disagreements
+from harness.experiments.policies import ENGINE, SIMULATOR, alike, by_policy, disagreements
 from harness.experiments.sweep.axes import RATE, Axis
 from harness.experiments.sweep.execute import run_sweep
 from harness.experiments.sweep.plan import plan_sweep
@@ -44,6 +44,20 @@ def test_policies_that_form_the_same_batches_are_named(tmp_path: Path) -> None:
     assert not any("60 req/s" in text for text in alike(SAME, info, tmp_path / "busy"))
 
 
+def test_servers_are_named_by_their_policies(tmp_path: Path) -> None:
+    """The rows of vLLM would have addresses, and none would stand beside its simulation."""
+    servers = ("sim:latency=linear:base_s=0.002", "sim:latency=linear:base_s=0.02")
+    options = {"workload": "fixed:prompt=64,output=8", "slo": "tpot=10ms", "requests": "20", "warmup": "none"}
+    sweep = plan_sweep(Given(options), None, [Axis(RATE, ("1",)), Axis("backend", servers)], seeds="5", refine="none")
+    info = run_sweep(sweep, tmp_path, workers=1)
+    named = by_policy(info, dict(zip(servers, ("orca", "static"), strict=True)))
+    (difference,) = named.differences
+
+    assert [{"rate": 1, "policy": "orca"}, {"rate": 1, "policy": "static"}] == [point.values for point in named.points]
+    assert ({"policy": "orca"}, {"policy": "static"}, -1.0) == (difference.base, difference.head, difference.difference)
+    assert {"rate": 1} == difference.at
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -51,6 +65,7 @@ def test_policies_that_form_the_same_batches_are_named(tmp_path: Path) -> None:
         (["sarathi", "sarathi"], "A policy is named twice"),
         (["sarathi", "--slo", "p99:ttft=0.1"], "bound them, as in --slo ttft=0.1"),
         (["sarathi", "--requests", "0"], "--requests must be"),
+        (["sarathi", "orca", "--vllm", "http://127.0.0.1:9/v1"], "1 given for 2 policies"),
     ],
 )
 def test_wrong_usage_is_reported_before_anything_runs(

@@ -134,6 +134,7 @@ def test_spec_text_builds_the_same_model_again(spec: str) -> None:
         ("roofline:flops_share=1.2", "flops_share must be above 0 and at most 1"),
         ("roofline:overhead=-1ms", "overhead_s must not be negative"),
         ("roofline:overhead=5ms,layer_overhead=50us", "give it or layer_overhead_s, not both"),
+        ("roofline:paged_prefill=0.9", "paged_prefill must be at least 1"),
         ("roofline:weight_bits=32", "weight_bits must be above 0 and at most 16"),
     ],
 )

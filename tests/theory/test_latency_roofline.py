@@ -63,6 +63,15 @@ def test_a_long_prompt_takes_its_arithmetic() -> None:
     assert (dense + attention) / gpu.bf16_flops == pytest.approx(model.step_s([(8192, 0)], 0, 0), rel=1e-2)
 
 
+def test_paged_kv_makes_attention_of_prompts_dearer_and_nothing_else() -> None:
+    """vAttention's gain would be charged to decodes or to products, which paging leaves alone."""
+    plain, paged = (make("latency", f"roofline:paged_prefill={times}") for times in (1, 1.5))
+    prompt = plain.step_s([(4096, 0)], 0, 0)
+
+    assert plain.decode_s(8, 9000) == paged.decode_s(8, 9000)
+    assert pytest.approx(prompt + 0.5 * plain.attention_s(4096, 0)) == paged.step_s([(4096, 0)], 0, 0)
+
+
 def test_attention_of_chunks_is_the_attention_of_the_whole() -> None:
     """Cutting a long prompt must not change the arithmetic of its attention."""
     model = Roofline("llama3-8b", "h100")

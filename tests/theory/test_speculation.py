@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore, looked_up
+from backends.engine_process.core import EngineCore
+from backends.engine_process.generation import looked_up
 from backends.executors.llama import Llama
 from backends.serving.speculation import Speculation
 from backends.sim import Sim
@@ -13,7 +14,8 @@ from backends.simulator.core import Core
 from harness.api import Request
 from harness.errors import UsageError
 
-POLICIES = ["vllm-v0", "sarathi:budget=64,max_seqs=16", "orca:max_batch=6", "static:batch=4", "chunk-only:budget=32",
+POLICIES = ["vllm-v0", "sarathi:budget=64,max_seqs=16", "orca:max_batch=6", "static:batch=4",
+            "tgi:max_waiting_tokens=3", "chunk-only:budget=32",
             "vllm-v1:budget=64,max_seqs=16", "fastgen:budget=64,max_seqs=16"]  # fmt: skip
 
 

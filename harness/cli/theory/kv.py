@@ -61,7 +61,7 @@ def kv(
     shown = [sizes, _handed(lengths, per_token, rate, links, _prefill_s(latency, model, hardware, tp))]
     slots = _slots(memory, per_token, model) if memory else None
     if modes and slots:
-        shown.append(_modes(modes, slots, requests, seed))
+        shown.append(_modes(modes, slots, requests, seed, model=model, tp=tp))
     sentences = [f"{model}: {per_token:,} bytes of KV a token; {rate:g} prompts are handed off per second."]
     if slots is not None:
         sentences.append(f"{memory} hold {slots:,} tokens.")
@@ -117,10 +117,10 @@ def _handed(lengths: list[int], per_token: int, rate: float, links: str, prefill
                                    ("link in use", "share"), ("prefill", "s"), ("hidden", "yes")], rows)  # fmt: skip
 
 
-def _modes(modes: str, slots: int, requests: int, seed: int) -> Any:
+def _modes(modes: str, slots: int, requests: int, seed: int, **system: object) -> Any:
     rows = []
     for mode in _several(modes):
-        one = filled(mode, slots, Traffic(requests=requests, seed=seed))
+        one = filled(mode, slots, Traffic(requests=requests, seed=seed), **system)
         rows.append((mode, one.used, one.of_all, one.batch, *_PUBLISHED.get(mode, (None, None))))
     return tables.table("A saturated replica", [
         ("memory", "text"), ("used of given", "share"), ("used of all", "share"),

@@ -55,6 +55,7 @@ def stored_options(options: PlaceOptions) -> Facts:
             "slo": slo.text(options.slo),
             "goal": options.slo.goal,
             "conditions": options.definition,
+            **({} if options.ratio is None else {"ratio": ":".join(map(str, options.ratio))}),
             "seeds": list(options.seeds),
             "rate": options.rate_rps,
             "max_rate": options.top_rps if options.released else None,

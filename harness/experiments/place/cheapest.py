@@ -83,9 +83,9 @@ def cheapest(
 
 
 def algorithm_of(options: PlaceOptions, deployment: Deployment) -> Algorithm:
-    """The algorithm of DistServe that considers it."""
+    """The algorithm that considers it."""
     if deployment.kind == "colocated":
-        return "vllm++"
+        return "mii" if deployment.groups[0].policy else "vllm++"
     return "low" if deployment.in_pairs(options.cluster) else "high"
 
 
@@ -164,6 +164,6 @@ def _price(options: PlaceOptions, deployment: Deployment) -> tuple[float, int, s
     return options.objective.taken(deployment), deployment.gpus, deployment.key
 
 
-def _kind(deployment: Deployment) -> tuple[tuple[str, str, Shape], ...]:
+def _kind(deployment: Deployment) -> tuple[tuple[str, str, Shape, str], ...]:
     """What deployments that differ in their numbers of replicas have in common."""
-    return tuple((group.role, group.hardware, group.shape) for group in deployment.groups)
+    return tuple((group.role, group.hardware, group.shape, group.policy) for group in deployment.groups)

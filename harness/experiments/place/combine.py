@@ -78,41 +78,56 @@ def ordered(units: Sequence[Unit]) -> list[Unit]:
     return sorted(units, key=lambda unit: (-unit.value, unit.gpus, unit.name))
 
 
-def units(algorithm: Algorithm, scored: Sequence[Scored], objective: Objective, cluster: Cluster) -> list[Unit]:
-    """The units of an algorithm by value, best first; those that sustain no rate are left out."""
+def units(
+    algorithm: Algorithm, scored: Sequence[Scored], objective: Objective, cluster: Cluster,
+    ratio: tuple[int, int] | None = None,
+) -> list[Unit]:  # fmt: skip
+    """The units of an algorithm by value, best first; those that sustain no rate are left out.
+
+    With `ratio` both sides are in this one only.
+    """
     sustained = [one for one in scored if one.algorithm == algorithm and one.per_gpu.value > 0]
     if algorithm != "high":
         return ordered([Unit(algorithm, ((1, one),), one.per_gpu, one.value) for one in sustained])
-    return ordered([*_apart(sustained, objective, cluster)])
+    found = _apart(sustained, objective, cluster, ratio)
+    return ordered([*found])
 
 
-def _apart(sustained: Sequence[Scored], objective: Objective, cluster: Cluster) -> Iterator[Unit]:
+def _apart(
+    sustained: Sequence[Scored], objective: Objective, cluster: Cluster, ratio: tuple[int, int] | None
+) -> Iterator[Unit]:
     """Algorithm 1: the best of each side on each kind of GPU, in every ratio that the cluster holds."""
     ordered = sorted(sustained, key=lambda one: (-one.value, one.system.gpus, one.system.name))
     kinds = dict.fromkeys(one.system.hardware for one in sustained)
     for ours, theirs in product(kinds, kinds):
         prefill = [one for one in ordered if one.system.kind == "prefill" and one.system.hardware == ours]
         decode = [one for one in ordered if one.system.kind == "decode" and one.system.hardware == theirs]
-        found = [*_of_sides(prefill[:1], decode[:1], objective, cluster)]
+        found = [*_of_sides(prefill[:1], decode[:1], objective, cluster, ratio)]
         found = found or [
-            *_of_sides(prefill, decode, objective, cluster)
+            *_of_sides(prefill, decode, objective, cluster, ratio)
         ]  # the cluster is too small for the best of both
         yield from sorted(found, key=lambda unit: (-unit.value, unit.gpus))[:MOST_RATIOS]
 
 
 def _of_sides(
-    prefills: Sequence[Scored], decodes: Sequence[Scored], objective: Objective, cluster: Cluster
+    prefills: Sequence[Scored],
+    decodes: Sequence[Scored],
+    objective: Objective,
+    cluster: Cluster,
+    ratio: tuple[int, int] | None,
 ) -> Iterator[Unit]:
     for prefill in prefills:
         for decode in decodes:
-            yield from _ratios(prefill, decode, objective, cluster)
+            yield from _ratios(prefill, decode, objective, cluster, ratio)
 
 
-def _ratios(prefill: Scored, decode: Scored, objective: Objective, cluster: Cluster) -> Iterator[Unit]:
+def _ratios(
+    prefill: Scored, decode: Scored, objective: Objective, cluster: Cluster, ratio: tuple[int, int] | None
+) -> Iterator[Unit]:
     for n in range(1, cluster.gpus // prefill.system.gpus + 1):
         for m in range(1, (cluster.gpus - n * prefill.system.gpus) // decode.system.gpus + 1):
             unit = together("high", ((n, prefill), (m, decode)), objective)
-            if math.gcd(n, m) == 1 and cluster.holds(unit.deployment):
+            if ratio in (None, (n, m)) and math.gcd(n, m) == 1 and cluster.holds(unit.deployment):
                 yield unit
 
 

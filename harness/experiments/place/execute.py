@@ -24,7 +24,7 @@ from harness.experiments.place.task import TOO_SHORT, Found, Task, Traffic, sear
 if TYPE_CHECKING:
     from harness.experiments import pool
 
-ROLES: dict[Algorithm, Role] = {"vllm++": "mixed", "low": "prefill", "high": "prefill"}
+ROLES: dict[Algorithm, Role] = {"vllm++": "mixed", "mii": "mixed", "low": "prefill", "high": "prefill"}
 SEARCHED = 2 * CHOICES
 """Units whose capacity is searched: the best by the rough rates of their parts."""
 
@@ -149,12 +149,16 @@ def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> No
         per_gpu = rate({seed: found.rate_rps / candidate.system.gpus}, 0.0)
         value = options.objective.of(candidate.system, found.rate_rps)
         result.scored.append(Scored(candidate.algorithm, candidate.system, per_gpu, value, found.binding))
-    result.units = {name: units(name, result.scored, options.objective, options.cluster) for name in options.algorithms}
+    result.units = _units(options, result.scored)
     best = ordered([unit for some in result.units.values() for unit in some])
     chosen = [*dict.fromkeys(unit.deployment for unit in best)][:SEARCHED]
     for deployment, found in zip(chosen, ask(capacity, chosen), strict=True):
         result.sustained.append((deployment, found))
     result.sustained.sort(key=lambda one: (-options.objective.of(one[0], one[1].rate_rps), one[0].gpus, one[0].key))
+
+
+def _units(options: PlaceOptions, found: Sequence[Scored]) -> dict[Algorithm, list[Unit]]:
+    return {name: units(name, found, options.objective, options.cluster, options.ratio) for name in options.algorithms}
 
 
 def _released(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
@@ -174,7 +178,7 @@ def _released(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> N
     known = [candidate for candidate in every if candidate.key in store.known]
     result.left = len(every) - len(known)
     result.scored = [scored(options, candidate, store.known[candidate.key]) for candidate in known]
-    result.units = {name: units(name, result.scored, options.objective, options.cluster) for name in options.algorithms}
+    result.units = _units(options, result.scored)
 
 
 def task(options: PlaceOptions, sent: Traffic, candidate: Candidate) -> Task:

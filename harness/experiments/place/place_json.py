@@ -109,6 +109,7 @@ class PlaceQuery(Part, frozen=True, kw_only=True):
     slo: Text = None
     goal: Share | None = None
     conditions: Text = None
+    ratio: Text = None
     seeds: list[Count] = field(default_factory=list)
     max_rate: Positive | None = None
     width: Positive | None = None

@@ -3,6 +3,7 @@
 Also how they are read from a command line.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from harness.experiments.capacity.steady import FEWEST
 from harness.experiments.place.systems import (
     ALGORITHMS,
     OBJECTIVES,
+    PAPER,
     Algorithm,
     Cluster,
     Deployment,
@@ -73,6 +75,8 @@ class PlaceOptions:
     rate_rps: float | None
     released: bool
     own_rps: float
+    ratio: tuple[int, int] | None = None
+    """Prefill to decode replicas; None: any."""
     settles_s: float = 0.0
     unchained: str | None = None
     """Why its traffic has no steady state."""
@@ -93,7 +97,7 @@ class PlaceOptions:
         elif link is None and not self.released:
             link = deployment.link(self.cluster)
         policy = self.spec.policy if deployment.kind == "colocated" else None
-        return replace(self.spec, **{**deployment.parts, "latency": latency, "link": link, "policy": policy})  # type: ignore[arg-type]  # names of fields
+        return replace(self.spec, **{"latency": latency, "link": link, "policy": policy, **deployment.parts})  # type: ignore[arg-type]  # names of fields
 
     def refused(self, role: Role, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""
@@ -137,12 +141,23 @@ def seeds_of(count: int, first: int) -> tuple[int, ...]:
 
 
 def algorithms_of(text: str) -> tuple[Algorithm, ...]:
-    """`all`, or names with commas. Raises UsageError with the nearest known name."""
+    """`all` of the paper's, or names with commas. Raises UsageError with the nearest known name."""
     names = [part.strip().lower() for part in text.split(",")]
     for name in names:
         if name not in (*ALGORITHMS, "all"):
             raise no_such("placement algorithm", name, (*ALGORITHMS, "all"))
-    return tuple(known for known in ALGORITHMS if known in names or "all" in names)
+    return tuple(known for known in ALGORITHMS if known in names or ("all" in names and known in PAPER))
+
+
+def ratio_of(text: str | None) -> tuple[int, int] | None:
+    """`2:1` in lowest terms; None for `auto` and where none is given. Raises UsageError."""
+    if text is None or text.strip().lower() == "auto":
+        return None
+    prefill, _, decode = text.partition(":")
+    if not (prefill.isdecimal() and decode.isdecimal() and int(prefill) and int(decode)):
+        raise UsageError(f"--ratio must be auto or prefill to decode replicas such as 2:1, got '{text}'.")
+    common = math.gcd(int(prefill), int(decode))
+    return int(prefill) // common, int(decode) // common
 
 
 def hardware_of(text: str) -> tuple[str, ...]:
@@ -194,7 +209,10 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     backend = registry.find("backends", parse(spec.backend).name)
     if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
-    released = is_released(spec, hardware, own["rate"])
+    algorithms = algorithms_of(own["algorithm"])
+    if "mii" in algorithms and parse(spec.backend).args.get("compat") == COMPAT:
+        raise UsageError(f"compat={COMPAT} has no scheduler of DeepSpeed-MII; leave out compat, or --algorithm mii.")
+    released = "mii" not in algorithms and is_released(spec, hardware, own["rate"])
     if released and own["rate"] is not None:
         raise UsageError(f"compat={COMPAT} searches the best rate per GPU and knows no --rate; leave one of them out.")
     loaded = load_workload(spec)
@@ -209,6 +227,12 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         if spec.trace is None:
             raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
         rate_rps = own_rps
+    algorithms = algorithms_of(own["algorithm"])
+    ratio = own.get("ratio")
+    if ratio is not None:
+        if "high" not in algorithms or rate_rps is not None:
+            raise UsageError("--ratio is that of algorithm high without --rate; leave one of them out.")
+        algorithms = ("high",)
     count = own["seeds"] or (1 if released else FEWEST)
     if not released and count < FEW_SEEDS:
         raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
@@ -217,7 +241,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         slo=bounds,
         cluster=Cluster(own["nodes"], own["gpus"]),
         hardware=hardware,
-        algorithms=algorithms_of(own["algorithm"]),
+        algorithms=algorithms,
         definition=_one_of("condition", own["conditions"], CONDITIONS),
         seeds=seeds_of(count, spec.seed),
         top_rps=own["max_rate"],
@@ -226,6 +250,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         rate_rps=rate_rps,
         released=released,
         own_rps=own_rps,
+        ratio=ratio_of(ratio),
         settles_s=loaded.settles_s,
         unchained=unchained,
     )

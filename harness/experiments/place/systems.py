@@ -44,12 +44,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Group:
-    """`count` equal replicas of one role on one kind of GPU."""
+    """`count` equal replicas of one role on one kind of GPU; `policy` is theirs alone, where an algorithm names one."""
 
     role: Role
     hardware: str
     shape: Shape
     count: int = 1
+    policy: str = ""
 
     @property
     def gpus(self) -> int:
@@ -58,8 +59,8 @@ class Group:
 
     @property
     def name(self) -> str:
-        """`P(2,1)`: role and (tp, pp) as the papers write it."""
-        return f"{_LETTER[self.role]}{self.shape}"
+        """`P(2,1)`: role and (tp, pp) as the papers write it; with its policy where that is its own."""
+        return f"{_LETTER[self.role]}{self.shape}{self.policy and f' {self.policy}'}"
 
     def spec(self, hardware: str) -> str:
         """As `--prefill` and `--decode` take it, in a system of that hardware."""
@@ -120,6 +121,7 @@ class Deployment:
         if first.role == "mixed":
             shape = first.shape
             more = {"tp": shape.tp, "pp": shape.pp, "replicas": first.count}
+            found |= {"policy": first.policy} if first.policy else {}
             return {**found, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
         return {**found, **{group.role: group.spec(first.hardware) for group in self.groups}}
 
@@ -150,8 +152,12 @@ class Deployment:
         }  # fmt: skip
 
 
-Algorithm = Literal["low", "high", "vllm++"]
-ALGORITHMS: tuple[Algorithm, ...] = ("high", "low", "vllm++")
+Algorithm = Literal["low", "high", "vllm++", "mii"]
+PAPER: tuple[Algorithm, ...] = ("high", "low", "vllm++")
+"""What DistServe's planner searches."""
+ALGORITHMS: tuple[Algorithm, ...] = (*PAPER, "mii")
+MII = "fastgen"
+"""The policy of DeepSpeed-MII, the other colocated baseline of the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +215,11 @@ class Space:
                 Deployment((Group("prefill", self.hardware, prefill), Group("decode", self.hardware, decode)))
                 for prefill, decode in pairs if cluster.share_nodes(prefill, decode)
             )  # fmt: skip
-        roles: tuple[Role, ...] = ("mixed",) if algorithm == "vllm++" else ("prefill", "decode")
-        return (Deployment((Group(role, self.hardware, shape),)) for role in roles for shape in self.shapes)
+        roles: tuple[Role, ...] = ("prefill", "decode") if algorithm == "high" else ("mixed",)
+        policy = MII if algorithm == "mii" else ""
+        return (
+            Deployment((Group(role, self.hardware, shape, policy=policy),)) for role in roles for shape in self.shapes
+        )
 
 
 def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape], str | None]) -> Space:

@@ -154,18 +154,19 @@ class Filled:
     batch: float
 
 
-def filled(mode: str, slots: int, traffic: Traffic) -> Filled:
-    """Simulate `slots` token slots under a memory mode: a short name of `MODES`, or a spec of its own."""
+def filled(mode: str, slots: int, traffic: Traffic, **system: object) -> Filled:
+    """Simulate `slots` token slots of a `system` under a memory mode: a short name of `MODES`, or a spec of its own."""
     import numpy as np
 
     spec = MODES.get(mode, mode)
-    size = registry.make("kv", spec).block_tokens
+    # pages of bytes hold as many tokens as the model and its parallelism make them, which the simulator knows
+    size = registry.make("backends", "sim", kv=spec, kv_blocks=1, **system).cluster.replicas[0].blocks.size
     total = slots // size
     if total * size < LONGEST_TOKENS:
         raise UsageError(f"{slots:,} slots hold no sequence of {LONGEST_TOKENS:,} tokens; give more --memory.")
     simulator = registry.make(
         "backends", "sim", policy="orca:max_batch=100000", kv=spec, kv_blocks=total, leap=False,
-        latency="linear:base_s=0.02,prefill_token_s=0.0001,decode_seq_s=0,context_token_s=0",
+        latency="linear:base_s=0.02,prefill_token_s=0.0001,decode_seq_s=0,context_token_s=0", **system,
     )  # fmt: skip
     for _ in simulator.simulate(traffic.requests_at_once()):
         pass

@@ -14,6 +14,11 @@ from harness.api import Request
 
 STEP = "linear:base_s=1,prefill_token_s=0,decode_seq_s=0,context_token_s=0"
 """Every step takes one second, so that stamps are numbers of steps."""
+TIMES = (
+    'python -c "import pyarrow.parquet as pq; '
+    "print(pq.read_table('DIR/requests.parquet', columns=['request_id', 'token_s']).to_pylist())\""
+)
+"""Prints when each request got its tokens; with steps of one second these are the numbers of its steps."""
 ORCA = [{0, 1}, {0, 1, 2}, {0, 2, 3}]
 
 
@@ -34,13 +39,14 @@ def _slots() -> Iterator[Row]:
     run = "bench run --backend sim --workload deck-slots --policy {}"
     yield Row(
         "S01.a", "static batching", "exact", "26 of 32 slot-steps used", f"{used['static']} of 32", "exact",
-        used["static"] == 26, run.format("static:batch=4"),
+        used["static"] == 26, run.format("static:batch=4") + " --requests 4",
     )  # fmt: skip
     enter = [int(row[0]) for row in stamps["continuous"][4:]]
     yield Row(
         "S01.b", "continuous batching", "exact", "32 of 32; S5, S6, S7 enter at T6, T7, T8",
         f"{used['continuous']} of 32; at " + ", ".join(f"T{at}" for at in enter), "exact",
-        used["continuous"] == 32 and enter == [6, 7, 8], run.format("orca:max_batch=4"),
+        used["continuous"] == 32 and enter == [6, 7, 8],
+        f"{run.format('orca:max_batch=4')} --latency {STEP} --out DIR && {TIMES}",
     )  # fmt: skip
 
 
@@ -57,18 +63,20 @@ def _waiting() -> Row:
     return Row(
         "S02", "static batching", "simulated", "median TTFT >= 50x worse than Sarathi-Serve (146 s against 1.0 s)",
         f"{slow_s:.0f} s against {fast_s:.2f} s, at least {worst:.0f}x", "ratio >= 20", worst >= 20,
-        "bench run --config sarathi-table4 --latency table:yi-34b-tp2 --policy static:batch=16",
-        "Yi-34B, ShareGPT-8k at 1 rps, 128 requests, three seeds; short prompts are padded to the longest of a batch",
+        "for policy in static:batch=16 sarathi:budget=512; do bench run --config sarathi-table4 "
+        "--latency table:yi-34b-tp2 --rate 1 --requests 128 --policy $policy --json; done",
+        "Yi-34B, ShareGPT-8k at 1 rps, 128 requests, three seeds; short prompts are padded to the longest of a batch; "
+        "median_ttft_ms of the answer, which is overloaded",
     )  # fmt: skip
 
 
 def _batches() -> Iterator[Row]:
-    run = "bench run --workload deck-orca --policy orca:max_batch=3 --backend {}"
+    run = "bench run --workload deck-orca --policy orca:max_batch=3 --backend {} --out DIR && " + TIMES
     for clock, found in (("sim", _simulated()), ("engine", _computed())):
         shown = " ".join("{" + ",".join(f"R{i + 1}" for i in sorted(batch)) + "}" for batch in found)
         yield Row(
             f"S03.{'a' if clock == 'sim' else 'b'}", f"Orca ({clock})", "exact", "{R1,R2} {R1,R2,R3} {R1,R3,R4}",
-            shown, "exact", found == ORCA, run.format(clock),
+            shown, "exact", found == ORCA, run.format(f"sim --latency {STEP}" if clock == "sim" else clock),
         )  # fmt: skip
 
 

@@ -32,31 +32,31 @@ def _roofline() -> Iterator[Row]:
     one, other = slide(shape, h800, 30), slide(shape, h20, 30)
     obtained = (one.least, one.rows, one.tokens, one.width, other.least, other.rows, other.tokens, other.width)
     yield Row(
-        "S35.a", _MOE, "exact", "slide mode: M 295 -> 300, 9,600 tokens, 320 GPUs; H20 37 -> 40, 1,280, 42 (42.67)",
+        "S35.a", _MOE, "formula", "slide mode: M 295 -> 300, 9,600 tokens, 320 GPUs; H20 37 -> 40, 1,280, 42 (42.67)",
         spelled(obtained), "exact", near((295, 300, 9600, 320, 37, 40, 1280, 128 / 3), obtained, relative=1e-9),
         "bench theory moe --preset deepseek-v3 --gpu h800,h20",
     )  # fmt: skip
     plans = [plan for plan in (exact(shape, ridge, 30) for ridge in (h800, h20)) if plan is not None]
     found = [number for plan in plans for number in (plan.rows, ceil(plan.width))]
     yield Row(
-        "S35.b", _MOE, "exact", "exact mode: M 363 -> 388 GPUs (H800), 38 -> 41 (H20)", spelled(found), "exact",
+        "S35.b", _MOE, "formula", "exact mode: M 363 -> 388 GPUs (H800), 38 -> 41 (H20)", spelled(found), "exact",
         found == [363, 388, 38, 41], "bench theory moe --preset deepseek-v3 --gpu h800,h20",
     )  # fmt: skip
     ridges = (h800, h20, _ridge("a100-80g", 2))
     yield Row(
-        "E15.a", "ridge of the roofline", "exact", "H800 591, H20 74, A100 153 FLOP/B", spelled(ridges, 3), "exact",
+        "E15.a", "ridge of the roofline", "formula", "H800 591, H20 74, A100 153 FLOP/B", spelled(ridges, 3), "exact",
         [round(r) for r in ridges] == [591, 74, 153], "bench theory moe --gpu h800,h20",
         "DistServe prints 156 for the A100: 2.0 instead of 2.039 TB/s.",
     )  # fmt: skip
     at = [shape.intensity(m) for m in (300, 295, 40, inf)]
     yield Row(
-        "E15.b", _MOE, "exact", "FLOP/B at M 300, 295, 40 and without end: 504.9, 497.8, 78.0, 3185.8",
+        "E15.b", _MOE, "formula", "FLOP/B at M 300, 295, 40 and without end: 504.9, 497.8, 78.0, 3185.8",
         ", ".join(f"{value:.1f}" for value in at), "0.05", near((504.9, 497.8, 78.0, 3185.8), at, absolute=0.05),
         "bench theory moe --preset deepseek-v3",
     )  # fmt: skip
     traffic = Traffic()
     yield Row(
-        "E16", "expert parallelism", "exact", "120.96 us an exchange, 241.92 us a layer, 14.76 ms, 67 tok/s",
+        "E16", "expert parallelism", "formula", "120.96 us an exchange, 241.92 us a layer, 14.76 ms, 67 tok/s",
         f"{traffic.exchange_s * 1e6:.2f} us, {traffic.layer_s * 1e6:.2f} us, {traffic.token_s * 1e3:.2f} ms, "
         f"{1 / traffic.token_s:.1f} tok/s", "exact",
         near((120.96e-6, 241.92e-6, 14.757e-3), (traffic.exchange_s, traffic.layer_s, traffic.token_s), relative=1e-4),
@@ -70,13 +70,13 @@ def _ping_pong() -> Iterator[Row]:
     shares = [one.busy_share(m) for m in (1, 2, 3)]
     gains = (shares[1] / shares[0], shares[2] / shares[1])
     yield Row(
-        "S37.a", _PING_PONG, "exact", "Ta = Te = 1, Tc = .3: gains 1.98 (m 1 to 2) and 1.30 (2 to 3)",
+        "S37.a", _PING_PONG, "formula", "Ta = Te = 1, Tc = .3: gains 1.98 (m 1 to 2) and 1.30 (2 to 3)",
         spelled(gains), "1 %", near((1.98, 1.30), gains, relative=0.01),
         "bench theory ping-pong --Ta 1ms --Te 1ms --Tc 0.3ms --m 1..4 --layers 56",
         "The paper reports about 1.9 and 1.10 to 1.38 on real GPUs.",
     )  # fmt: skip
     yield Row(
-        "S37.b", _PING_PONG, "exact", "m >= 2 (1 + Tc / Tf): 2.6, so 3 micro-batches hide the transfers",
+        "S37.b", _PING_PONG, "formula", "m >= 2 (1 + Tc / Tf): 2.6, so 3 micro-batches hide the transfers",
         f"{one.least:g}; of the ideal {spelled(shares, 3)}", "exact",
         near((0.385, 0.764, 0.991), shares, absolute=1e-3),
         "bench theory ping-pong --Tc 0.3ms --m 1..4 --layers 56",
@@ -104,8 +104,8 @@ def _reuse() -> Iterator[Row]:
     model, peaks = Reuse(), (8 * 312e12, 8 * 989e12)
     obtained = [model.threshold_bytes_per_s(8192, peak) / 1e9 for peak in peaks]
     yield Row(
-        "S43", "Mooncake bound", "exact", "5.86 and 18.6 GB/s (paper 6 and 19)", f"{spelled(obtained, 3)} GB/s", "1 %",
-        near((5.86, 18.6), obtained, relative=0.01), "bench theory kv-reuse --prefix 8192",
+        "S43", "Mooncake bound", "formula", "5.86 and 18.6 GB/s (paper 6 and 19)", f"{spelled(obtained, 3)} GB/s",
+        "1 %", near((5.86, 18.6), obtained, relative=0.01), "bench theory kv-reuse --prefix 8192",
     )  # fmt: skip
     sides = []
     for peak, threshold in zip(peaks, obtained, strict=True):
@@ -113,7 +113,7 @@ def _reuse() -> Iterator[Row]:
             load_s, compute_s = model.times_s(8192, peak, factor * threshold * 1e9)
             sides.append(load_s < compute_s)
     yield Row(
-        "E18", "Mooncake bound", "exact", "loading is faster than computing above the threshold, slower below",
+        "E18", "Mooncake bound", "formula", "loading is faster than computing above the threshold, slower below",
         f"1 % below: {'slower' if not sides[0] and not sides[2] else 'faster'}; "
         f"1 % above: {'faster' if sides[1] and sides[3] else 'slower'}", "exact", sides == [False, True, False, True],
         "bench theory kv-reuse --prefix 8192 --link 40Gbps,50Gbps,140Gbps,150Gbps",

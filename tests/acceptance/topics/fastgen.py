@@ -15,7 +15,7 @@ BUDGET = 768
 BLOCKS = 31_395  # what the weights of Llama-2-70B leave of four A100-80G at utilisation 0.9
 SPLIT, FIRST = f"fastgen:budget={BUDGET}", "vllm-v0"
 SET_UP = {
-    "backend": "sim:max_model_len=8192", "model": "opt-66b", "tp": 4, "latency": "abc:distserve",
+    "backend": "sim:max_model_len=8192", "model": "opt-66b", "tp": 4,
     "kv": f"paged:blocks={BLOCKS}",
 }  # fmt: skip
 SEEDS = 5
@@ -51,24 +51,26 @@ def rows(place: Place) -> Iterator[Row]:
     yield _tail()
 
 
-def _options(workload: str, policy: str, clients: int, seed: int = 0) -> dict[str, object]:
+def _options(
+    workload: str, policy: str, clients: int, seed: int = 0, latency: str = "abc:distserve"
+) -> dict[str, object]:
     closed = f"closed:users={clients},think=0"
-    return {**SET_UP, "workload": workload, "policy": policy, "arrivals": closed, "seed": seed}
+    return {**SET_UP, "latency": latency, "workload": workload, "policy": policy, "arrivals": closed, "seed": seed}
 
 
-def _curve(policy: str, seed: int) -> list[Point]:
-    return [_point(policy, clients, seed) for clients in CLIENTS]
+def _curve(policy: str, seed: int, latency: str = "abc:distserve") -> list[Point]:
+    return [_point(policy, clients, seed, latency) for clients in CLIENTS]
 
 
 def _best(curve: list[Point]) -> Point:
     return max(curve, key=lambda point: point.effective_rps)
 
 
-def _point(policy: str, clients: int, seed: int) -> Point:
+def _point(policy: str, clients: int, seed: int, latency: str) -> Point:
     from harness.experiments.rescore import fastgen
     from harness.metrics.slo import Seen
 
-    table = trial(None, **_options("fastgen-2600-60", policy, clients, seed)).table
+    table = trial(None, **_options("fastgen-2600-60", policy, clients, seed, latency)).table
     success = fastgen.success(Seen(table, lambda: iter([table])), fastgen.read(RULE)).met.mean()
     return Point(clients, table.num_rows / _span_s(table), float(success))
 
@@ -112,13 +114,15 @@ def _throughput() -> Iterator[Row]:
     curves = [(_curve(SPLIT, seed), _curve(FIRST, seed)) for seed in range(SEEDS)]
     ratios = [_best(split).effective_rps / _best(first).effective_rps for split, first in curves]
     best, best_first = _best(curves[0][0]), _best(curves[0][1])
+    other_split, other_first = (_curve(policy, 0, "roofline") for policy in (SPLIT, FIRST))
     score = "bench slo DIR --slo fastgen:rate=4"
     yield Row(
         "S13.b", SYSTEM, "simulated", "best effective throughput 2.3x that of prompts first (1.42 against .63 rps)",
         f"{sum(ratios) / SEEDS:.2f}x, {min(ratios):.2f} to {max(ratios):.2f} over {SEEDS} seeds (first seed "
         f"{best.effective_rps:.2f} rps at {best.clients}, {best_first.effective_rps:.2f} at {best_first.clients} "
         "clients)", "1.3 to 2.5", min(ratios) >= 1.3 and max(ratios) <= 2.5, score,
-        f"{COSTS}; scheduling alone gives 1.4 to 1.5, the rest of 2.3 is the engine of 2023",
+        f"{COSTS}; scheduling alone gives 1.4 to 1.5, the rest of 2.3 is the engine of 2023. By roofline "
+        f"{_best(other_split).effective_rps / _best(other_first).effective_rps:.2f}x with seed 0.",
     )  # fmt: skip
     failed = max(1 - _best(split).success for split, _ in curves)
     peaks = [1 - max(first, key=lambda point: point.rps).success for _, first in curves]
@@ -141,10 +145,12 @@ def _tail() -> Row:
         split, first = (trial(None, **_options("fastgen-2600-128", p, 16, seed)).table for p in (SPLIT, FIRST))
         tails.append(quantile(first, "itl", 0.95) / quantile(split, "itl", 0.95))
         middles.append(quantile(first, "itl", 0.5) / quantile(split, "itl", 0.5))
+    split, first = (trial(None, **_options("fastgen-2600-128", p, 16, 0, "roofline")).table for p in (SPLIT, FIRST))
     return Row(
         "S14", SYSTEM, "simulated", "P95 token gap 3.7x lower, P50 similar (simulated 3.1 to 3.8)",
         f"P95 {min(tails):.2f} to {max(tails):.2f}x lower, P50 {min(middles):.2f} to {max(middles):.2f}x",
         "2.5 to 4.5; P50 within 30 %, each of 5 seeds",
         all(2.5 <= tail <= 4.5 for tail in tails) and all(0.7 <= middle <= 1.3 for middle in middles),
-        RUN.format("fastgen-2600-128", SPLIT, "TAIL"), COSTS,
+        RUN.format("fastgen-2600-128", SPLIT, "TAIL"),
+        f"{COSTS}. By roofline, seed 0, P95 {quantile(first, 'itl', 0.95) / quantile(split, 'itl', 0.95):.2f}x lower.",
     )  # fmt: skip

@@ -29,21 +29,21 @@ def _sizes() -> Iterator[Row]:
     }  # fmt: skip
     obtained = {name: catalog.kv_bytes_per_token(catalog.model(name)) for name in published}
     yield Row(
-        "E1", "KV bytes a token", "exact", "; ".join(f"{name} {size:,}" for name, size in published.items()),
+        "E1", "KV bytes a token", "formula", "; ".join(f"{name} {size:,}" for name, size in published.items()),
         "; ".join(f"{size:,}" for size in obtained.values()), "exact", published == obtained,
         "bench theory kv --model deepseek-v3 --length 1", "The shape of Yi-34B is unverified in the source.",
     )  # fmt: skip
     kv_bytes = 512 * obtained["opt-66b"]
     rate = 10 * kv_bytes * 8 / 1e9
     yield Row(
-        "E2", "KV of a prompt", "exact", "512 tokens of OPT-66B: 1,207,959,552 B = 1.125 GiB; 10 req/s: 96.6 Gbps",
+        "E2", "KV of a prompt", "formula", "512 tokens of OPT-66B: 1,207,959,552 B = 1.125 GiB; 10 req/s: 96.6 Gbps",
         f"{kv_bytes:,} B = {kv_bytes / _GIB:g} GiB; {rate:.1f} Gbps", "exact",
         kv_bytes == 1_207_959_552 and round(rate, 1) == 96.6, "bench theory kv --model opt-66b --length 512 --rate 10",
         "The paper prints 1.13 GB and 90 Gbps: its GB are GiB.",
     )  # fmt: skip
     slots = [gib * _GIB // obtained[name] for name, gib in (("opt-13b", 12), ("opt-66b", 21), ("opt-175b", 264))]
     yield Row(
-        "E3", "vLLM table 1", "exact", "slots of 12, 21, 264 GiB: 15,728; 9,557; 60,074", spelled(slots, 4), "exact",
+        "E3", "vLLM table 1", "formula", "slots of 12, 21, 264 GiB: 15,728; 9,557; 60,074", spelled(slots, 4), "exact",
         slots == [15_728, 9_557, 60_074], "bench theory kv --model opt-13b --memory 12GiB",
     )  # fmt: skip
 
@@ -115,13 +115,13 @@ def _hand_offs() -> Iterator[Row]:
     size = {name: 512 * catalog.kv_bytes_per_token(catalog.model(name)) for name in ("opt-66b", "opt-175b")}
     needed = 10 * size["opt-66b"] * 8 / 1e9
     yield Row(
-        "S31.a", "hand-off", "exact", "OPT-66B, 512 tokens at 10 req/s: 1.125 GiB, 96.6 Gbps (paper 1.13, 90)",
+        "S31.a", "hand-off", "formula", "OPT-66B, 512 tokens at 10 req/s: 1.125 GiB, 96.6 Gbps (paper 1.13, 90)",
         f"{size['opt-66b'] / _GIB:g} GiB, {needed:.1f} Gbps", "exact", round(needed, 1) == 96.6,
         "bench theory kv --model opt-66b --length 512 --rate 10 --link 25Gbps,800Gbps,600GBps",
     )  # fmt: skip
     times = [size["opt-175b"] / link_bytes_per_s(name) for name in ("600GBps", "25Gbps")]
     yield Row(
-        "S31.b", "hand-off", "exact", "OPT-175B, 512 tokens: 4.0 ms on 600 GB/s, 0.77 s on 25 Gbps",
+        "S31.b", "hand-off", "formula", "OPT-175B, 512 tokens: 4.0 ms on 600 GB/s, 0.77 s on 25 Gbps",
         f"{times[0] * 1e3:.1f} ms, {times[1]:.2f} s", "exact",
         (round(times[0], 4), round(times[1], 2)) == (0.004, 0.77),
         "bench theory kv --model opt-175b --tp 8 --length 512 --link 600GBps,25Gbps",
@@ -130,7 +130,7 @@ def _hand_offs() -> Iterator[Row]:
     prefill_s = registry.make("latency", "abc:distserve", model="opt-66b", tp=4).step_s([(512, 0)], 0, 0)
     hidden = [one.hidden(prefill_s) for one in links]
     yield Row(
-        "S31.c", "hand-off", "exact", "hidden over 800 Gbps and NVLink, not over 25 Gbps",
+        "S31.c", "hand-off", "formula", "hidden over 800 Gbps and NVLink, not over 25 Gbps",
         ", ".join(f"{one.name} {'hidden' if h else 'not hidden'} ({one.transfer_s * 1e3:.0f} ms)"
                   for one, h in zip(links, hidden, strict=True)),
         "exact", hidden == [False, True, True],

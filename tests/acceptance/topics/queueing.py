@@ -33,7 +33,7 @@ def _quantiles() -> Row:
         value for rho in (0.5, 0.8, 0.95) for value in (one.mean_s(rho), *(one.quantile_s(rho, q) for q in (0.9, 0.99)))
     ]
     return Row(
-        "S28.a", _SYSTEM, "exact", f"time in system / D, rho .5/.8/.95: mean, P90, P99 = {spelled(published)}",
+        "S28.a", _SYSTEM, "formula", f"time in system / D, rho .5/.8/.95: mean, P90, P99 = {spelled(published)}",
         spelled(obtained), "0.005", near(published, obtained, absolute=0.005),
         "bench theory prefill --rate 0.5,0.8,0.95 --pp 1 --tp 1 --speedup 1",
     )  # fmt: skip
@@ -43,7 +43,7 @@ def _crossovers() -> Row:
     published = (0.434, 0.776, 1.095, 1.429, 1.626)
     obtained = [crossover(k) or 0.0 for k in (1.2, 1.4, 1.6, 1.8, 1.9)]
     return Row(
-        "S28.b", _SYSTEM, "exact", f"crossover of 2-way TP and PP at K 1.2 to 1.9: rho* = {spelled(published, 4)}",
+        "S28.b", _SYSTEM, "formula", f"crossover of 2-way TP and PP at K 1.2 to 1.9: rho* = {spelled(published, 4)}",
         spelled(obtained), "0.0005", near(published, obtained, absolute=5e-4),
         "bench theory prefill --speedup 1.2,1.4,1.6,1.8,1.9",
     )  # fmt: skip
@@ -54,7 +54,7 @@ def _replicas() -> Row:
     published = (0.08 + 6 * 0.08**2 / (2 * (1 - 6 * 0.08)), 0.08 + 6 * 0.08**2 / (2 * 4 * (4 - 6 * 0.08)))
     obtained = (one.mean_s(6.0), several.mean_s(18.0))
     return Row(
-        "S28.c", _SYSTEM, "exact", f"mean TTFT at 6 req/s, D 80 ms, one GPU and PP 4; 3 replicas at 18: "
+        "S28.c", _SYSTEM, "formula", f"mean TTFT at 6 req/s, D 80 ms, one GPU and PP 4; 3 replicas at 18: "
         f"{spelled(1e3 * s for s in published)} ms", f"{spelled(1e3 * s for s in obtained)} ms", "exact",
         near(published, obtained, relative=1e-9), "bench theory prefill --execution 80ms --rate 18 --pp 4 --replicas 3",
     )  # fmt: skip

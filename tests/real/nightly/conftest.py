@@ -1,6 +1,7 @@
 """Servers that are too heavy for every run; `make nightly` builds their environments."""
 
 import contextlib
+import json
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,30 @@ def vllm(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[str], s
                 kit.wait_ready(f"http://127.0.0.1:{port}/health", process, log, 600)
                 started[kind] = f"http://127.0.0.1:{port}"
             return started[kind]
+
+        yield address
+
+
+@pytest.fixture(scope="session")
+def vllm_under(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[str], str]]:
+    """The address of vLLM under a policy, over 64 blocks of 32 tokens: some long answers fit at a time."""
+    programs, folder = environment("vllm"), tmp_path_factory.mktemp("vllm-policy")
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CACHE_ROOT": str(folder),
+           "PYTHONPATH": str(Path(__file__).resolve().parents[3])}  # fmt: skip
+    with contextlib.ExitStack() as stack:
+
+        def address(policy: str) -> str:
+            log, port = folder / policy.replace(":", "-"), kit.free_port()
+            command = [
+                *vllm_command(programs, tiny("ascii"), "ascii", port), "--block-size", "32",
+                "--num-gpu-blocks-override", "65", "--max-num-batched-tokens", "2048",
+                "--no-async-scheduling", "--no-enable-prefix-caching",
+                "--scheduler-cls", "backends.vllm.scheduler.PolicyScheduler",
+                "--additional-config", json.dumps({"bench_policy": policy}),
+            ]  # fmt: skip
+            process = stack.enter_context(kit.running(command, log, env))
+            kit.wait_ready(f"http://127.0.0.1:{port}/health", process, log, 600)
+            return f"http://127.0.0.1:{port}"
 
         yield address
 

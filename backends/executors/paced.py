@@ -1,0 +1,115 @@
+"""Paced: computes nothing; a step takes as long on the wall clock as a latency model says that it takes on a GPU.
+
+The scheduler, its process, its queue and its clock are those of the engine, so that step times of any GPU are tried on
+any machine. Tokens are arbitrary, equal from run to run, and prompts are not even made.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from backends.latency.recorded import Recorded
+from backends.serving.batch import Batch
+from backends.simulator.core import BlockCost
+from backends.simulator.loop import step_ends
+from harness.api import FrontTime, LatencyModel, StoredBits
+from harness.catalog import Hardware, Model, block_bytes, hardware, kv_capacity_blocks, model
+from harness.errors import UsageError
+from harness.registry import make
+
+_GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
+_BYTES = 256  # ids of the built-in tokenizer below this are bytes; the first third of the others, at least, are words
+
+
+@dataclass(slots=True)
+class Paced:
+    """`latency` is a spec as in the simulator, `model` and `hardware` names of the catalogue, on `tp` GPUs.
+
+    KV memory is what the GPUs leave beside the weights at `utilisation`, unless `kv_blocks` of the engine says how much
+    there is. A step that ends up to `late_s` after its time counts as in time and is stamped with its time; one that is
+    later, because the scheduler or this machine was too slow, is late.
+    """
+
+    latency: str = "roofline"
+    model: str = "opt-13b"
+    hardware: str = "a100-80g"
+    tp: int = 1
+    utilisation: float = 0.9
+    max_model_len: int | None = None
+    late_s: float = 0.001
+    _model: Model = field(init=False, repr=False)
+    _gpu: Hardware = field(init=False, repr=False)
+    _latency: LatencyModel = field(init=False, repr=False)
+    _bits: tuple[float | None, float | None] = field(init=False, repr=False)  # of a weight, of an element of the KV
+
+    def __post_init__(self) -> None:
+        if self.tp < 1:
+            raise ValueError(f"tp must be at least 1, got {self.tp}")
+        if not 0 < self.utilisation <= 1:
+            raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
+        if self.max_model_len is not None and self.max_model_len < 1:
+            raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
+        if self.late_s < 0:
+            raise ValueError(f"late_s must be at least 0 seconds, got {self.late_s}")
+        self._model, self._gpu = model(self.model), hardware(self.hardware)
+        built = make("latency", self.latency, model=self.model, hardware=self.hardware, tp=self.tp, pp=1)
+        if isinstance(built, Recorded):
+            raise UsageError(
+                "latency=recorded repeats a run that is over; a paced engine serves requests as they come."
+            )
+        if isinstance(built, FrontTime) and built.front_s > 0:
+            raise UsageError(
+                f"latency={self.latency} lets requests reach the scheduler {1000 * built.front_s:.3g} ms after they "
+                "arrive; a paced engine has a front end of its own, so give the model's front_end_s=0."
+            )
+        self._latency = built
+        self._bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        """What says how long steps take."""
+        return self._latency
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        return self._model.vocab
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence (prompt + output) that the model takes."""
+        return self.max_model_len or self._model.max_tokens
+
+    def end_s(self, batch: Batch, start_s: float) -> float:
+        """When one step of a batch that starts at `start_s` ends; drafts and copies to the host included."""
+        return step_ends(self._latency, batch, start_s, start_s)[0]
+
+    def answer(self, seed: int, tokens: int) -> np.ndarray:
+        """(tokens,) int64: an answer, of words of the built-in tokenizer where the vocabulary has any."""
+        drawn = (seed + np.arange(1, tokens + 1, dtype=np.int64) * _GOLDEN) % 2**32
+        words = (self.vocab_size - _BYTES) // 3
+        made: np.ndarray = _BYTES + drawn % words if words > 0 else drawn % self.vocab_size
+        return made
+
+    def blocks_that_fit(self, block_tokens: int) -> int:
+        """KV blocks beside the weights on its GPUs, as the simulator counts them."""
+        weight_bits, kv_bits = self._bits
+        return kv_capacity_blocks(
+            self._model, self._gpu, tp=self.tp, utilisation=self.utilisation, block_tokens=block_tokens,
+            weight_bits=weight_bits, kv_bits=kv_bits,
+        )  # fmt: skip
+
+    def block_cost(self, block_tokens: int) -> BlockCost:
+        """Cost of moving a block of one of its GPUs to the host, as the simulator counts it."""
+        size = block_bytes(self._model, self.tp, 1, block_tokens, kv_bits=self._bits[1])
+        return BlockCost(size, self._model.layers, self._gpu.pcie_bytes_per_s / 2)
+
+    def describe(self) -> dict[str, object]:
+        """Facts for run.json; `layer_token_bytes` are those of one token in one layer on one GPU."""
+        halves = 2 if self._model.latent is None else 1  # keys and values; a latent is both
+        elements = self._model.kv_elements_per_gpu(self.tp) // halves
+        return {
+            "model": self.model, "hardware": self.hardware, "latency": self.latency, "tp": self.tp, "gpus": self.tp,
+            "vocab_size": self.vocab_size, "max_tokens": self.max_tokens, "late_after_s": self.late_s,
+            "layer_token_bytes": max(1, int(elements * (self._bits[1] or 16) // 8)),
+        }  # fmt: skip

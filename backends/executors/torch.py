@@ -1,0 +1,305 @@
+"""The transformer of `llama` in PyTorch, on a GPU or on this processor; PyTorch must be installed for it.
+
+Same weights, same pages, same plan of a step; attention gathers the pages of a sequence. Numerics. PyTorch chooses its
+kernels, and with them the order of their sums, by the shape of a product, so that the last bits of a token's logits
+depend on its batch, and a greedy choice may flip where two tokens are that close. With `dtype=float64` it does where
+they are within 1e-12 of one another, in practice never; half precision flips often.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from backends.executors import _weights as weights
+from backends.executors._config import Config, kv_bytes_per_token, read_config, seeded_config
+from backends.executors._layers import Rotary, sample
+from backends.executors._plan import Attention, Memory, Plan, plan
+from harness.api import Piece
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BYTES = MappingProxyType({"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2})
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One decoder layer; the arrays of `_weights.Layer` as tensors."""
+
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Rows `start`..`stop` that attend together: (B, P) pages, of which keys `first_key`.. are seen under `mask`.
+
+    Decodes have a row each of their own pages; the rows of a piece of prefill share one row of pages.
+    """
+
+    start: int
+    stop: int
+    pages: Tensor
+    first_key: int
+    mask: Tensor  # (B, 1, 1, T) of decodes, (rows, T) of a prefill; 0 or -inf
+    decodes: bool
+
+
+@dataclass(slots=True)
+class Torch:
+    """Llama, Qwen2 or Mistral: `model` is a Hugging Face folder; without it, seeded weights of the shape below.
+
+    `device=auto` takes the GPU if PyTorch sees one. `threads` bounds the threads of PyTorch on the processor; None
+    takes half of the cores, so that the load generator is not starved.
+    """
+
+    model: str | None = None
+    seed: int = 0
+    dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = None
+    layers: int = 2
+    hidden: int = 256
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    intermediate: int = 512
+    vocab: int = 4096
+    context_tokens: int = 16384
+    config: Config = field(init=False, repr=False)
+    _torch: Any = field(init=False, repr=False)
+    _parameters: int = field(init=False, repr=False)
+    _embed: Any = field(init=False, repr=False)  # tensors: a spec reads these types where PyTorch may be missing
+    _layers: tuple[_Layer, ...] = field(init=False, repr=False)
+    _head: Any = field(init=False, repr=False)
+    _rotary: Rotary = field(init=False, repr=False)
+    _exact: np.dtype = field(init=False, repr=False)  # of what is computed before it is rounded to `dtype`
+    _memory: Memory | None = field(init=False, repr=False, default=None)
+    _pages: tuple[Any, ...] = field(init=False, repr=False, default=())
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _BYTES:
+            raise UsageError(f"torch: dtype must be one of {', '.join(_BYTES)}, got '{self.dtype}'.")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise UsageError(f"torch: device must be auto, cpu or cuda, got '{self.device}'.")
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"torch: threads must be at least 1, got {self.threads}.")
+        if self.seed < 0:
+            raise UsageError(f"torch: seed must be at least 0, got {self.seed}.")
+        self.config = seeded_config(self, "torch") if self.model is None else read_config(Path(self.model))
+        self._torch = torch = _imported()
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UsageError("torch: device=cuda, and PyTorch sees no GPU here; take device=cpu.")
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.set_num_threads(self._threads())
+        self._exact = np.dtype(np.float64 if self.dtype == "float64" else np.float32)
+        made = weights.fuse(weights.of_model(self.model, self.config, self.seed), self.config, self._exact)
+        self._parameters = made.parameters
+        self._embed, self._head = self._tensor(made.embed), self._tensor(made.head)
+        self._layers = tuple(
+            _Layer(
+                self._tensor(one.qkv),
+                None if one.qkv_bias is None else self._tensor(one.qkv_bias),
+                self._tensor(one.out),
+                self._tensor(one.gate_up),
+                self._tensor(one.down),
+            )
+            for one in made.layers
+        )
+        self._rotary = Rotary(self.config, self._exact)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        return self.config.vocab
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence (prompt + output) that the model takes."""
+        return self.config.context_tokens
+
+    def allocate(self, num_blocks: int, block_size: int) -> None:
+        """Make the KV memory: `num_blocks` pages of `block_size` tokens. Raises UsageError where it does not fit."""
+        if num_blocks < 1 or block_size < 1:
+            raise UsageError(f"torch: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
+        c, torch = self.config, self._torch
+        shape = (num_blocks, block_size, 2, c.kv_heads, c.head_dim)
+        self._memory = Memory(num_blocks, block_size, c.heads)
+        if self.device == "cuda":  # few large products: nothing has to fit the cache of a core
+            self._memory = Memory(num_blocks, block_size, c.heads, 1 << 24, tile_rows=512, group_tiles=1024)
+        try:
+            self._pages = tuple(torch.zeros(shape, dtype=self._kind, device=self.device) for _ in range(c.layers))
+        except torch.OutOfMemoryError:
+            raise UsageError(f"torch: the GPU has no room for {num_blocks:,} blocks of KV; lower kv_blocks.") from None
+
+    def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
+        """Run one step; per piece the sampled token, None where `sample` is False."""
+        tokens: list[int | None] = [None] * len(pieces)
+        if not pieces:
+            return tokens
+        step = self._plan(pieces)
+        wanted = [pieces[i] for i in step.sampled]
+        with self._torch.inference_mode():
+            logits = self._run(step)
+            if all(piece.temperature == 0 and not piece.forbidden for piece in wanted):
+                chosen: list[int] = logits.argmax(dim=1).tolist()
+            else:
+                chosen = sample(self._array(logits), wanted)
+        for index, token in zip(step.sampled, chosen, strict=True):
+            tokens[index] = token
+        return tokens
+
+    def copy_out(self, blocks: Sequence[int]) -> Sequence[object]:
+        """What these pages hold in every layer, one tensor a page: (layers, block size, 2, KV heads, head_dim)."""
+        return list(self._torch.stack([layer[list(blocks)] for layer in self._pages], dim=1).cpu())
+
+    def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
+        """Copy what `copy_out` gave into these pages."""
+        for page, block in zip(kept, blocks, strict=True):
+            for layer, part in zip(self._pages, self._torch.as_tensor(page), strict=True):
+                layer[block] = part
+
+    def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
+        """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
+        step = self._plan(pieces)
+        with self._torch.inference_mode():
+            return self._array(self._run(step))[np.argsort(step.sampled)]
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for run.json."""
+        name = f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name
+        facts: dict[str, object] = {"model": name, "parameters": self._parameters, **self.config.facts}
+        facts |= {
+            "dtype": self.dtype, "device": self.device, "threads": self._threads(), "torch": self._torch.__version__,
+            "kv_bytes_per_token": kv_bytes_per_token(self.config, _BYTES[self.dtype]),
+        }  # fmt: skip
+        if self.device == "cuda":
+            facts["hardware"] = self._torch.cuda.get_device_name()
+        return facts
+
+    @property
+    def _kind(self) -> Any:
+        return getattr(self._torch, self.dtype)
+
+    def _threads(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        return max(1, cores // 2)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        made: Tensor = self._torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self._kind)
+        return made
+
+    def _index(self, array: np.ndarray) -> Tensor:
+        made: Tensor = self._torch.from_numpy(np.asarray(array, np.int64)).to(self.device)
+        return made
+
+    def _array(self, logits: Tensor) -> np.ndarray:
+        kind = self._torch.float64 if self.dtype == "float64" else self._torch.float32
+        made: np.ndarray = logits.to("cpu", kind).numpy()
+        return made
+
+    def _plan(self, pieces: Sequence[Piece]) -> Plan:
+        if self._memory is None:
+            raise RuntimeError("torch: allocate comes before the first step")
+        c = self.config
+        return plan(pieces, self._memory, [c.window(i) for i in range(c.layers)], self._exact)
+
+    def _groups(self, attention: Attention) -> list[_Group]:
+        """What attends together, on the device; the same in every layer of one window."""
+        decodes, prefills = attention
+        made = [
+            _Group(g.start, g.stop, self._index(g.pages), 0, self._tensor(g.mask)[:, None, None], decodes=True)
+            for g in decodes
+        ]
+        for prefill in prefills:
+            pages = self._index(prefill.pages)
+            for tile in prefill.tiles:
+                mask = np.pad(tile.mask, ((0, 0), (tile.mask_from, 0)))  # (rows, keys)
+                made.append(_Group(tile.start, tile.stop, pages, tile.first_key, self._tensor(mask), decodes=False))
+        return made
+
+    def _run(self, step: Plan) -> Tensor:
+        """The logits (sampled pieces in row order, vocab)."""
+        torch = self._torch
+        rows = self._embed[self._index(step.token_ids[: step.rows])]  # (R, C)
+        rotations = torch.from_numpy(self._rotary.at(step.positions[: step.rows])).to(self.device)  # (R, 1, d/2)
+        slots = self._index(step.slots)
+        groups = {window: self._groups(attention) for window, attention in step.attention.items()}
+        for index, layer in enumerate(self._layers):
+            mixed = self._attend(rows, layer, self._pages[index], slots, rotations, groups[self.config.window(index)])
+            rows = rows + mixed @ layer.out
+            gate, up = (self._normed(rows) @ layer.gate_up).chunk(2, dim=1)
+            rows = rows + (torch.nn.functional.silu(gate) * up) @ layer.down  # SwiGLU (Shazeer, 2020)
+        last = self._index(step.last_rows[: len(step.sampled)])
+        logits: Tensor = self._normed(rows[last]) @ self._head
+        return logits
+
+    def _attend(
+        self, rows: Tensor, layer: _Layer, pages: Tensor, slots: Tensor, rotations: Tensor, groups: Sequence[_Group]
+    ) -> Tensor:
+        """The attention of one layer (R, H d), after storing keys and values of the step."""
+        torch, c = self._torch, self.config
+        qkv = self._normed(rows) @ layer.qkv
+        if layer.qkv_bias is not None:
+            qkv = qkv + layer.qkv_bias
+        heads = qkv.view(len(rows), -1, c.head_dim)
+        turning = heads[:, : c.heads + c.kv_heads].to(rotations.real.dtype)  # rotary pairs as complex numbers
+        pairs = torch.view_as_complex(turning.reshape(len(rows), -1, c.head_dim // 2, 2))
+        turned = torch.view_as_real(pairs * rotations).flatten(2).to(rows.dtype)
+        queries, keys = turned[:, : c.heads], turned[:, c.heads :]
+        pages.view(-1, 2, c.kv_heads, c.head_dim)[slots] = torch.stack([keys, heads[:, c.heads + c.kv_heads :]], dim=1)
+        mixed = torch.empty_like(queries)
+        for group in groups:
+            mixed[group.start : group.stop] = self._group(queries[group.start : group.stop], pages, group)
+        return mixed.flatten(1)
+
+    def _group(self, queries: Tensor, pages: Tensor, group: _Group) -> Tensor:
+        """Attention of the rows of one group, (rows, H, d); queries are scaled already."""
+        c, attention = self.config, self._torch.nn.functional.scaled_dot_product_attention
+        count, together = len(queries), c.heads // c.kv_heads
+        keys = slice(group.first_key, group.first_key + group.mask.shape[-1])
+        held = pages.index_select(0, group.pages.flatten())  # pages[group.pages] takes twice as long
+        held = held.view(len(group.pages), -1, 2, c.kv_heads, c.head_dim)[:, keys]  # (B, T, 2, KV, d)
+        key, value = held[:, :, 0].transpose(1, 2), held[:, :, 1].transpose(1, 2)  # (B, KV, T, d)
+        by_head = queries.view(count, c.kv_heads, together, c.head_dim)
+        if group.decodes:  # the query heads of a KV head are rows of one product
+            mixed: Tensor = attention(by_head, key, value, attn_mask=group.mask, scale=1.0)
+            return mixed.reshape(count, c.heads, c.head_dim)
+        stacked = by_head.permute(1, 2, 0, 3).reshape(1, c.kv_heads, together * count, c.head_dim)
+        mixed = attention(stacked, key, value, attn_mask=group.mask.repeat(together, 1), scale=1.0)
+        unstacked = mixed.view(c.kv_heads, together, count, c.head_dim).permute(2, 0, 1, 3)
+        return unstacked.reshape(count, c.heads, c.head_dim)
+
+    def _normed(self, rows: Tensor) -> Tensor:
+        """RMSNorm (Zhang and Sennrich, 2019) without its gain, which is folded into the next matrix."""
+        exact = rows.to(self._torch.float32) if _BYTES[self.dtype] == 2 else rows
+        scale = (exact.square().mean(dim=1, keepdim=True) + self.config.norm_eps).rsqrt()
+        normed: Tensor = (exact * scale).to(rows.dtype)
+        return normed
+
+
+def _imported() -> Any:
+    """PyTorch. Raises UsageError where it is missing."""
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(
+            "The executor 'torch' needs PyTorch, which is not installed here: 'pip install torch', or take the "
+            "executor 'llama', which needs NumPy alone."
+        ) from None
+    return torch

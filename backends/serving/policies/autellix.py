@@ -1,0 +1,72 @@
+"""Autellix: the calls of the program that has been served least run first (program-level least attained service).
+
+Source: Luo et al., Autellix: An Efficient Serving Engine for LLM Agents as General Programs, 2025. Programs move down a
+level with every `quantum` tokens that their calls have produced together; within a level the first to arrive goes
+first. It needs no lengths. Chunked prefill as in Sarathi-Serve.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backends.serving._checks import at_least
+from backends.serving.policies._programs import KEPT, program_of
+from backends.serving.policies._ranked import Ranks, Seats
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch, Sequence
+    from backends.serving.replica import Replica
+
+
+@dataclass(slots=True)
+class Autellix:
+    """At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps."""
+
+    quantum: int = 400
+    budget: int = 512
+    max_seqs: int = 32
+    interval: int = 20
+    _seats: Seats = field(init=False, repr=False, compare=False)
+    _ended: dict[tuple[str, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        at_least("quantum", self.quantum)
+        self._seats = Seats(self.budget, self.max_seqs, self.interval)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """The calls of the least served programs, under the budget."""
+        self._seats.fill(replica, batch, self._rank)
+
+    def on_step_end(self, batch: Batch, seconds: float) -> None:  # noqa: ARG002  a step is a step
+        """Count the steps until all are ranked again."""
+        self._seats.steps += 1
+
+    def on_finish(self, seq: Sequence) -> None:
+        """Later calls of its program follow what it has produced."""
+        program = program_of(seq)
+        if seq.request.program is not None:
+            self._ended[program] = self._ended.pop(program, 0) + seq.emitted
+            if len(self._ended) > KEPT:
+                del self._ended[next(iter(self._ended))]
+
+    def _rank(self, seqs: ListOf[Sequence]) -> Ranks:
+        served: Counter[tuple[str, int]] = Counter()
+        for seq in seqs:
+            served[program_of(seq)] += seq.emitted
+        return {
+            seq: ((self._ended.get(program, 0) + served[program]) // self.quantum, seq.order)
+            for seq in seqs
+            for program in [program_of(seq)]
+        }

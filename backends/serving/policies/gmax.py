@@ -1,0 +1,195 @@
+"""GMAX of JITServe: who earns most tokens within objectives for each second of service runs first.
+
+A request is expected to earn its prompt and `w_output` for each token of its answer, less the later it is predicted to
+be; what it earns for each second that it still needs is its density. With `p` 100 that is the shortest remaining time
+among those that can still be in time. The calls of a program share one density. Source: JITServe (NSDI 2026),
+algorithm GMAX; constants of UIUC-MLSys/JITServe, `jitserve/scheduler/policy.py` and `scripts/e2e/benchmark_rps.sh`.
+There who loses a seat is swapped out; here it sits out with its memory until others need it, and loses it by the way of
+`preempt`. Chunked prefill as in Sarathi-Serve.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING
+
+from backends.serving.plugins import Predictor
+from backends.serving.policies._programs import Call, Programs
+from backends.serving.policies._ranked import Ranks, Seats, best
+from harness.api import LatencySlo, ProgramSlo
+from harness.registry import make
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch, Sequence
+    from backends.serving.replica import Replica
+
+LEAST = 1e-6
+"""Of what it would earn in time, what one that is much too late is expected to earn."""
+STEP_S = 0.02
+"""Seconds of a step before any has run."""
+SAMPLES = 10
+"""Intervals whose steps make the moving average."""
+
+
+@dataclass(slots=True)
+class Gmax:
+    """At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
+
+    With `group` above 1 the best `group` times `max_seqs` compete, and those of similar length run together. A request
+    without bounds of its own is someone's who watches: first token within `ttft_s`, each later one `tbt_s` after the
+    one before.
+    """
+
+    predictor: str = "quantile"
+    p: float = 100.0
+    budget: int = 512
+    max_seqs: int = 32
+    interval: int = 50
+    group: float = 1.0
+    w_prompt: float = 1.0
+    w_output: float = 8.0
+    ttft_s: float = 2.0
+    tbt_s: float = 0.1
+    _seats: Seats = field(init=False, repr=False, compare=False)
+    _programs: Programs = field(init=False, repr=False, compare=False)
+    _lengths: Predictor = field(init=False, repr=False, compare=False)
+    _now_s: float = field(default=0.0, init=False, repr=False, compare=False)
+    _took_s: float = field(default=0.0, init=False, repr=False, compare=False)
+    _step_s: deque[float] = field(init=False, repr=False, compare=False)  # mean of each of the last intervals
+
+    def __post_init__(self) -> None:
+        if self.p < 0 or self.w_prompt < 0 or self.w_output < 0:
+            raise ValueError(f"p and weights must be at least 0, got {self.p}, {self.w_prompt} and {self.w_output}")
+        if self.group < 1:
+            raise ValueError(f"group must be at least 1, got {self.group}")
+        self._seats = Seats(self.budget, self.max_seqs, self.interval)
+        self._programs = Programs(LatencySlo(self.ttft_s, self.tbt_s))
+        self._lengths = make("predictors", self.predictor)
+        self._step_s = deque(maxlen=SAMPLES)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
+        """None: memory is the only limit."""
+        return None
+
+    def on_step_start(self, now_s: float) -> None:
+        """The only clock."""
+        self._now_s = now_s
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """The densest sequences, under the budget."""
+        self._seats.fill(replica, batch, self._rank, self._choose)
+
+    def on_step_end(self, batch: Batch, seconds: float) -> None:  # noqa: ARG002  a step is a step
+        """A step of the interval is over; the last one gives the interval's mean."""
+        seats = self._seats
+        seats.steps += 1
+        self._took_s += seconds
+        if seats.steps == self.interval:
+            self._step_s.append(self._took_s / self.interval)
+            self._took_s = 0.0
+
+    def on_finish(self, seq: Sequence) -> None:
+        """The predictor learns."""
+        self._lengths.on_finish(seq)
+
+    @property
+    def unit_s(self) -> float:
+        """Seconds of a step."""
+        return sum(self._step_s) / len(self._step_s) if self._step_s else STEP_S
+
+    def _rank(self, seqs: ListOf[Sequence]) -> Ranks:
+        ranks: Ranks = {}
+        for _, members in self._by_program(seqs):
+            density = self._density(members)
+            ranks |= {seq: (-density, seq.order) for seq, _ in members}
+        return ranks
+
+    def _by_program(self, seqs: ListOf[Sequence]) -> Iterator[tuple[tuple[str, int], list[tuple[Sequence, Call]]]]:
+        """The calls of each program; those whose tokens are due one by one stand alone."""
+        programs: dict[tuple[str, int], list[tuple[Sequence, Call]]] = {}
+        for seq in seqs:
+            call = self._programs.call(seq)
+            key = call.program if isinstance(call.slo, ProgramSlo) else ("request", seq.request.id)
+            programs.setdefault(key, []).append((seq, call))
+        return iter(programs.items())
+
+    def _density(self, members: list[tuple[Sequence, Call]]) -> float:
+        """What the active calls of a program earn together for each second that they still need together."""
+        unit_s, gain = self.unit_s, 0.0
+        lengths = [self._lengths.output_tokens(seq) for seq, _ in members]
+        rest_s = unit_s * sum(self._rest(seq, length) for (seq, _), length in zip(members, lengths, strict=True))
+        for (seq, call), length in zip(members, lengths, strict=True):
+            waited_s = self._now_s - call.since_s
+            match call.slo:
+                case LatencySlo(ttft_s, tbt_s):
+                    in_time = self._in_time(ttft_s + length * tbt_s, waited_s + rest_s)
+                    if seq.emitted:
+                        gain += self._gained(seq, call.slo)
+                        gain += self.w_output * self._rest(seq, length) * in_time
+                    else:
+                        gain += self.w_prompt * seq.prompt * self._in_time(ttft_s, waited_s + unit_s)
+                        gain += self.w_output * length * in_time
+                case _:
+                    earned = self.w_prompt * seq.prompt + self.w_output * length
+                    gain += earned * self._in_time(call.due_s - call.since_s, waited_s + rest_s)
+        return gain / rest_s
+
+    @staticmethod
+    def _rest(seq: Sequence, length: float) -> float:
+        return max(1.0, length - seq.emitted)
+
+    def _in_time(self, allowed_s: float, needed_s: float) -> float:
+        return float(max(LEAST, min(1.0, allowed_s / needed_s if needed_s > 0 else 1.0)) ** self.p)
+
+    def _gained(self, seq: Sequence, slo: LatencySlo) -> float:
+        """What an answer under way has earned: as if all its tokens were as late as the first."""
+        assert seq.prefill_end_s is not None
+        in_time = seq.prefill_end_s - seq.request.scheduled_s <= slo.ttft_s
+        return self.w_prompt * seq.prompt + self.w_output * seq.emitted if in_time else 0.0
+
+    def _choose(self, ranks: Ranks, seats: int) -> ListOf[Sequence]:
+        """The window of the best of similar length; then every program with a deadline gets what it needs."""
+        chosen = self._window(ranks, seats)
+        return self._with_demands(ranks, chosen)
+
+    def _window(self, ranks: Ranks, seats: int) -> list[Sequence]:
+        candidates = list(best(ranks, int(self.group * seats)))
+        if len(candidates) <= seats:
+            return candidates
+        candidates.sort(key=lambda seq: (seq.prompt + seq.emitted, seq.order))
+        densities = [-ranks[seq][0] for seq in candidates]
+        at = max(range(len(candidates) - seats + 1), key=lambda i: sum(densities[i : i + seats]))
+        return sorted(candidates[at : at + seats], key=ranks.__getitem__)
+
+    def _with_demands(self, ranks: Ranks, chosen: list[Sequence]) -> list[Sequence]:
+        """Calls of programs that run too slowly to be in time take the seats of the last in rank of no program.
+
+        A call that runs makes a token a step; a program needs as many as make its rest in the time that is left.
+        """
+        seated = dict.fromkeys(chosen)
+        spare = [seq for seq in reversed(chosen) if not isinstance(self._programs.call(seq).slo, ProgramSlo)]
+        for _, members in self._by_program(sorted(ranks, key=ranks.__getitem__)):
+            call = members[0][1]
+            left_s = call.due_s - self._now_s
+            if not isinstance(call.slo, ProgramSlo) or left_s <= 0:
+                continue
+            rest = sum(self._rest(seq, self._lengths.output_tokens(seq)) for seq, _ in members)
+            need = ceil(rest * self.unit_s / left_s)
+            if need > len(members):
+                continue  # late whatever runs
+            short = need - sum(seq in seated for seq, _ in members)
+            for seq in [seq for seq, _ in members if seq not in seated][: max(0, short)]:
+                if not spare:
+                    return list(seated)
+                del seated[spare.pop(0)]
+                seated[seq] = None
+        return list(seated)

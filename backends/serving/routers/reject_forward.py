@@ -1,0 +1,58 @@
+"""Reject and forward: a replica takes a request only while it is idle, else the gateway tries the next one and waits.
+
+Requests queue at the gateway, never at a replica, so that no report of how long a queue is has to be right.
+Source: Jin et al., P/D-Serve, arXiv 2408.08147 (gateways forward a request until a prefill instance accepts it); the
+times of a retry are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from backends.serving.batch import VisibleRequest
+from backends.serving.routing import ClusterView, Decision, Hold, Reject, Send
+
+BACKOFF = 5
+"""The longest wait between two rounds of tries, in units of the first."""
+
+
+@dataclass(slots=True)
+class RejectForward:
+    """Tries the replicas in order of their requests, fewest first; the first with fewer than `slots` accepts.
+
+    A replica of prefill accepts while it computes fewer than `slots` prompts, one that does whole requests while it
+    runs fewer. Where all reject, the gateway tries again after `retry_s`, then ever later up to 5 times that; 0 tries
+    again as soon as anything changes. A request that none has accepted after `budget_s` is rejected; by default it
+    waits.
+
+    Asks the replicas themselves, so that it depends on no report.
+    """
+
+    slots: int = 1
+    retry_s: float = 0.001
+    budget_s: float | None = None
+    _tries: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # rounds so far of those it holds
+
+    def __post_init__(self) -> None:
+        if self.slots < 1 or self.retry_s < 0:
+            raise ValueError(f"slots must be at least 1 and retry_s at least 0, got {self.slots} and {self.retry_s:g}")
+
+    @property
+    def report_s(self) -> float:
+        """0: an answer to a try is never old."""
+        return 0.0
+
+    def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
+        """The least busy replica if it accepts; where it does not, no other does either."""
+        entries = [replica for replica in view.replicas if replica.open and replica.role != "decode"]
+        best = min(entries, key=lambda replica: replica.running + replica.waiting, default=None)
+        if best is not None and best.running + best.waiting < self.slots:
+            self._tries.pop(request.id, None)
+            return Send(best.index)
+        if self.budget_s is not None and now_s - request.scheduled_s >= self.budget_s:
+            self._tries.pop(request.id, None)
+            return Reject(f"no replica accepted it within {self.budget_s:g} s")
+        if not self.retry_s:
+            return Hold(None if self.budget_s is None else request.scheduled_s + self.budget_s)
+        tried = self._tries[request.id] = self._tries.get(request.id, 0) + 1
+        return Hold(now_s + min(2 ** (tried - 1), BACKOFF) * self.retry_s)

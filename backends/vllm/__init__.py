@@ -1,0 +1,1 @@
+"""A policy of this project as the scheduler of vLLM."""

@@ -1,0 +1,167 @@
+"""Our metrics of a whole run: a row each, and above the table what computes them.
+
+Each function gives (n,) float64 values without NaN, none where the run cannot tell: of windows, of requests, or one of
+the run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.api import RunMetric
+from harness.data.lists import Floats, first, last, lists, number
+
+if TYPE_CHECKING:
+    from harness.api import RunTables
+
+WINDOW_S = 60.0
+"""As long as the windows in which the burstiness of traces is counted."""
+
+
+def kv_swing(run: RunTables) -> Floats:
+    """(windows,): the last window is left out where it is not whole, unless it is the only one."""
+    ends: dict[tuple[int, int], tuple[float, float]] = {}  # (window, replica): fewest and most free blocks
+    for steps in run.steps():
+        window = ((number(steps, "start_s") - run.since_s) // WINDOW_S).astype(np.int64)
+        keys, group = np.unique((window << 32) + steps["replica"].to_numpy(), return_inverse=True)
+        fewest, most = np.full(len(keys), np.inf), np.full(len(keys), -np.inf)
+        np.minimum.at(fewest, group, number(steps, "free_blocks"))
+        np.maximum.at(most, group, number(steps, "free_blocks"))
+        for key, low, high in zip(keys.tolist(), fewest.tolist(), most.tolist(), strict=True):
+            place = divmod(key, 1 << 32)
+            before = ends.get(place, (low, high))
+            ends[place] = (min(before[0], low), max(before[1], high))
+    last = max((window for window, _ in ends), default=0)
+    found = [high - low for (window, _), (low, high) in sorted(ends.items()) if window < max(1, last)]
+    return np.array(found) / run.kv_blocks if run.kv_blocks else np.empty(0)
+
+
+def straggler_tail(run: RunTables) -> Floats:
+    """(1,): of the requests that ended well."""
+    ok = run.requests["status"].to_numpy() == "ok"
+    end_s = np.sort(last(lists(run.requests, "token_s"))[ok])
+    end_s = end_s[np.isfinite(end_s)]
+    if not len(end_s):
+        return np.empty(0)
+    makespan_s = end_s[-1] - number(run.requests, "scheduled_s")[ok].min()
+    most_s = end_s[math.ceil(0.9 * len(end_s)) - 1]
+    return np.array([(end_s[-1] - most_s) / makespan_s]) if makespan_s > 0 else np.empty(0)
+
+
+def tail_waste(run: RunTables) -> Floats:
+    """(1,): over all replicas, from the first step to the end of the last."""
+    begun_s, ended_s, used_s = math.inf, -math.inf, 0.0
+    slots: dict[int, float] = {}
+    before: dict[int, Floats] = {}  # replica: start, end and sequences of its last step so far
+    for steps in run.steps():
+        rows = np.stack([number(steps, name) for name in ("start_s", "end_s", "running")])  # (3, steps)
+        replicas = steps["replica"].to_numpy()
+        for replica in np.unique(replicas).tolist():
+            mine = np.concatenate([before.get(replica, np.empty((3, 0))), rows[:, replicas == replica]], axis=1)
+            start_s, end_s, running = mine
+            until_s = np.minimum(end_s[:-1], start_s[1:])  # the next step of a pipeline starts before this one ends
+            used_s += float((running[:-1] * (until_s - start_s[:-1])).sum())
+            begun_s, ended_s = min(begun_s, start_s[0]), max(ended_s, end_s.max())
+            slots[replica] = max(slots.get(replica, 0.0), running.max())
+            before[replica] = mine[:, -1:]
+    used_s += sum(float((row[2] * (row[1] - row[0])).sum()) for row in before.values())
+    slots_s = sum(slots.values()) * (ended_s - begun_s)
+    return np.array([1 - used_s / slots_s]) if slots and slots_s > 0 else np.empty(0)
+
+
+def adaptivity(run: RunTables) -> Floats:
+    """(1,): none for fewer than three requests, and where all are equal."""
+    ok = run.requests["status"].to_numpy() == "ok"
+    e2e_s = (last(lists(run.requests, "token_s")) - number(run.requests, "scheduled_s"))[ok]
+    difficulty, time = _ranks(number(run.requests, "output_tokens_asked")[ok]), _ranks(e2e_s)
+    if len(e2e_s) < 3 or not np.ptp(difficulty) or not np.ptp(time):
+        return np.empty(0)
+    return np.array([np.corrcoef(difficulty, time)[0, 1]])
+
+
+def _ranks(values: Floats) -> Floats:
+    """(n,) ranks from 1, equal values their mean rank."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    mean: Floats = np.cumsum(counts) - (counts - 1) / 2
+    return mean[place]
+
+
+def ttft_answer(run: RunTables) -> Floats:
+    """(requests,): of those that ended well, reasoned, and gave an answer."""
+    if run.http is None:
+        return np.empty(0)
+    first_s, due_s = first(lists(run.requests, "token_s")), number(run.requests, "scheduled_s")
+    content_s, reasoning = np.full(len(due_s), np.nan), np.zeros(len(due_s))
+    at = {request: row for row, request in enumerate(run.requests["request_id"].to_pylist())}
+    rows = [(row, at[request]) for row, request in enumerate(run.http["request_id"].to_pylist()) if request in at]
+    if rows:
+        seen, of = np.array(rows).T
+        content_s[of] = number(run.http, "first_content_s")[seen]
+        reasoning[of] = np.nan_to_num(number(run.http, "reasoning_tokens")[seen])
+    ok = run.requests["status"].to_numpy() == "ok"
+    found: Floats = (content_s - due_s)[ok & (content_s >= first_s) & ((reasoning > 0) | (content_s > first_s))]
+    return found
+
+
+# fmt: off
+ROWS: tuple[RunMetric, ...] = (
+    RunMetric(
+        name="kv_swing", title="KV swing", unit="share", place=0, of=kv_swing,
+        about="""
+        How far the use of KV memory rises and falls within a minute (share of the memory of a replica, per window).
+
+        Source: the fluctuating memory of reasoning models in lqinfdim/RLMServing (ICLR 2026); the window is ours.
+
+        (most - least blocks in use) / blocks, as seen at the steps of each whole window of 60 s of each replica, or of
+        a shorter run as a whole. The coefficient of variation of these is their standard deviation over their mean.
+        """,
+    ),
+    RunMetric(
+        name="straggler_tail", title="straggler tail", unit="share", place=1, of=straggler_tail,
+        about="""
+        How long the last tenth of the requests takes (share of the run).
+
+        Source: the straggler requests of reasoning models in lqinfdim/RLMServing (ICLR 2026).
+
+        Time from when 90% of the requests that ended well have ended to when all have, over the time from the first
+        scheduled one. Requests that arrive over time end over time: compare runs of equal arrivals.
+        """,
+    ),
+    RunMetric(
+        name="tail_waste", title="tail waste", unit="share", place=2, of=tail_waste,
+        about="""
+        How much of the batch stands empty (share of slots times seconds).
+
+        Source: the idle slots behind stragglers in lqinfdim/RLMServing (ICLR 2026).
+
+        Idle slot-time over all slot-time, from the first step to the end of the last. A replica has as many slots as
+        sequences ever ran on it at once.
+        """,
+    ),
+    RunMetric(
+        name="adaptivity", title="adaptivity", unit="correlation", better="higher", place=3, of=adaptivity,
+        about="""
+        Whether the time of a request follows its difficulty (rank correlation, -1 to 1).
+
+        Source: the running time of reasoning models, adaptive to difficulty, in lqinfdim/RLMServing (ICLR 2026).
+
+        Spearman's correlation of requested output tokens and E2E over the requests that ended well. The requested
+        tokens stand for the difficulty, which no table holds.
+        """,
+    ),
+    RunMetric(
+        name="ttft_answer", title="TTFT (answer)", unit="s", place=4, of=ttft_answer,
+        about="""
+        Time to the first token of the answer itself, after the reasoning (seconds per request).
+
+        Source: the second time to first token of a reasoning model in lqinfdim/RLMServing (ICLR 2026).
+
+        First text of the answer minus `scheduled_s`, of the requests to a remote server that streams reasoning apart or
+        counts it; never less than TTFT.
+        """,
+    ),
+)
+# fmt: on
