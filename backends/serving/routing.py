@@ -14,6 +14,7 @@ from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica, Role
 from harness.api import LatencyModel
+from harness.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ class ReplicaView:
 
     def step_s(self, prefills: ListOf[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds that its latency model predicts of a step (`harness.api.LatencyModel`)."""
-        assert self._model is not None
+        if self._model is None:
+            raise UsageError("This router must know how long steps take; only simulated and paced replicas tell.")
         return self._model.step_s(prefills, decode_seqs, context_tokens)
 
 
