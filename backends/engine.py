@@ -9,11 +9,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from backends.engine_process import worker
-from backends.engine_process.core import Turn
+from backends.engine_process.generation import Turn
+from backends.engine_process.layout import Layout, layout
 from backends.engine_process.process import EngineProcess
 from backends.simulator.core import Core
+from backends.simulator.layout import ROUTER
 from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
 
@@ -28,6 +31,11 @@ class Engine:
     in the simulator and by default as much KV memory as fits on these GPUs; tokens are arbitrary then. `dtype` and
     `threads` are those of a real model: `threads` limits the threads of its matrix products (None: its own choice).
     `nice` lowers the priority of the engine below that of the load generator, by default by 5 and of a paced one by 0.
+
+    With `replicas`, or `prefill` and `decode` replicas, or a `router` that acts it is a cluster: one process decides as
+    in the simulator, and an executor process per replica computes. KV is copied between them, no faster than `link`
+    (25Gbps, 600GBps:latency=1ms; none: as fast as it goes), pulled or pushed (`handoff`). A side may have a policy and
+    a router of its own, and of a paced engine `tp`, `hardware` and `latency` (`prefill=2:tp=2`).
     """
 
     model: str | None = None
@@ -47,8 +55,15 @@ class Engine:
     threads: int | None = None
     temperature: float = 0.0
     nice: int | None = None
+    replicas: int = 1
+    router: str = ROUTER
+    prefill: str | None = None
+    decode: str | None = None
+    handoff: Literal["pull", "push"] = "pull"
+    link: str = "none"
     core: Core = field(init=False)
     """What decides inside its replica."""
+    _layout: Layout | None = field(init=False)
     _facts: dict[str, object] = field(default_factory=dict, init=False)
     _link: EngineProcess | None = field(default=None, init=False)
     _queues: dict[int, asyncio.Queue[TokenEvent | Ended | BackendError]] = field(default_factory=dict, init=False)
@@ -63,9 +78,14 @@ class Engine:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         if self.nice is not None and not 0 <= self.nice <= 19:
             raise ValueError(f"nice must be in 0..19, got {self.nice}")
+        if self.replicas < 1:
+            raise ValueError(f"replicas must be at least 1, got {self.replicas}")
+        if self.handoff not in ("pull", "push"):
+            raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
         self.core = Core.of(
             self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt
         )
+        self._layout = layout(self, self._given)
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -74,9 +94,15 @@ class Engine:
 
     def order(self, prompts: Prompts | None) -> worker.Open:
         """The first message to the engine process; without `prompts` every request brings its own."""
+        return worker.Open(
+            self.executor, self._given, self.core, self.kv_blocks, self.temperature, self.nice, prompts, self._layout
+        )
+
+    @property
+    def _given(self) -> dict[str, object]:
+        """Fields of the executor that the user set."""
         names = ("model", "hardware", "latency", "tp", "dtype", "threads")
-        given = {"seed": self.seed} | {n: value for n in names if (value := getattr(self, n)) is not None}
-        return worker.Open(self.executor, given, self.core, self.kv_blocks, self.temperature, self.nice, prompts)
+        return {"seed": self.seed} | {n: value for n in names if (value := getattr(self, n)) is not None}
 
     def start_clock(self, epoch_s: float) -> None:
         """All stamps are `time.monotonic() - epoch_s` from now on."""
@@ -110,11 +136,16 @@ class Engine:
         """Facts for run.json."""
         predictor = self.core.predictor
         return {
-            "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
-            "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
+            "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self._policies,
+            "kv": self.kv, "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
             "executor": self.executor, "gpus": self.tp or 1, "prefix_cache": self.core.caches_prefixes,
             **({} if predictor is None else {"predictor": predictor}),
         } | self._facts  # fmt: skip
+
+    @property
+    def _policies(self) -> str:
+        parts = () if self._layout is None else self._layout.parts
+        return " + ".join(dict.fromkeys(part.policy for part in parts)) or self.policy
 
     async def close(self) -> None:
         """End the process. Safe to call twice, and after a failed `open`."""

@@ -114,6 +114,7 @@ class Sim:
     _changes: list[tuple[float, Fail | Up]] = field(default_factory=list, init=False, repr=False)
     _acted: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     _stopped_s: list[float] = field(default_factory=list, init=False, repr=False)
+    _held_s: list[float] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
@@ -162,7 +163,7 @@ class Sim:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
         self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
-        self._acted, self._stopped_s = Counter(), []
+        self._acted, self._stopped_s, self._held_s = Counter(), [], []
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
         core = part.core
@@ -254,8 +255,10 @@ class Sim:
         found, self._flow.loop.actions = self._flow.loop.actions, []
         for action in found:
             self._acted[action.kind] += 1
-            if action.kind == "migrate" and action.stop_s is not None:
+            if action.kind == "migrate" and action.stop_s is not None and action.tokens:
                 self._stopped_s.append(action.end_s - action.stop_s)
+            elif action.kind == "hold":
+                self._held_s.append(action.end_s - action.at_s)
         return found
 
     def steps_table(self) -> pa.Table:
@@ -277,12 +280,17 @@ class Sim:
             "hardware": self.hardware, "latency": self.latency,
             "policy": " + ".join(dict.fromkeys(part.policy for part in self._parts)), "kv": self.kv,
             "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
-            "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
-            "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
+            "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
+            "replicas": sum(part.count for part in self._parts), "router": self._parts[0].router,
+            "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
             **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
-            **(action_facts(self._flow.loop, self._acted, self._stopped_s) if self._flow and self._acts else {}),
+            **(
+                action_facts(self._flow.loop, self._acted, self._stopped_s, self._held_s)
+                if self._flow and self._acts
+                else {}
+            ),
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
         }  # fmt: skip

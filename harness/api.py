@@ -444,7 +444,7 @@ class Step:
     free_blocks: int
 
 
-ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate"]
+ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,13 +452,14 @@ class ActionEvent:
     """Something that a router did, or that befell a replica: a row of the `actions` table.
 
     `end_s` is when it was over. Of a migration `replica` is the source, `stop_s` when the sequence stopped decoding
-    there, `tokens` what was copied. `detail` is a role, or why a migration was aborted.
+    there, `tokens` what was copied. `detail` is a role, or why a migration was aborted, a request rejected or a replica
+    down (drained, failed). What the router does with a request by itself (hold, reject) has no replica.
     """
 
     kind: ActionKind
     at_s: float
     end_s: float
-    replica: int
+    replica: int | None
     target: int | None = None
     request_id: int | None = None
     stop_s: float | None = None

@@ -252,9 +252,9 @@ def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
     """The figures of a run by name: each a plotly figure when called, or the sentence that says what is missing."""
     from reports import figures
 
-    measured = figures.measured(run)
-    whole = {name: row.section == figures.FIDELITY or row.over_time for name, row in figures.of("run").items()}
-    return {name: partial(row.draw, run if whole[name] else measured) for name, row in figures.of("run").items()}
+    measured, rows = figures.measured(run), {**figures.of("run"), **figures.of("cluster")}
+    whole = {name: row.section == figures.FIDELITY or row.over_time for name, row in rows.items()}
+    return {name: partial(row.draw, run if whole[name] else measured) for name, row in rows.items()}
 
 
 def report_path(run: Run, ending: str = "html") -> Path:

@@ -198,7 +198,7 @@ class Shown:
 def shown(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
     """The first `most` requests that are due, or still under way, from `start_s` on, within `window_s`."""
     until_s = np.inf if window_s is None else start_s + window_s
-    due, ended = _data.column(run, "scheduled_s"), _ended(run)
+    due, ended = _data.column(run, "scheduled_s"), over_s(run)
     there = np.flatnonzero((ended >= start_s) & (due < until_s))
     order = there[np.lexsort((there, due[there]))]
     kept = order[:most]
@@ -225,7 +225,7 @@ def _note(kept: int, there: int, run: Run, where: str) -> str:
     return f"{which} requests due or under way {where}, of {total:,} in all"
 
 
-def _ended(run: Run) -> np.ndarray:
+def over_s(run: Run) -> np.ndarray:
     """When a request is over, in seconds: its last token, its end, or, of one that was never sent, when it was due."""
     last = first_last(run.requests)[1]
     columns = [last, *(_data.column(run, name) for name in ENDS if name in run.requests.column_names)]
@@ -260,7 +260,7 @@ def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:
     if not _data.has_steps(run):
         return None, 0
     within = []
-    for piece in _pieces(run):
+    for piece in step_tables(run):
         ends, starts = piece.column("end_s"), piece.column("start_s")
         within.append(piece.filter(pc.and_(pc.greater_equal(ends, from_s), pc.less_equal(starts, to_s))))
     found = pa.concat_tables(within)
@@ -269,7 +269,8 @@ def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:
     return kept, found.num_rows - kept.num_rows
 
 
-def _pieces(run: Run) -> Iterator[pa.Table]:
+def step_tables(run: Run) -> Iterator[pa.Table]:
+    """The steps of a run, of a large one in pieces."""
     if run.steps is not None:
         yield run.steps
     elif run.whole is not None and run.whole.steps is not None:

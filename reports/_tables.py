@@ -1,8 +1,8 @@
 """The numbers of runs as one tidy table: a row for each run, class of traffic, metric and statistic."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from harness.validity.conclude import completed
 from reports import _data
 from reports._format import clean
 from reports._sending import floors
+from reports._system import part
 
 MOST_CLASSES = 100
 """Classes of traffic that are listed, the largest first."""
@@ -72,11 +73,22 @@ def _of(run: Run) -> Iterator[Row]:
     for metric, values in (*summary.metrics.items(), *summary.run_metrics.items()):
         within = run.info.within.metrics.get(metric, Intervals())
         yield from _statistics(name, None, metric, values, within)
+    yield from _cluster(name, run.info.backend)
     # the client's own error against a remote endpoint: half, and 99 %, of all stamps are nearer to the truth
     for metric, floor in floors(run.info).items():
         yield Row(name, None, f"client floor of {metric}", "s", "p50", floor.p50_s)
         yield Row(name, None, f"client floor of {metric}", "s", "p99", floor.p99_s)
     yield from _classes(name, _data.measured(run), summary)
+
+
+def _cluster(name: str, backend: Mapping[str, Any]) -> Iterator[Row]:
+    """What the router of a simulated cluster did, where it acts."""
+    found = [(f"actions {clean(kind, 40)}", "actions", "count", n) for kind, n in part(backend, "actions").items()]
+    for fact, metric in (("migration_downtime_s", "migration downtime"), ("router_held_s", "held by the router")):
+        found += [(metric, "s", clean(statistic, 40), value) for statistic, value in part(backend, fact).items()]
+    for metric, unit, statistic, value in (*found, ("GPU time", "s", "sum", backend.get("gpu_s"))):
+        if isinstance(value, int | float):
+            yield Row(name, None, metric, unit, statistic, float(value))
 
 
 def _counts(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:

@@ -25,7 +25,7 @@ def names(shown: Shown) -> Iterator[Event]:
     """What the tracks of the replicas are called, and on what they run."""
     backend = shown.run.info.backend
     labels = ", ".join(clean(backend[key], 60) for key in ("model", "hardware", "policy") if backend.get(key))
-    for replica in _replicas(shown):
+    for replica in replicas(shown):
         pid = FIRST_REPLICA + replica
         yield {"ph": "M", "pid": pid, "tid": 1, "name": "process_name", "args": {"name": f"replica {replica}"}}
         yield {"ph": "M", "pid": pid, "tid": 1, "name": "process_sort_index", "args": {"sort_index": pid}}
@@ -40,7 +40,7 @@ def names(shown: Shown) -> Iterator[Event]:
 
 def events(shown: Shown) -> Iterator[Event]:
     """Steps, arrows and counters of every replica; of a remote endpoint its gauges."""
-    steps = {replica: _of(shown, replica) for replica in _replicas(shown)}
+    steps = {replica: _of(shown, replica) for replica in replicas(shown)}
     for replica, columns in steps.items():
         yield from _slices(replica, columns)
         yield from _counters(replica, columns, shown.run.info.backend.get("kv_blocks"))
@@ -49,7 +49,8 @@ def events(shown: Shown) -> Iterator[Event]:
         yield from _gauges(shown)
 
 
-def _replicas(shown: Shown) -> list[int]:
+def replicas(shown: Shown) -> list[int]:
+    """The replicas that ran a step."""
     return [] if shown.steps is None else [int(r) for r in np.unique(shown.steps.column("replica").to_numpy())]
 
 

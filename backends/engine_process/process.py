@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backends.engine_process import worker
-from backends.engine_process.core import Turn
+from backends.engine_process.generation import Turn
 from harness.errors import BackendError
 from harness.ipc import frame, receive
 

@@ -7,16 +7,29 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
-from backends.engine_process.core import EngineCore, GenerationParams, Pacer
-from backends.simulator.core import FREE, Core
+from backends.engine_process.cluster import EngineCluster, Message
+from backends.engine_process.core import EngineCore
+from backends.engine_process.executor_processes import ExecutorProcesses
+from backends.engine_process.executor_worker import Allocate, Broken, Build, Copied, Ran, make_executor
+from backends.engine_process.generation import Answers, GenerationParams, Work
+from backends.engine_process.layout import Layout
+from backends.engine_process.pacing import Pace, Pacer
+from backends.serving.cluster import Cluster, Member
+from backends.serving.handoff import Link
+from backends.serving.plugins import Memory
+from backends.serving.replica import Replica
+from backends.simulator.core import FREE, BlockCost, Core
+from backends.simulator.layout import Rate, link_of, rate, router_acts
 from harness import termination
-from harness.api import Executor, Prompts, Request
+from harness.api import Prompts, Request
+from harness.catalog import hardware
 from harness.errors import BenchError, UsageError
 from harness.ipc import Inbox, frame
-from harness.registry import find, make
+from harness.registry import make
 from harness.spec import parse
 
 KV_BLOCKS = 4096
@@ -40,6 +53,7 @@ class Open:
     temperature: float
     nice: int | None
     prompts: Prompts | None  # None: every request brings its own
+    layout: Layout | None = None  # None: one replica, in that process
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +99,10 @@ class Failed:
     message: str
 
 
+ClusterOf = Callable[[Callable[[int, Message], None], float], EngineCluster]
+"""Makes a cluster of what sends messages to its executors and the time from which on it runs."""
+
+
 class Worker:
     """Reads messages, takes turns, answers."""
 
@@ -99,12 +117,12 @@ class Worker:
         if not isinstance(first, Open):
             return  # the client left before the first message
         try:
-            core = self._open(first)
+            serve = self._open(first) if first.layout is None else self._open_cluster(first, first.layout)
         except BenchError as error:
             self._sock.sendall(frame(Ready({}, error)))
             return
         try:
-            self._turns(core)
+            serve()
         except OSError:
             return  # the client is gone
         except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
@@ -134,14 +152,65 @@ class Worker:
             if turn.step is not None or turn.ended:
                 self._sock.sendall(frame(turn))
 
-    def _open(self, message: Open) -> EngineCore:
+    def _open(self, message: Open) -> Callable[[], None]:
         core, facts = engine_core(message, self._now_s)
-        nice = message.nice
-        if nice is None:  # the load generator must get a core the moment it wakes up, and so must one that only waits
-            nice = NICE if core.computes else 0
-        os.nice(nice)
+        os.nice(nice_of(message, computes=core.computes))
         self._sock.sendall(frame(Ready(facts)))
-        return core
+        return lambda: self._turns(core)
+
+    def _open_cluster(self, message: Open, layout: Layout) -> Callable[[], None]:
+        processes = ExecutorProcesses(
+            [Build(message.executor, part.given) for part in layout.parts for _ in range(part.count)]
+        )
+        try:
+            build, facts = engine_cluster(message, layout, processes)
+        except BenchError:
+            processes.close()
+            raise
+        self._sock.sendall(frame(Ready(facts)))
+
+        def serve() -> None:
+            try:
+                self._cluster_turns(build, processes)
+            finally:
+                processes.close()
+
+        return serve
+
+    def _cluster_turns(self, build: ClusterOf, processes: ExecutorProcesses) -> None:
+        def send(replica: int, message: Message) -> None:
+            if isinstance(message, Work) and message.end_s is not None:
+                message = replace(message, end_s=message.end_s + self._epoch_s)
+            processes.send(replica, message)
+
+        cluster: EngineCluster | None = None  # until the clock of the run is known
+        while not self._inbox.closed:
+            patience_s = inf if cluster is None else cluster.next_s - self._now_s()
+            for replica, answer in processes.take(self._sock, max(0.0, patience_s) if patience_s < inf else None):
+                if isinstance(answer, Ran) and cluster is not None:
+                    cluster.ran(replica, answer.sampled, answer.end_s - self._epoch_s)
+                elif isinstance(answer, Copied) and cluster is not None:
+                    cluster.copied(answer.number, answer.at_s - self._epoch_s)
+                elif isinstance(answer, Broken):
+                    cluster = cluster or build(send, self._now_s())
+                    cluster.lost(replica, self._now_s())
+            for message in self._inbox.take(wait=False):
+                if isinstance(message, Clock):
+                    self._epoch_s = message.epoch_s
+                    continue
+                cluster = cluster or build(send, self._now_s())
+                if isinstance(message, Add):
+                    at_s = message.sent_s - self._epoch_s if cluster.paced else self._now_s()
+                    refused = cluster.arrive(message.request, message.params, at_s)
+                    if refused is not None:
+                        self._sock.sendall(frame(refused))
+                elif isinstance(message, Cancel):
+                    cluster.withdraw(message.request_id)
+                elif isinstance(message, Forget):
+                    cluster.forget_prefixes()
+            if cluster is not None:
+                for turn in cluster.advance(self._now_s()):
+                    self._sock.sendall(frame(turn))
 
     def _now_s(self) -> float:
         return time.monotonic() - self._epoch_s
@@ -151,38 +220,111 @@ def engine_core(
     message: Open, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
 ) -> tuple[EngineCore, dict[str, object]]:
     """The loop that a first message asks for, with its model and memory, and its facts. Raises UsageError."""
-    executor = _executor(message)
+    executor = make_executor(message.executor, message.given)
+    pacer = executor if isinstance(executor, Pacer) else None
     facts = dict(executor.describe())
-    memory = message.core.memory(token_bytes(facts))
-    blocks = memory.blocks or message.kv_blocks
-    if isinstance(executor, Pacer):
-        blocks = blocks or executor.blocks_that_fit(memory.block_tokens)
-        cost = executor.block_cost(memory.block_tokens)
-    else:
-        blocks = blocks or KV_BLOCKS
-        _check_room(facts, blocks * memory.block_tokens)
+    memory, blocks, cost = kv_memory(message, message.core, facts, pacer)
+    if not isinstance(executor, Pacer):
         executor.allocate(blocks, memory.block_tokens)
-        kv_bytes = facts.get("kv_bytes_per_token")
-        cost = replace(FREE, bytes=kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1)
     replica = message.core.replica(memory, blocks, cost=cost)
     facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
     return EngineCore(replica, executor, message.prompts, clock, message.temperature, sleep), facts
 
 
-def _executor(message: Open) -> Executor | Pacer:
-    """The executor of a first message. Raises UsageError for what it cannot do with what it is given."""
-    spec = parse(message.executor)
-    known = {field.name for field in fields(find("executors", spec.name)) if field.init}
-    without = next((name for name in message.given if name not in known | {"seed"}), None)  # chance has a seed as well
-    if without is not None:
-        raise UsageError(
-            f"{without} does not apply to the executor '{spec.name}' of the engine; its arguments are: "
-            f"{', '.join(sorted(known))}."
-        )
-    executor: Executor | Pacer = make("executors", spec, **message.given)
-    if isinstance(executor, Pacer) and message.temperature:
-        raise UsageError(f"temperature does not apply to the executor '{spec.name}': its tokens are arbitrary.")
-    return executor
+def engine_cluster(message: Open, layout: Layout, processes: ExecutorProcesses) -> tuple[ClusterOf, dict[str, object]]:
+    """The cluster that a first message asks for, with its executors' memory, and its facts. Raises UsageError."""
+    parts, built = layout.parts, processes.built()
+    moves = parts[0].role != "mixed" or router_acts(parts[0].router)
+    replicas: list[Replica] = []
+    members: list[Member] = []
+    pacers: list[Pacer] = []
+    allocations = []
+    facts: dict[str, object] = {}
+    for part in parts:
+        its = dict(built[len(replicas)].facts)
+        executor = make_executor(message.executor, part.given) if "late_after_s" in its else None
+        pacer = executor if isinstance(executor, Pacer) else None
+        memory, blocks, cost = kv_memory(message, part.core, its, pacer, sum(part.count for part in parts))
+        shares = built[len(replicas)].shares_memory
+        if moves and pacer is None and not shares:
+            raise UsageError(
+                f"Replicas of executor={message.executor} cannot copy KV from one another; give executor=llama or "
+                "paced, or replicas alike and a router that does not move requests."
+            )
+        gpus = whole if isinstance(whole := its.get("gpus"), int) else 1
+        nice = nice_of(message, computes=pacer is None)
+        model = pacer.latency_model if pacer is not None else None
+        for _ in range(part.count):
+            replica = part.core.replica(memory, blocks, len(replicas), cost=cost)
+            if part.role != "mixed":
+                replica.set_role(part.role, 0.0)
+            replicas.append(replica)
+            members.append(Member(gpus, model))
+            allocations.append(Allocate(blocks, memory.block_tokens, nice, shares and moves))
+            pacers += [] if pacer is None else [pacer]
+        its |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
+        if part is parts[0]:
+            facts = its
+        if part.role != "mixed":
+            names = ("hardware", "tp", "latency", "kv_tokens")
+            facts[part.role] = {
+                "replicas": part.count, "gpus": part.count * gpus, "policy": part.policy, "router": part.router,
+                **{name: its[name] for name in names if name in its},
+            }  # fmt: skip
+    processes.allocate(allocations)
+    link, rate = _link(layout, facts)
+    facts |= {"replicas": len(replicas), "router": parts[0].router, "gpus": sum(member.gpus for member in members)}
+    if moves and rate.bytes_per_s < inf:
+        facts |= {"link_bytes_per_s": rate.bytes_per_s, "link_latency_s": rate.latency_s}
+    if parts[0].role != "mixed":
+        facts["handoff"] = "pull" if layout.pull else "push"
+    handoff_router = make("routers", parts[-1].router) if parts[-1].role == "decode" else None
+    cluster = Cluster(
+        replicas, make("routers", parts[0].router), handoff_router, link, pull=layout.pull, members=members
+    )
+    first = pacers[0] if pacers else None
+    vocab_size, max_tokens = facts["vocab_size"], facts["max_tokens"]
+    assert isinstance(vocab_size, int)
+    assert isinstance(max_tokens, int)
+    answers = Answers(message.prompts, vocab_size, max_tokens, message.temperature, first)
+    paces = [Pace(pacer, replica) for pacer, replica in zip(pacers, replicas, strict=False)]
+    return lambda send, start_s: EngineCluster(cluster, answers, send, paces, start_s), facts
+
+
+def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
+    """The link that layout and facts of its first part ask for, and its rate."""
+    gpus = {gpu for part in layout.parts if isinstance(gpu := part.given.get("hardware"), str)}
+    if "late_after_s" in facts:
+        return link_of(layout.link, str(facts["model"]), gpus or {str(facts["hardware"])})
+    given, per_token = rate(layout.link, hardware(next(iter(gpus), "a100-80g"))), facts["kv_bytes_per_token"]
+    assert isinstance(per_token, int)
+    return Link(per_token / given.bytes_per_s, given.latency_s), given
+
+
+def nice_of(message: Open, *, computes: bool) -> int:
+    """The load generator must get a core the moment it wakes up, and so must an executor that only waits."""
+    return message.nice if message.nice is not None else NICE if computes else 0
+
+
+def kv_memory(
+    message: Open, core: Core, facts: Mapping[str, object], pacer: Pacer | None, replicas: int = 1
+) -> tuple[Memory, int, BlockCost]:
+    """Memory of a replica whose executor has these facts, one of so many: mode, blocks, cost of moving one.
+
+    Raises UsageError where it cannot be.
+    """
+    memory = core.memory(token_bytes(facts))
+    given: int | None = memory.blocks or message.kv_blocks
+    if pacer is not None:
+        if message.temperature:
+            name = parse(message.executor).name
+            raise UsageError(f"temperature does not apply to the executor '{name}': its tokens are arbitrary.")
+        size = memory.block_tokens
+        return memory, given or pacer.blocks_that_fit(size), pacer.block_cost(size)
+    blocks = given or KV_BLOCKS
+    _check_room(facts, blocks * memory.block_tokens * replicas)
+    kv_bytes = facts.get("kv_bytes_per_token")
+    return memory, blocks, replace(FREE, bytes=kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1)
 
 
 def token_bytes(facts: Mapping[str, object]) -> int | None:

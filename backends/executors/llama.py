@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 from typing import Literal
 
@@ -92,10 +93,27 @@ class Llama:
         """Make the KV memory: `num_blocks` pages of `block_size` tokens."""
         if num_blocks < 1 or block_size < 1:
             raise UsageError(f"llama: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
-        c = self.config
-        shape = (num_blocks, block_size, 2, c.kv_heads, c.head_dim)
-        self._memory = Memory(num_blocks, block_size, c.heads)
-        self._pages = tuple(np.zeros(shape, self.dtype) for _ in range(c.layers))
+        self._memory = Memory(num_blocks, block_size, self.config.heads)
+        self._pages = tuple(np.zeros(self._page_shape, self.dtype) for _ in range(self.config.layers))
+
+    def kv_bytes(self, num_blocks: int, block_size: int) -> int:
+        """Bytes of `num_blocks` pages in all layers."""
+        return num_blocks * block_size * self.kv_bytes_per_token
+
+    def allocate_in(self, memory: mmap, num_blocks: int, block_size: int) -> None:
+        """As `allocate`, in memory that other processes can read."""
+        self._memory = Memory(num_blocks, block_size, self.config.heads)
+        self._pages = tuple(self._layers_in(memory))
+
+    def copy_from(self, memory: mmap, source_blocks: Sequence[int], blocks: Sequence[int]) -> None:
+        """Copy these pages of another executor's `memory` into pages here."""
+        for ours, theirs in zip(self._pages, self._layers_in(memory), strict=True):
+            for block, source in zip(blocks, source_blocks, strict=True):
+                ours[block] = theirs[source]
+
+    def copy_out_of(self, memory: mmap, source_blocks: Sequence[int]) -> Sequence[np.ndarray]:
+        """What `copy_out` of the other executor gives."""
+        return list(self._layers_in(memory)[:, list(source_blocks)].swapaxes(0, 1))
 
     def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
         """Run one step; per piece the sampled token, None where `sample` is False."""
@@ -117,6 +135,17 @@ class Llama:
         for page, block in zip(kept, blocks, strict=True):
             for layer, part in zip(self._pages, np.asarray(page), strict=True):
                 layer[block] = part
+
+    @property
+    def _page_shape(self) -> tuple[int, ...]:
+        """(pages, block size, 2, KV heads, head_dim) of a layer."""
+        assert self._memory is not None
+        c = self.config
+        return self._memory.num_blocks, self._memory.block_size, 2, c.kv_heads, c.head_dim
+
+    def _layers_in(self, memory: mmap) -> np.ndarray:
+        """(layers, *page shape) in the memory of an executor with as many pages."""
+        return np.frombuffer(memory, self.dtype).reshape(self.config.layers, *self._page_shape)
 
     def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
         """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""

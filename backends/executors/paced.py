@@ -66,6 +66,11 @@ class Paced:
         self._bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
 
     @property
+    def latency_model(self) -> LatencyModel:
+        """What says how long steps take."""
+        return self._latency
+
+    @property
     def vocab_size(self) -> int:
         """Token ids are in [0, vocab_size)."""
         return self._model.vocab

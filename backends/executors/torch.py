@@ -28,7 +28,7 @@ from harness.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_BYTES = MappingProxyType({"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2})
+_BYTES = MappingProxyType({"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2})
 
 
 @dataclass(frozen=True, slots=True)

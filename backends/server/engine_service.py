@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backends.engine import Engine
 from backends.engine_process import worker
-from backends.engine_process.core import GenerationParams, Turn
+from backends.engine_process.generation import GenerationParams, Turn
 from backends.engine_process.process import EngineProcess
 from backends.engine_process.token_blocks import block_names
 from backends.server.fields import longest_tokens

@@ -27,7 +27,7 @@ class Batch:
     """
 
     __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads", "map_s",
-                 "preempted", "prefills", "repeats", "repeats_steps", "repeats_until_s", "replica", "running",
+                 "preempted", "prefills", "repeats", "repeats_until_s", "replica", "running",
                  "start_s", "steps", "swap_s", "swaps", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
@@ -45,9 +45,9 @@ class Batch:
         self.map_s = 0.0  # what mapping its new pages takes before it can run
         self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
-        self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short
-        self.repeats_until_s = inf  # and in no step that starts then or later
-        self.repeats_steps: int | None = None  # and at most so many times
+        # The policy promises to form it again until something ends, arrives or runs short: True, or for so many steps,
+        self.repeats: bool | int = False
+        self.repeats_until_s = inf  # and for no step that starts then or later
         self.steps = 1
         self.preempted: ListOf[Sequence] = ()
         self.swaps: ListOf[tuple[Sequence, list[int] | None]] = ()  # in order: ids of blocks to copy out; None: back in
@@ -139,6 +139,11 @@ class VisibleRequest:
         """Stage of its program: that of its `extra`, else its turn."""
         extra = self._request.extra
         return self._request.turn if extra is None or extra.program is None else extra.stage
+
+    @property
+    def offline(self) -> bool:
+        """Whether no one waits for its answer."""
+        return self._request.extra is not None and self._request.extra.offline
 
     @property
     def slo(self) -> SloClass | None:

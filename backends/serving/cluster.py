@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
-from backends.serving.plugins import Router, StepRouter
+from backends.serving.plugins import OneRole, Router, StepRouter
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
+from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter, RoleRouter
 from harness.api import LatencyModel, Request
+from harness.errors import UsageError
 
-NOBODY = "no replica is up that could take it"
+NONE_UP = "no replica is up that could take it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Cluster:
         self._decode_route = None if handoff_router is None else handoff_router.route
         self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
         self._apart = any(replica.role == "decode" for replica in replicas)
+        if self._apart and isinstance(router, RoleRouter) and router.changes_roles:
+            _refuse_policies_of_one_role(replicas)
         self.refresh()
 
     def refresh(self) -> None:
@@ -76,14 +79,14 @@ class Cluster:
                 return self.offer(arrived_prefilled(request, now_s), None).index, None
         replica = entries[0] if len(entries) == 1 else self.choose(request)
         if replica is None or (self._apart and not decodes and replica.role == "prefill"):
-            return 0, NOBODY
+            return 0, NONE_UP
         return replica.index, replica.add(request, now_s)
 
     def refusal_after(self, replica: Replica, request: Request) -> str | None:
         """Why nothing could be done with this request after its prompt was computed on this replica, or None."""
         if replica.role != "prefill" or not self._apart:
             return None
-        return self.decodes[0].refusal(request) if self.decodes else NOBODY
+        return self.decodes[0].refusal(request) if self.decodes else NONE_UP
 
     def choose(self, request: Request) -> Replica | None:
         """The replica that the router without time names, None where none is open."""
@@ -110,7 +113,7 @@ class Cluster:
         """Why this request can never be served here, or None. Callable at any time."""
         sides = [*self._entries[:1], *self.decodes[:1]]
         if not sides:
-            return NOBODY
+            return NONE_UP
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)
 
     @property
@@ -125,3 +128,12 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {list(self.replicas)!r}>"
+
+
+def _refuse_policies_of_one_role(replicas: list[Replica]) -> None:
+    for replica in replicas:
+        if isinstance(replica.policy, OneRole):
+            raise UsageError(
+                f"The router changes roles, and the policy of the {replica.role} replicas is for "
+                f"{replica.policy.serves} alone; give one that runs prompts and decodes alike, such as policy=vllm-v1."
+            )

@@ -87,13 +87,14 @@ class Outbox:
 class Inbox:
     """Sequences on their way into a replica: offered, under way (memory is theirs already), landed."""
 
-    __slots__ = ("held", "incoming", "landed", "offers", "overflows", "reserved")
+    __slots__ = ("held", "incoming", "landed", "offers", "overflows", "reserved", "staged")
 
     def __init__(self) -> None:
         self.offers: deque[tuple[Sequence, Replica | None]] = deque()
         self.incoming: dict[Sequence, None] = {}
         self.landed: deque[Sequence] = deque()
         self.reserved: dict[int, int] = {}  # request id: blocks set aside for it
+        self.staged: dict[int, list[int]] = {}  # request id: ids of those of its blocks that are copied into already
         self.held = 0  # blocks of incoming and landed, and what is reserved
         self.overflows = 0  # found no room when they were pushed here
 

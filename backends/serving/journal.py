@@ -16,7 +16,7 @@ from backends.serving.speculation import Drafts
 from harness.api import Request
 
 Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "release", "send", "stay",
-               "reserve", "unreserve", "restart", "drop", "fail", "role", "insert"]  # fmt: skip
+               "reserve", "unreserve", "restart", "drop", "fail", "role", "insert", "whole"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,10 @@ class Journal:
     def add(self, request_id: int, now_s: float) -> None:
         """A request arrived at the replica."""
         self.calls.append(JournalCall("add", now_s, request_id))
+
+    def whole(self, request_id: int, now_s: float) -> None:
+        """A request will decode where its prompt is computed."""
+        self.calls.append(JournalCall("whole", now_s, request_id))
 
     def schedule(self, now_s: float) -> None:
         """The driver requested a batch."""
@@ -159,6 +163,8 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
                 replica.forget_prefixes(at_s)
             case "add", int(request_id):
                 replica.add(requests[request_id], at_s)
+            case "whole", int(request_id):
+                replica.serve_whole(request_id, at_s)
             case "cancel", int(request_id):
                 replica.cancel(request_id, at_s)
             case "stop", int(request_id):

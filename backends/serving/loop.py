@@ -1,8 +1,8 @@
 """The loop of a cluster under any clock: one instant after the other.
 
 At one instant batches are committed first, then KV lands, then planned changes happen, then requests arrive, then the
-router acts, then hand-offs begin, then replicas form new batches; ties in order of creation. A driver carries batches
-and transfers out, and says when they end. Leaping and stepping give equal results.
+router acts, then hand-offs begin, then replicas form new batches; ties in order of creation. A driver runs batches
+and transfers, and says when they end. Leaping and stepping give equal results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sys import float_info
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
-from backends.serving.cluster import NOBODY, Cluster
+from backends.serving.cluster import NONE_UP, Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
 from backends.serving.migration import Migration
@@ -30,6 +30,7 @@ from backends.serving.routing import (
     DecidingRouter,
     Decision,
     Drain,
+    HandOffRouter,
     Hold,
     LearningRouter,
     Migrate,
@@ -69,7 +70,7 @@ class Arrivals(Protocol):
 
 
 class Driver(Protocol[T]):
-    """Carries out what the loop decides. `results` is what the loop yields, in this order."""
+    """Runs what the loop decides. `results` is what the loop yields, in this order."""
 
     @property
     def results(self) -> deque[T]: ...
@@ -91,19 +92,22 @@ class Driver(Protocol[T]):
 
 @runtime_checkable
 class Committer(Protocol):
-    """A driver that commits batches itself, to see what each brings; it is not told of sequences that end with them."""
+    """A driver that commits batches itself, to see what each brings; `Driver.end` does not hear of what they end."""
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight (`Replica.commit`)."""
         ...
 
 
-@runtime_checkable
 class Mover(Protocol):
-    """A driver that moves KV itself; elsewhere it has arrived when the link is through with it."""
+    """Moves KV itself; without one it has arrived when the link is through with it."""
 
     def move(self, transfer: Transfer, end_s: float) -> None:
         """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
+        ...
+
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
+        """A stage of a live migration begins: its KV from `first_token` on, as above; tell `Loop.copied`."""
         ...
 
 
@@ -128,14 +132,18 @@ AHEAD_S = 1.0
 """How far a leap goes that may be cut: what lies behind a cut was computed in vain."""
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
-report, the router acts, it is asked again: in this order at one instant, arrivals before the last two."""
+report, the router acts, it decides again on a held request: in this order at one instant, arrivals before the last two.
+"""
 
 
 LAST_S = float_info.max
 
 
 class Loop(Generic[T]):
-    """Drives `cluster`; `coupled` says that an answer may bring about requests at once."""
+    """Drives `cluster`.
+
+    `coupled` says that an answer may bring about requests at once, `fails` that replicas may go down at any time.
+    """
 
     def __init__(
         self,
@@ -146,17 +154,18 @@ class Loop(Generic[T]):
         *,
         leap: bool = False,
         coupled: bool = True,
+        mover: Mover | None = None,
+        fails: bool = False,
     ) -> None:
         self.cluster = cluster
         self.now_s = 0.0
         self.actions: list[ActionEvent] = []
-        self.held: dict[int, tuple[Request, float | None]] = {}  # by the router, until then
-        self.holds = self.rejected = 0
+        self.held: dict[int, tuple[Request, float | None, float]] = {}  # by the router, until then, since then
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
         self._commits = driver.commit if isinstance(driver, Committer) else None
-        self._mover = driver if isinstance(driver, Mover) else None
+        self._mover = mover
         self._arrivals = arrivals
         self._log = log
         self._leap = leap
@@ -167,13 +176,13 @@ class Loop(Generic[T]):
         self._report_s = router.report_s if isinstance(router, DecidingRouter) else 0.0
         self._periodic = router if isinstance(router, PeriodicRouter) else None
         self._learning = router if isinstance(router, LearningRouter) else None
-        self._acts = cluster.acts
+        self._hand_off_rule = router.hand_off if isinstance(router, HandOffRouter) else None
+        self._acts = cluster.acts or fails
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
-        self._changed = False  # something that the router may see, since it was asked last
+        self._changed = False  # something that the router may see, since it decided last
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[Event] = []  # heap
         self._number = 0
-        self._periodics = 0  # events in the heap that come again and again
         self._cuts = (
             leap and self._decide is not None and all(
                 one.role == "mixed" and one.pipeline is None and one.cache is None and one.drafts is None
@@ -181,6 +190,8 @@ class Loop(Generic[T]):
             )
         )  # fmt: skip  # leaps go on while the router looks, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
+        self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
+        self._changes = 0  # in the heap
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -204,61 +215,61 @@ class Loop(Generic[T]):
     def next_s(self) -> float:
         """When the next thing happens; inf when nothing will."""
         arrival_s, events = self._arrivals.next_s, self._events
-        if (
-            self._periodics
-            and arrival_s == inf
-            and not self._lasting
-            and self._arrivals.over
-            and not self._may_let_go()
-        ):
-            return inf  # only ticks and reports are left
+        if self._passive and arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
+            return inf
         return min(arrival_s, events[0][0]) if events else arrival_s
 
     @property
     def _lasting(self) -> bool:
-        """Whether anything but ticks and reports is to happen."""
-        return len(self._events) > self._periodics
+        """Whether anything but ticks, reports and changes is to happen."""
+        return len(self._events) > self._passive
 
     def begin(self, now_s: float) -> None:
         """Time begins: the router acts and sees reports from now on. Called once, before the first request."""
         self._begun_s = self.now_s = now_s
         self._since_s = dict.fromkeys(range(len(self.cluster.replicas)), now_s)
         if self._report_s:
-            self._periodics += 1
+            self._passive += 1
             self._push(now_s, REPORT, 0, None)
         if self._periodic is not None and self._periodic.tick_s:
-            self._periodics += 1
+            self._passive += 1
             self._push(now_s, TICK, 0, None)
         for at_s, change in self._planned:
-            self._push(now_s + at_s, CHANGE, change.replica, change)
+            self.at(now_s + at_s, change)
 
     def plan(self, after_s: float, change: Fail | Up) -> None:
-        """A change that happens `after_s` seconds after the beginning; said before it."""
+        """A change that happens `after_s` seconds after `begin`, which is called later."""
         self._acts = True
         self._planned.append((after_s, change))
 
     def at(self, at_s: float, change: Fail | Up) -> None:
         """A change at this time, which is not before the last thing that happened."""
         self._acts = True
+        self._passive += 1
+        self._changes += 1
         self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
-        """The batch in flight of this replica has ended, after `start` did not say when."""
-        self._push(end_s[-1], COMMIT, replica.index, end_s)
+        """The batch in flight of this replica has ended, after `start` did not say when; it counts from now on."""
+        self._push(max(end_s[-1], self.now_s), COMMIT, replica.index, end_s)
 
     def landed(self, transfer: Transfer, at_s: float) -> None:
-        """A transfer of a `Mover` is through."""
-        self._push(at_s, LAND, transfer.target.index, transfer)
+        """A transfer of a `Mover` is through; it counts from now on."""
+        self._push(max(at_s, self.now_s), LAND, transfer.target.index, transfer)
+
+    def copied(self, migration: Migration, at_s: float) -> None:
+        """A stage that a `Mover` copies is through; it counts from now on."""
+        self._push(max(at_s, self.now_s), COPIED, migration.target.index, migration)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
-        arrivals, results, events, periodics = self._arrivals, self._driver.results, self._events, self._periodics
+        arrivals, results, events = self._arrivals, self._driver.results, self._events
         last_s = min(until_s, LAST_S)
         while True:
             now_s = arrivals.next_s
             if events and events[0][0] < now_s:
                 now_s = events[0][0]
-            if now_s > last_s or (periodics and self.next_s == inf):
+            if now_s > last_s or (self._passive and self.next_s == inf):
                 if not self.held or not arrivals.over or self.next_s < inf:
                     break
                 self._give_up()
@@ -288,7 +299,7 @@ class Loop(Generic[T]):
                     yield results.popleft()
             self._form_all(now_s)
             if self.held:
-                stuck = not self._lasting and arrivals.next_s == inf
+                stuck = not self._lasting and not self._changes and arrivals.next_s == inf
                 self._stuck_s = None if not stuck else self.now_s if self._stuck_s is None else self._stuck_s
         if until_s == inf:
             assert not any(r.waiting for r in self.cluster.replicas if r.alive), (
@@ -324,6 +335,8 @@ class Loop(Generic[T]):
         elif isinstance(payload, Migration):
             self._copied(payload, now_s)
         elif isinstance(payload, (Fail, Up)):
+            self._passive -= 1
+            self._changes -= 1
             self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
@@ -361,7 +374,7 @@ class Loop(Generic[T]):
         fresh = replica.outbox.fresh
         if fresh:
             for seq in fresh:
-                self._offer(seq, replica)
+                self._offer(seq, replica, fresh=True)
             fresh.clear()
         if self._acts:
             self._touch(index)
@@ -376,12 +389,21 @@ class Loop(Generic[T]):
         if self.withdrawn:
             self._drop_withdrawn(ends[-1])
 
-    def _offer(self, seq: Sequence, source: Replica) -> None:
-        if self.cluster.decodes:
+    def _offer(self, seq: Sequence, source: Replica, *, fresh: bool = False) -> None:
+        """Let a decode replica have this sequence; `fresh`: its prompt has just been computed."""
+        why: str | None = None if self.cluster.decodes else NONE_UP
+        if why is None and fresh and self._hand_off_rule is not None:
+            to = self._hand_off_rule(seq.request, self.now_s, self._view(self.now_s))
+            if isinstance(to, Reject):
+                why = to.reason
+            elif to is not None:
+                self.cluster.planned[seq._request.id] = to
+        if why is None:
             self._offered.add(self.cluster.offer(seq, source).index)
         else:
+            self.cluster.planned.pop(seq._request.id, None)
             source.release(seq, self.now_s)
-            self._driver.end(seq, source.index, NOBODY, self.now_s)
+            self._driver.end(seq, source.index, why, self.now_s)
 
     def _settle(self, replica: Replica, now_s: float) -> None:
         """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
@@ -476,26 +498,30 @@ class Loop(Generic[T]):
             decision = self._decide(VisibleRequest(request), now_s, self._view(now_s))
         else:
             replica = cluster.choose(request)
-            decision = Reject(NOBODY) if replica is None else Send(replica.index)
+            decision = Reject(NONE_UP) if replica is None else Send(replica.index)
         if isinstance(decision, Send):
             decision = self._send(request, decision, now_s)
         if isinstance(decision, Hold):
-            if request.id not in self.held:
-                self.holds += 1
+            since_s = self.held[request.id][2] if request.id in self.held else now_s
             until_s = None if decision.until_s is None else max(now_s, decision.until_s)
             if not self.held:
                 self._settle_all(now_s)  # from now on the router is asked after every step
                 self._changed = False  # it has just seen everything
-            self.held[request.id] = request, until_s
+            self.held[request.id] = request, until_s, since_s
             if until_s is not None:
                 self._push(until_s, ASK, request.id, None)
             return
-        self.held.pop(request.id, None)
+        self._release(request.id, now_s)
         if isinstance(decision, Reject):
             self._refuse(request, decision.reason, now_s)
 
+    def _release(self, request_id: int, now_s: float) -> None:
+        """The router does not hold the request any more, if it did."""
+        if (was := self.held.pop(request_id, None)) is not None:
+            self._note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
+
     def _refuse(self, request: Request, reason: str, now_s: float) -> None:
-        self.rejected += 1
+        self._note(ActionEvent("reject", now_s, now_s, None, request_id=request.id, detail=reason))
         seq = self._returned.pop(request.id, None)
         if seq is None:
             self._driver.reject(request, reason, None, now_s)
@@ -508,10 +534,11 @@ class Loop(Generic[T]):
         if not 0 <= to.replica < len(cluster.replicas):
             raise UsageError(f"The router sent request {request.id} to replica {to.replica}; there is none.")
         replica, seq = cluster.replicas[to.replica], self._returned.get(request.id)
-        if not replica.alive or replica.role == "decode":
+        whole = to.decode == to.replica
+        if not replica.alive or (replica.role == "decode" and not whole):
             return Hold()
         self._settle(replica, now_s)
-        refusal = cluster.refusal_after(replica, request)
+        refusal = replica.refusal(request, whole=True) if whole else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
         if refusal is not None:
@@ -519,7 +546,9 @@ class Loop(Generic[T]):
         if seq is not None:
             del self._returned[request.id]
             replica.restart(seq, now_s)
-        if to.decode is not None:
+        if whole:
+            replica.serve_whole(request.id, now_s)
+        elif to.decode is not None:
             cluster.planned[request.id] = to.decode
         self._free.add(to.replica)
         self._touch(to.replica)
@@ -528,7 +557,7 @@ class Loop(Generic[T]):
     def _ask_again(self, now_s: float) -> None:
         """Ask for those that are held until something changes."""
         if self._changed and self.held:
-            for request, until_s in list(self.held.values()):
+            for request, until_s, _ in list(self.held.values()):
                 if until_s is None:
                     self._ask(request, now_s)
         self._changed = False
@@ -536,15 +565,16 @@ class Loop(Generic[T]):
     def _may_let_go(self) -> bool:
         """Whether the router may still let a held request go when nothing but ticks and reports will happen.
 
-        It has seen each of them twice before it is not asked any more.
+        It has seen each of them twice, and every change, before its requests are rejected.
         """
         tick_s = 0.0 if self._periodic is None else self._periodic.tick_s
         stuck_s = 0.0 if self._stuck_s is None else self.now_s - self._stuck_s
-        return bool(self.held) and (self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s))
+        waits = self._changes > 0 or self._stuck_s is None or stuck_s < 2 * max(self._report_s, tick_s)
+        return bool(self.held) and waits
 
     def _give_up(self) -> None:
-        for request, _ in list(self.held.values()):
-            del self.held[request.id]
+        for request, *_ in list(self.held.values()):
+            self._release(request.id, self.now_s)
             self._refuse(request, "the router held it until nothing could change any more", self.now_s)
 
     # ---- what the router sees ---------------------------------------------------------------------------------
@@ -594,7 +624,7 @@ class Loop(Generic[T]):
                 view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
                 view.reported_s = now_s
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [VisibleRequest(request) for request, _ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        return ClusterView(views, [VisibleRequest(request) for request, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 
@@ -654,13 +684,17 @@ class Loop(Generic[T]):
         if not move.possible:
             self._abort(move, "gone", now_s)
             return
+        first_token = move.copied_tokens
         next_s = move.next_stage(self.cluster.links, now_s)
         if next_s == "abort":
             self._abort(move, "refused or too slow", now_s)
         elif next_s != "stop":
             assert isinstance(next_s, float)
             self._touch(move.target.index)
-            self._push(next_s, COPIED, move.target.index, move)
+            if self._mover is not None:
+                self._mover.copy(move, first_token, next_s)
+            else:
+                self._push(next_s, COPIED, move.target.index, move)
         elif move.source.runs(move.seq._request.id):
             self._stopping.setdefault(move.source.index, []).append(move)
         else:
@@ -708,7 +742,7 @@ class Loop(Generic[T]):
         others = [r.role for r in cluster.replicas if r.alive and not r.draining and r is not replica]
         after = [*others, action.role]
         if ("prefill" in after) != ("decode" in after) or all(role == "decode" for role in after):
-            return  # nobody would be left to do the other half
+            return  # no replica would be left to do the other half
         if action.role != "mixed":
             self._settle_all(now_s)
             self._cuts = False
@@ -747,7 +781,7 @@ class Loop(Generic[T]):
         self._check_empty(replica, now_s)
 
     def _check_empty(self, replica: Replica, now_s: float) -> None:
-        """Carry out what waits for a replica to be empty."""
+        """Do what waits for a replica to be empty."""
         action = self._when_empty.get(replica.index)
         inbox = replica.inbox
         if action is None or replica.running or replica.waiting or replica.in_flight is not None or replica.swap:
@@ -758,15 +792,18 @@ class Loop(Generic[T]):
         replica.draining = False
         if isinstance(action, SetRole):
             self.cluster.refresh()
+            role = replica.role
             self._set_role(SetRole(action.replica, action.role, "now", action.cost_s), now_s)
+            if replica.role == role:  # another one went down meanwhile: it is open again as it was
+                self._note(ActionEvent("up", now_s, now_s, replica.index))
         else:
-            self._down(replica, now_s)
+            self._down(replica, now_s, "drained")
 
-    def _down(self, replica: Replica, now_s: float) -> None:
+    def _down(self, replica: Replica, now_s: float, why: str) -> None:
         replica.alive = False
         self._gpu_s += (now_s - self._since_s.pop(replica.index)) * self.cluster.members[replica.index].gpus
         self.cluster.refresh()
-        self._note(ActionEvent("down", now_s, now_s, replica.index))
+        self._note(ActionEvent("down", now_s, now_s, replica.index, detail=why))
         self._touch(replica.index)
 
     def _scale(self, action: Scale, now_s: float) -> None:
@@ -781,7 +818,7 @@ class Loop(Generic[T]):
         self._leaps.append(None)
         self._prepaid.append(0)
         self._since_s[replica.index] = now_s
-        self._push(now_s + action.ready_s, CHANGE, replica.index, Up(replica.index))
+        self.at(now_s + action.ready_s, Up(replica.index))
         self._note(ActionEvent("scale", now_s, now_s + action.ready_s, replica.index, detail=action.role))
 
     def _replicate(self, action: Replicate, now_s: float) -> None:
@@ -814,7 +851,7 @@ class Loop(Generic[T]):
 
     def _fail(self, replica: Replica, now_s: float, *, requeue: bool) -> None:
         offers = list(replica.inbox.offers)
-        self._down(replica, now_s)
+        self._down(replica, now_s, "failed")
         replica.draining = False
         self._when_empty.pop(replica.index, None)
         self._stopping.pop(replica.index, None)

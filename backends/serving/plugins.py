@@ -16,7 +16,7 @@ from backends.serving.batch import Batch, VisibleRequest
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+    from backends.serving.replica import Replica, Role
 
 
 class Policy(Protocol):
@@ -35,8 +35,8 @@ class Policy(Protocol):
         """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
 
         Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
-        arrives or blocks run short; at most `batch.repeats_steps` times, and in no step that starts at
-        `batch.repeats_until_s` or later. Without randomness; its only clock is that of `Clocked`.
+        arrives or blocks run short: True, or for how many steps at most. It may set `batch.repeats_until_s`, when the
+        first step starts that may differ. Without randomness; its only clock is that of `Clocked`.
         """
         ...
 
@@ -101,6 +101,16 @@ class Predictor(Protocol):
 
 
 @runtime_checkable
+class OneRole(Protocol):
+    """A policy that is made for replicas of one role; without it a policy runs prompts and decodes alike."""
+
+    @property
+    def serves(self) -> Role:
+        """That role."""
+        ...
+
+
+@runtime_checkable
 class HandOffRoom(Protocol):
     """A policy that bounds how many sequences a decode replica holds; without it memory alone is the bound."""
 
@@ -142,7 +152,12 @@ class MapTime(Protocol):
 
     @property
     def step_map_s(self) -> float:
-        """Seconds that a step pays for each block it takes, at least 0."""
+        """Seconds to map a block, at least 0."""
+        ...
+
+    @property
+    def maps_ahead(self) -> bool:
+        """Whether the blocks of a step are mapped beside the step before; then it pays only what exceeds that one."""
         ...
 
 

@@ -229,6 +229,12 @@ class PrefixCache:
         table.clear()
         hold.blocks = []
 
+    def give_unused(self, count: int, ids: list[int]) -> None:
+        """Take back `count` blocks that nothing was stored in, `ids` of which have ids."""
+        if count:
+            self._settle()
+            self._give(count, ids)
+
     def insert(self, keys: ListOf[int]) -> int:
         """Store blocks with these keys that are not stored yet, as if just used, where blocks are free; how many."""
         self._settle()

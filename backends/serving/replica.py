@@ -44,6 +44,8 @@ class Replica:
         "_fill",
         "_has_room",
         "_map_s",
+        "_mapped",
+        "_maps_ahead",
         "_now_s",
         "_on_finish",
         "_on_step_end",
@@ -71,6 +73,7 @@ class Replica:
         "role",
         "swap",
         "waiting",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +90,7 @@ class Replica:
         speculation: Speculation | None = None,
         swap: Swap | None = None,
         map_s: float = 0.0,
+        maps_ahead: bool = False,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -111,12 +115,15 @@ class Replica:
         self.role: Role = "mixed"
         self.alive = True
         self.draining = False  # gets no further requests
+        self.whole: set[int] = set()  # ids of requests that it does not hand on, although it is for prefill
         self.outbox = Outbox()  # what it hands on and still has in memory
         self.inbox = Inbox()  # what is handed on to it
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
         self._has_room = policy.has_room if isinstance(policy, HandOffRoom) else None
         self._reserves = memory.reserves
-        self._map_s = map_s  # what a step pays for each block it takes
+        self._map_s = map_s  # what mapping takes for each block of a step
+        self._maps_ahead = maps_ahead
+        self._mapped = (0.0, 0.0)  # begin and end of the last step, beside which blocks were mapped ahead
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
         self._admitted = 0
@@ -137,6 +144,13 @@ class Replica:
             self.prompt_tokens += request.prompt_tokens
         return refusal
 
+    def serve_whole(self, request_id: int, now_s: float) -> None:
+        """Decode this request where its prompt is computed, whatever the role of this replica is."""
+        if self.journal is not None:
+            self.journal.whole(request_id, now_s)
+        for replica in (self, *self.lanes):
+            replica.whole.add(request_id)
+
     def schedule(self, now_s: float) -> Batch | None:
         """The next batch, or None when nothing can run (or a batch is still in flight)."""
         if self.pipeline is not None and self.pipeline.front is self:
@@ -150,8 +164,8 @@ class Replica:
         batch, had = Batch(), self.blocks.free
         if self.swap is not None:
             self.swap.back(self, batch)
-        if self.inbox.landed and not self.swap:
-            self._join_landed()  # who was swapped out comes back before
+        if self.inbox.landed and not (self.swap and self.running):
+            self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room
         self._fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
@@ -159,11 +173,13 @@ class Replica:
         batch.free_blocks = free = self.blocks.free
         if self._map_s:
             batch.map_s = max(0, had - free) * self._map_s
+            if self._maps_ahead and now_s == self._mapped[1]:  # no pause, in which nothing was known of this step
+                batch.map_s = max(0.0, batch.map_s - (self._mapped[1] - self._mapped[0]))
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
-        elif not batch.decode_seqs:
-            return None
+        elif not batch.decode_seqs and not batch.swaps:
+            return None  # a step may do nothing but copy
         elif (
             batch.repeats
             # what the rule of admission says of the head of the queue holds until something ends or arrives
@@ -171,8 +187,8 @@ class Replica:
             and not (batch.swaps or self._map_s)
         ):
             batch.steps = decoding._steps_ahead(free)
-            if batch.repeats_steps is not None and batch.repeats_steps < batch.steps:
-                batch.steps = batch.repeats_steps
+            if batch.repeats is not True:
+                batch.steps = min(batch.steps, batch.repeats)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.padded_context
             if decoding.fresh:
@@ -194,6 +210,8 @@ class Replica:
         if self.journal is not None:
             self.journal.commit(end_s)
         self.in_flight = None
+        if self._map_s:
+            self._mapped = (batch.start_s, end_s[-1])  # a step that maps is never one of a leap
         done: list[Sequence] = []
         if batch.decode_seqs:
             taken = self.decoding.advance(end_s)
@@ -249,15 +267,18 @@ class Replica:
         if self.cache is not None:
             self.cache.forget()
 
-    def refusal(self, request: Request) -> str | None:
-        """Why this request can never be served here, or None. Callable at any time."""
+    def refusal(self, request: Request, *, whole: bool = False) -> str | None:
+        """Why this request can never be served here (`whole`: prompt and answer, whatever the role), or None.
+
+        Callable at any time.
+        """
         prompt, output = request.prompt_tokens, request.output_tokens
         if prompt < 1 or output < 1:
             return f"prompt and output must be at least 1 token, got {prompt} and {output}"
         reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
         if reason is not None:
             return reason
-        if self.role == "prefill":
+        if self.role == "prefill" and not whole:
             output = 1  # the further tokens need memory elsewhere
         most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
         if self.blocks.blocks_for(most) > self.blocks.total:
@@ -283,6 +304,7 @@ class Replica:
         seq = next((seq for seq in self.waiting if seq._request.id == request_id), None)
         if seq is not None:
             self.waiting.remove(seq)
+            self.whole.discard(request_id)
             self._release(seq)  # the prefix cache may have looked it up
             self.prompt_tokens -= seq.prompt
             seq._computed = 0
@@ -312,9 +334,18 @@ class Replica:
         """Nothing will come of what was reserved for this request."""
         if self.journal is not None:
             self.journal.unreserve(request_id, now_s)
-        blocks = self.inbox.reserved.pop(request_id, 0)
-        self.inbox.held -= blocks
-        self.blocks.free += blocks
+        inbox = self.inbox
+        blocks, table = inbox.reserved.pop(request_id, 0), inbox.staged.pop(request_id, [])
+        inbox.held -= blocks
+        if self.cache is not None:
+            self.cache.give_unused(blocks, table)
+        else:
+            self.blocks.give(blocks, table)
+
+    def name_reserved(self, request_id: int, count: int) -> list[int]:
+        """Ids of the first `count` blocks that are reserved for this request, for drivers that copy into them."""
+        owner = self.blocks if self.cache is None else self.cache
+        return owner.name(self.inbox.staged.setdefault(request_id, []), count)
 
     def restart(self, seq: Sequence, now_s: float) -> None:
         """Queue a sequence that comes from elsewhere without KV: all it has is computed again here."""
@@ -345,7 +376,9 @@ class Replica:
         self.waiting.clear()
         self.in_flight = None
         self.prompt_tokens = 0
+        self.whole.clear()
         for lane in self.lanes:
+            lane.whole.clear()
             lane.in_flight = None
             lane.prefilling.clear()
             lane.parked.clear()
@@ -375,6 +408,7 @@ class Replica:
         reserved = self.inbox.reserved.pop(seq._request.id, 0)
         self.inbox.held -= reserved
         self.blocks.free += reserved
+        seq.table = self.inbox.staged.pop(seq._request.id, [])
         self._take_in(seq)
         self.inbox.incoming[seq] = None
         self.prompt_tokens += seq.prompt
@@ -747,7 +781,7 @@ class Replica:
                 seq.prefill_end_s = now_s
             if seq._emitted == seq._output:
                 done.append(seq)
-            elif self.role != "prefill":
+            elif self.role != "prefill" or seq._request.id in self.whole:
                 self.decoding.join(seq)
             else:
                 self.outbox.put(seq)

@@ -19,7 +19,8 @@ from harness.api import LatencyModel
 @dataclass(frozen=True, slots=True)
 class Send:
     """To this replica; where prefill and decode are apart `decode` is the one that it hands on to (None: the router's
-    rule for hand-offs decides when the prompt is computed)."""
+    rule for hand-offs decides when the prompt is computed). The same replica twice serves the whole request, whatever
+    its role is."""
 
     replica: int
     decode: int | None = None
@@ -27,7 +28,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The request stays at the router, which is asked again at `until_s`; without it whenever any replica changes."""
+    """The request stays at the router, which decides again at `until_s`; without it whenever any replica changes."""
 
     until_s: float | None = None
 
@@ -249,8 +250,25 @@ class PeriodicRouter(Protocol):
 
 
 @runtime_checkable
+class RoleRouter(Protocol):
+    """A router that may change the roles of replicas."""
+
+    @property
+    def changes_roles(self) -> bool: ...
+
+
+@runtime_checkable
+class HandOffRouter(Protocol):
+    """A router that decides again when a prompt is computed."""
+
+    def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:
+        """The decode replica that gets it (None: the one planned, or the rule for hand-offs), or why it ends here."""
+        ...
+
+
+@runtime_checkable
 class LearningRouter(Protocol):
-    """A router that is told of every request that ends."""
+    """A router that learns of every request that ends."""
 
     def on_finish(self, finished: FinishedRequest) -> None: ...
 

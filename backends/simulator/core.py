@@ -176,6 +176,7 @@ class Core:
             speculation=self.speculation,
             swap=None if self.swapping is None else self.swapping.swap(cost),
             map_s=memory.step_map_s if isinstance(memory, MapTime) else 0.0,
+            maps_ahead=isinstance(memory, MapTime) and memory.maps_ahead,
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

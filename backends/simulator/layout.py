@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
@@ -23,6 +25,7 @@ from backends.simulator.core import BlockCost, Core
 from harness.api import FollowUps, FrontTime, LatencyModel, Request, StoredBits
 from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
+from harness.metrics.quantiles import quantiles
 from harness.registry import make
 from harness.spec import build, parse, seconds
 
@@ -109,7 +112,7 @@ def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
 
 POLICY = "sarathi"
 ROUTER = "round-robin"
-_OF_ROLE = {
+OF_ROLE = {
     "prefill": ("distserve-prefill", "shortest-prefill-queue"),
     "decode": ("distserve-decode", "least-loaded-decode"),
 }
@@ -161,7 +164,7 @@ def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
 
 def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
     given = side(text, role)
-    policy, router = _OF_ROLE[role]
+    policy, router = OF_ROLE[role]
     if sim.policy != POLICY:
         policy = sim.policy
     if sim.router != ROUTER and role == "prefill":
@@ -298,9 +301,20 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
     return facts
 
 
-def action_facts(loop: Loop[Any], actions: Counter[str], stopped_s: list[float]) -> dict[str, object]:
-    """Facts for run.json of what a router did: counts by kind, holds, rejections, downtime of migrations, GPU time."""
-    facts: dict[str, object] = {"actions": dict(actions), "router_holds": loop.holds, "router_rejected": loop.rejected}
+def action_facts(
+    loop: Loop[Any], actions: Counter[str], stopped_s: list[float], held_s: list[float]
+) -> dict[str, object]:
+    """Facts for run.json of what a router did: counts by kind, how long it held requests, downtime of migrations of
+    running requests, age of what it sees, GPU time."""
+    router = loop.cluster.router
+    facts: dict[str, object] = {
+        "actions": dict(actions), "router_holds": actions["hold"], "router_rejected": actions["reject"]
+    }  # fmt: skip
+    if held_s:
+        p50, p99, most = quantiles(np.array(held_s), (0.5, 0.99, 1.0))
+        facts["router_held_s"] = {"p50": p50, "p99": p99, "max": most}
+    if isinstance(router, DecidingRouter) and router.report_s:
+        facts["router_report_s"] = router.report_s
     if stopped_s:
         facts["migration_downtime_s"] = {"mean": sum(stopped_s) / len(stopped_s), "max": max(stopped_s)}
     return facts | {"gpu_s": loop.gpu_s(loop.now_s)}

@@ -53,6 +53,7 @@ class Incoming:
 
     def __init__(self, front_s: float) -> None:
         self.over = False
+        self.last_s = -inf  # when the last one came
         self._front_s = front_s
         self._queue: deque[tuple[float, Request]] = deque()
 
@@ -70,6 +71,7 @@ class Incoming:
 
     def put(self, request: Request, at_s: float) -> None:
         """A request arrives, not before the last one."""
+        self.last_s = at_s
         self._queue.append((at_s + self._front_s, request))
 
     def withdraw(self, request_id: int) -> bool:

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 from reports import _pictures
 
 HERE = Path(__file__).resolve().parent
-WIDTH, SCALE, COLOURS = 900, 1.5, 32
+WIDTH, SCALE, COLOURS, APART = 900, 1.5, 64, 12
 MARGIN = 12
 LIMIT_BYTES = 60_000
 PICTURES = {
@@ -29,6 +29,7 @@ PICTURES = {
     "sliders": ("curve/report.html", "section[aria-labelledby=t-sliders]"),
     "latency": ("curve/report.html", "section[aria-labelledby=t-latency_rate]"),
     "capacity": ("found/report.html", "section[aria-labelledby=t-attainment_rate]"),
+    "cluster": ("cluster/report.html", "section[aria-labelledby=t-cluster]"),
     "systems": ("systems.html", "section[aria-labelledby=t-attainment_rate]"),
     "forest": ("compare.html", "section[aria-labelledby=t-forest]"),
     "series": ("series/report.html", "section[aria-labelledby=t-trend_judged-1]"),
@@ -77,15 +78,25 @@ def pixels(page: Page, picture: bytes) -> np.ndarray:
 
 
 def small(picture: np.ndarray) -> bytes:
-    """A PNG file with a palette of the most frequent colours: text and lines need few."""
+    """A PNG file with a palette of the most frequent colours that are `APART`: text and lines need few."""
     flat = picture.reshape(-1, 3)
     colours, inverse, counts = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
-    kept = colours[np.argsort(-counts, kind="stable")[:COLOURS]]
-    apart = ((colours[:, None, :].astype(int) - kept[None, :, :]) ** 2).sum(axis=2)  # (colours, kept)
-    indexes = apart.argmin(axis=1).astype(np.uint8)[inverse.ravel()].reshape(picture.shape[:2])
+    order = np.argsort(-counts, kind="stable")
+    away = np.full(len(colours), np.inf)  # squared distance to the nearest that is kept
+    kept = np.empty((0, 3), int)
+    while len(kept) < COLOURS and len(left := order[away[order] >= APART**2]):
+        kept = np.append(kept, [colours[left[0]].astype(int)], axis=0)
+        away = np.minimum(away, ((colours.astype(int) - kept[-1]) ** 2).sum(axis=1))
+    distances = ((colours[:, None, :].astype(int) - kept[None, :, :]) ** 2).sum(axis=2)  # (colours, kept)
+    indexes = distances.argmin(axis=1).astype(np.uint8)[inverse.ravel()].reshape(picture.shape[:2])
     rows = np.pad(indexes, ((0, 0), (1, 0)))  # a filter byte 0 before each row
     head = struct.pack(">IIBBBBB", picture.shape[1], picture.shape[0], 8, 3, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"PLTE", kept.tobytes()), (b"IDAT", zlib.compress(rows.tobytes(), 9)), (b"IEND", b""))
+    parts = (
+        (b"IHDR", head),
+        (b"PLTE", kept.astype(np.uint8).tobytes()),
+        (b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        (b"IEND", b""),
+    )
     chunks = (struct.pack(">I", len(d)) + kind + d + struct.pack(">I", zlib.crc32(kind + d)) for kind, d in parts)
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 

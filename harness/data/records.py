@@ -98,7 +98,7 @@ ACTIONS: pa.Schema = _schema(
         _field("kind", pa.string()),
         _field("at_s", pa.float64()),
         _field("end_s", pa.float64()),
-        _field("replica", pa.int32()),
+        _field("replica", pa.int32(), nullable=True),
         _field("target", pa.int32(), nullable=True),
         _field("request_id", pa.int64(), nullable=True),
         _field("stop_s", pa.float64(), nullable=True),

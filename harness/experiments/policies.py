@@ -1,5 +1,5 @@
-"""Policies under both clocks: the same traffic on the built-in engine and on the simulator, side by side; and on vLLM,
-where a server is there for each policy (`backends.vllm.scheduler`).
+"""Policies, or routers under one policy, under both clocks: the same traffic on the built-in engine and the simulator,
+side by side; and on vLLM, where a server is there for each policy (`backends.vllm.scheduler`).
 
 The simulator takes the step times of the engine: a line fitted to a run of other traffic under the first policy. So
 what differs between the two is what a simulation cannot know, not another machine. Rates follow from the lowest
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -48,12 +49,12 @@ APART = 0.1
 
 ENGINE, SIMULATOR, VLLM = "engine", "simulator", "vllm"
 HEADS: list[tuple[str, tables.Unit]] = [
-    ("rate", "rps"), ("policy", "text"), ("on", "text"), ("within SLO", "share"), ("from", "share"), ("to", "share"),
+    ("on", "text"), ("within SLO", "share"), ("from", "share"), ("to", "share"),
     ("ttft p50", "s"), ("ttft p90", "s"), ("tpot p50", "s"), ("itl p99", "s"), ("preemptions", "count"),
 ]  # fmt: skip
 METRICS = (("ttft", "p50"), ("ttft", "p90"), ("tpot", "p50"), ("itl", "p99"))
 DIFFERENCES: list[tuple[str, tables.Unit]] = [
-    ("rate", "rps"), ("policy", "text"), ("on", "text"), ("difference", "share"), ("from", "share"), ("to", "share"),
+    ("on", "text"), ("difference", "share"), ("from", "share"), ("to", "share"),
 ]  # fmt: skip
 
 
@@ -61,7 +62,8 @@ DIFFERENCES: list[tuple[str, tables.Unit]] = [
 class Traffic:
     """What every policy gets; `options` are those of `bench run` beside it. Rates None: by the lowest capacity.
 
-    `servers` are addresses of vLLM, none or one for each policy, in their order.
+    `servers` are addresses of vLLM, none or one for each policy, in their order. `cluster` are the options of
+    replicas (`replicas`, `prefill`, `decode`, `router` or `policy`); `over` is which of the two is compared.
     """
 
     options: Mapping[str, object] = field(default_factory=dict)
@@ -69,6 +71,8 @@ class Traffic:
     seeds: int = 5
     rates: tuple[str, ...] | None = None
     servers: tuple[str, ...] = ()
+    cluster: Mapping[str, object] = field(default_factory=dict)
+    over: Literal["policy", "router"] = "policy"
 
     @property
     def remote(self) -> tuple[str, ...]:
@@ -83,7 +87,7 @@ def check(policies: Sequence[str], traffic: Traffic) -> None:
             f"--vllm names a server of its own for each policy, in their order; {len(set(traffic.servers))} given for "
             f"{len(policies)} policies."
         )
-    planned = _planned(policies, traffic.rates or ("1",), traffic, {"backend": "sim"})
+    planned = _planned(policies, traffic.rates or ("1",), traffic, {"backend": "sim", **traffic.cluster})
     if all(bound.percentile is not None for bound in planned.first.slo.bounds):
         raise UsageError("Policies are compared by the requests that meet the SLO; bound them, as in --slo ttft=0.1.")
 
@@ -96,11 +100,12 @@ def measured(
     Raises BackendError and Interrupted where not all of them could be made.
     """
     latency, calibration = folder / "latency.toml", folder / "calibration"
+    first = policies[0] if traffic.over == "policy" else str(traffic.cluster["policy"])
     for rate_rps in CALIBRATION_RPS:
-        say(f"calibration under {policies[0]}, {rate_rps} req/s")
+        say(f"calibration under {first}, {rate_rps} req/s")
         options = {**CALIBRATION, "rate": str(rate_rps)}
         result = execute(
-            _spec(policies[0], {**options, "backend": "engine"}, traffic.seed), out=calibration / f"{rate_rps}rps"
+            _spec({**options, "backend": "engine", "policy": first}, traffic.seed), out=calibration / f"{rate_rps}rps"
         )
         result.outcome.check(whole=True)
     from_steps([str(calibration)], FitOptions("linear"), latency)
@@ -108,8 +113,10 @@ def measured(
     simulated = {
         "backend": f"sim:kv_blocks={facts['kv_blocks']},max_model_len={facts['max_tokens']}",
         "latency": f"file:{latency}",
+        **traffic.cluster,
+        **({"link": "none"} if "prefill" in traffic.cluster else {}),  # as in the engine
     }
-    notes = [f"Step times of the simulator: a line fitted to {calibration}, other traffic under {policies[0]}."]
+    notes = [f"Step times of the simulator: a line fitted to {calibration}, other traffic under {first}."]
     rates = traffic.rates
     if rates is None:
         found = {policy: _capacity_rps(policy, traffic, simulated, say) for policy in policies}
@@ -118,7 +125,7 @@ def measured(
         notes.append(f"Capacities on the simulator, in req/s: {capacities}. Rates are {SHARES} of the lowest.")
     ran = {
         where: _whole(run_sweep(_planned(policies, rates, traffic, system), folder / where, say=say), folder / where)
-        for where, system in ((ENGINE, {"backend": "engine"}), (SIMULATOR, simulated))
+        for where, system in ((ENGINE, {"backend": "engine", **traffic.cluster}), (SIMULATOR, simulated))
     }
     if traffic.servers:
         planned = _planned(policies, rates, traffic, {}, Axis("backend", traffic.remote))
@@ -126,27 +133,34 @@ def measured(
         ran[VLLM] = by_policy(served, dict(zip(traffic.remote, policies, strict=True)))
         notes.append("A server of vLLM has the policy that it was started with, which it does not say.")
     title = f"{traffic.options.get('workload')}, {traffic.options.get('slo')}"
-    shown = [tables.table(title, HEADS, _rows(ran, folder))]
+    left: list[tuple[str, tables.Unit]] = [("rate", "rps"), (traffic.over, "text")]
+    shown = [tables.table(title, left + HEADS, _rows(ran, folder))]
     if len(policies) > 1:
-        shown.append(tables.table(f"Within SLO less that of {policies[0]}", DIFFERENCES, _differences(ran)))
+        shown.append(tables.table(f"Within SLO less that of {policies[0]}", left + DIFFERENCES, _differences(ran)))
     return tables.answer(
         "policy",
-        {"policies": [*policies], **traffic.options, "rates_rps": [*map(float, rates)], "seeds": traffic.seeds},
+        {
+            "policies" if traffic.over == "policy" else "routers": [*policies],
+            **traffic.cluster,
+            **traffic.options,
+            "rates_rps": [*map(float, rates)],
+            "seeds": traffic.seeds,
+        },
         [*_not_valid(ran), *disagreements(ran), *alike(policies, ran[SIMULATOR], folder / SIMULATOR)],
         shown,
         [*notes, "Intervals are of 95%, over seeds; differences are taken seed by seed.", f"Runs: {folder}."],
     ).change(kind="policy", exit_code=max(info.exit_code for info in ran.values()))
 
 
-def _spec(policy: str, options: Mapping[str, object], seed: int) -> RunSpec:
-    return run_spec(Given({**options, "policy": policy, "seed": seed}))
+def _spec(options: Mapping[str, object], seed: int) -> RunSpec:
+    return run_spec(Given({**options, "seed": seed}))
 
 
 def _capacity_rps(policy: str, traffic: Traffic, system: Mapping[str, object], say: Callable[[str], None]) -> float:
     """The highest rate that meets the SLO on the simulator. Raises UsageError where there is none."""
     say(f"capacity of {policy} on the simulator")
     options = {name: value for name, value in traffic.options.items() if name not in ("requests", "duration")}
-    spec = _spec(policy, {**options, **system}, traffic.seed)
+    spec = _spec({**options, **system, traffic.over: policy}, traffic.seed)
     (found,) = run_search(set_up(spec, Settings(tolerance=TOLERANCE)), Store(None)).answers
     rate_rps = found.capacity_rps or found.bracket_rps[0]
     if rate_rps is None:
@@ -163,7 +177,7 @@ def _planned(
 ) -> Sweep:
     """The sweep over rates and policies, or over `systems` that have one each."""
     given = Given({**traffic.options, **system, "seed": traffic.seed, "warmup": "none"})
-    axes = [Axis(RATE, tuple(rates)), systems or Axis("policy", tuple(policies))]
+    axes = [Axis(RATE, tuple(rates)), systems or Axis(traffic.over, tuple(policies))]
     return plan_sweep(given, None, axes, seeds=str(traffic.seeds), refine="none")
 
 
@@ -206,7 +220,12 @@ def _rows(ran: Mapping[str, SweepAnswer], folder: Path) -> Iterator[tuple[tables
 
 
 def _named(point: SweepPoint) -> tuple[float, str]:
-    return float(str(point.values[RATE])), str(point.values["policy"])
+    return float(str(point.values[RATE])), _name(point.values)
+
+
+def _name(values: Mapping[str, object]) -> str:
+    """The policy or router among the values of a point."""
+    return str(values["router"] if "router" in values else values["policy"])
 
 
 def _mean(point: SweepPoint, metric: str, part: str) -> float | None:
@@ -217,7 +236,7 @@ def _mean(point: SweepPoint, metric: str, part: str) -> float | None:
 def _differences(ran: Mapping[str, SweepAnswer]) -> Iterator[tuple[tables.Cell, ...]]:
     for where, info in ran.items():
         for one in info.differences:
-            yield float(str(one.at[RATE])), str(one.head["policy"]), where, one.difference, one.low, one.high
+            yield float(str(one.at[RATE])), _name(one.head), where, one.difference, one.low, one.high
 
 
 def _not_valid(ran: Mapping[str, SweepAnswer]) -> Iterator[str]:

@@ -8,14 +8,14 @@ import numpy as np
 from harness.data.folder import Run
 from harness.data.run_json import Described, RunInfo
 from harness.metrics.measure import headline, run_metrics
-from reports import _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
+from reports import _cluster, _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
 from reports._system import OF_REMOTE, Facts, first, in_use, pairs
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Markup, Notice, Section, Table
 from reports.document.curve import Curve
 
-KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
+KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline", "cluster")
 """Figures that stand open on the page; the others are folded."""
 FLOOR = "client floor p50 / p99"
 NARROW = ("max", "mean", FLOOR, "p90", "p50")
@@ -83,6 +83,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "Warm-up", _verdict.warmup(run)
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
     yield "Throughput", result.flow
+    yield "Router", _cluster.line(run)
     if not result.overloaded and (_data.has_steps(run) or "ttft_answer" in info.summary.run_metrics):
         yield "Variation", ", ".join(_variation(info.summary.run_metrics))
     yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
@@ -128,6 +129,7 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     curve = _curve(run)
     yield Section("percentiles", "Latency", (_latencies(run, result), *_errors(result)))
     yield Section("figures", "Figures", (*([curve] if curve else []), *_notes(run, result), *key))
+    yield Section("cluster", "What the router did", (_cluster.table(run),) if _cluster.done(run) else (), detail=True)
     yield Section("classes", "By class of traffic", classes, detail=True)
     yield Section("more", "More figures", (*([sliders] if sliders else []), *others), detail=True)
     yield Section("rates", "Other rates", advice, detail=True)
@@ -204,7 +206,8 @@ def _notes(run: Run, result: Result) -> Iterator[Markup]:
 def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
     """Key -> figure and its section; what another tool's aggregates can never show is left out."""
     measured = _data.measured(run)
-    for row in () if run.info.source.per_request is False else figures.of("run").values():
+    clusters = figures.of("cluster") if _cluster.shown(run) else {}
+    for row in () if run.info.source.per_request is False else (*figures.of("run").values(), *clusters.values()):
         shown = run if row.over_time else measured
         yield row.key, (Figure(row.key, row.title, partial(row.draw, shown)), row.section)
 

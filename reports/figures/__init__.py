@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "study", "compare", "trend", "validate", "place", "theory"]
+Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "theory"]
 SUBJECTS: dict[Subject, str] = {
     "run": "a harness.data.folder.Run",
+    "cluster": "a harness.data.folder.Run of replicas with roles, failures, or a router that acts",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
     "trend": "a harness.experiments.compare.trend_json.TrendAnswer, and how many runs of each series to draw",
@@ -64,6 +65,7 @@ def _rows() -> tuple[Figure, ...]:
     from reports.figures import (  # heavy, and some of them need what is on their way to being imported
         bursts,
         cdf,
+        cluster,
         compare,
         curves,
         gantt,
@@ -94,6 +96,7 @@ def _rows() -> tuple[Figure, ...]:
         Figure("burstiness", "run", FIDELITY, "How bursty the requests came", bursts.burstiness, True),
         Figure("gaps", "run", FIDELITY, "Gaps between the requests", bursts.gaps, True),
         Figure("lengths", "run", FIDELITY, "Lengths requested and received", cdf.lengths, True),
+        Figure("cluster", "cluster", "figures", "Cluster", cluster.cluster, True),
         Figure("attainment_rate", "study", "figures", "Attainment against rate", curves.attainment_rate),
         Figure("slo_scale_rates", "study", "sliders", "Attainment against SLO scale", scale.slo_scale_rates),
         Figure("attainment_over", "study", "over", "Attainment over another option", curves.attainment_over),

@@ -11,6 +11,7 @@ import pytest
 
 TOP = Path(__file__).resolve().parents[2]
 NAME = "shortest-prompt"
+OTHER = "least-slack"
 
 
 @pytest.fixture
@@ -19,9 +20,12 @@ def installed(tmp_path: Path) -> dict[str, str]:
     site = tmp_path / "site"
     facts = site / "shortest_prompt-1.0.dist-info"
     facts.mkdir(parents=True)
-    shutil.copy(TOP / "docs" / "examples" / "shortest_prompt.py", site)
+    for name in ("shortest_prompt", "least_slack"):
+        shutil.copy(TOP / "docs" / "examples" / f"{name}.py", site)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: shortest-prompt\nVersion: 1.0\n")
-    (facts / "entry_points.txt").write_text(f"[bench.policies]\n{NAME} = shortest_prompt:ShortestPrompt\n")
+    (facts / "entry_points.txt").write_text(
+        f"[bench.policies]\n{NAME} = shortest_prompt:ShortestPrompt\n{OTHER} = least_slack:LeastSlack\n"
+    )
     paths = [str(site), str(TOP), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -33,12 +37,13 @@ def call(environment: dict[str, str], folder: Path, *arguments: str) -> subproce
 
 
 @pytest.mark.nightly
-def test_the_example_is_listed_and_keeps_the_contract(installed, tmp_path):
+@pytest.mark.parametrize("name", [NAME, OTHER])
+def test_the_examples_are_listed_and_keep_the_contract(name, installed, tmp_path):
     """A policy that is installed and not found, or found and never checked, is no plug-in."""
     listed = call(installed, tmp_path, "harness", "list", "policies")
-    checked = call(installed, TOP, "pytest", "-v", "-p", "no:cacheprovider", "tests/contracts", "-k", NAME)
+    checked = call(installed, TOP, "pytest", "-v", "-p", "no:cacheprovider", "tests/contracts", "-k", name)
 
-    assert f"  {NAME} " in listed.stdout
+    assert f"  {name} " in listed.stdout
     assert 0 == checked.returncode, checked.stdout
     assert " passed, " in checked.stdout
 

@@ -117,7 +117,7 @@ def test_an_engine_that_breaks_says_where():
         finally:
             await engine.close()
 
-    with pytest.raises(BackendError, match=r"The engine failed .*ValueError in core.py, line \d+"):
+    with pytest.raises(BackendError, match=r"The engine failed .*ValueError in generation.py, line \d+"):
         asyncio.run(whole())
 
 

@@ -1,4 +1,4 @@
-"""Run the engine at several rates, simulate the same schedules, and print attainment side by side (S27).
+"""Run the engine at several rates, simulate the same schedules, and print attainment side by side (S27.c).
 
 Each rate is run three times in turn: the latency model is fitted to the steps of the first (another seed), the second
 is compared with the simulator, and the third repeats the second: how far an engine is from itself on this machine says

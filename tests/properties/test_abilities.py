@@ -1,4 +1,4 @@
-"""What a policy may do beyond filling batches: know the time, learn from steps and ends, choose whom to resume."""
+"""What a policy may do beyond filling batches: know the time, learn from steps and ends, resume any sequence."""
 # ruff: noqa: ARG002  # the policy of these tests needs nothing of what it is given
 
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ from harness.registry import make, names
 
 @dataclass(slots=True)
 class Taught:
-    """Shares every `turn_s` seconds of the clock among two halves of the sequences; notes all that it is told."""
+    """Shares every `turn_s` seconds of the clock among two halves of the sequences; notes all feedback."""
 
     turn_s: float = 0.7
     most_steps: int | None = None
-    told: list[tuple[object, ...]] = field(default_factory=list, init=False)
+    feedback: list[tuple[object, ...]] = field(default_factory=list, init=False)
     seconds: float = field(default=0.0, init=False)
     now_s: float = field(default=0.0, init=False)
 
@@ -34,13 +34,13 @@ class Taught:
         self.now_s = now_s
 
     def on_step_end(self, batch, seconds):
-        self.told.append(
+        self.feedback.append(
             (batch.start_s, batch.decode_seqs, batch.context_tokens, [n for _, n in batch.prefills], seconds)
         )
         self.seconds += seconds
 
     def on_finish(self, seq):
-        self.told.append(("end", seq.request.id, seq.emitted))
+        self.feedback.append(("end", seq.request.id, seq.emitted))
 
     def fill(self, replica, batch):
         turn = int(self.now_s / self.turn_s)
@@ -56,8 +56,8 @@ class Taught:
                 replica.unpark(seq)
         if replica.decoding.members:
             replica.decode(batch)
-        batch.repeats = not batch.preempted
-        batch.repeats_until_s, batch.repeats_steps = (turn + 1) * self.turn_s, self.most_steps
+        batch.repeats = not batch.preempted and (self.most_steps or True)
+        batch.repeats_until_s = (turn + 1) * self.turn_s
 
 
 @given(
@@ -66,7 +66,7 @@ class Taught:
     most_steps=st.sampled_from([None, 3]),
 )
 @settings(max_examples=60, deadline=None)
-def test_leaping_tells_a_policy_what_stepping_tells_it(rows, turn_s, most_steps, monkeypatch_policy):
+def test_a_policy_gets_the_same_feedback_from_leaps_and_steps(rows, turn_s, most_steps, monkeypatch_policy):
     """A policy that learns from steps would decide otherwise in the fast simulator than in the engine."""
     requests = [Request(i, at / 16, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
     seen = []
@@ -74,7 +74,7 @@ def test_leaping_tells_a_policy_what_stepping_tells_it(rows, turn_s, most_steps,
         sim = Sim(policy=f"taught:turn={turn_s},most_steps={most_steps}", kv_blocks=60, leap=leap)
         stamps = {record.request_id: list(record.token_s) for record in sim.simulate(requests)}
         policy = sim.cluster.replicas[0].policy
-        seen.append((stamps, policy.told, policy.seconds, sim.steps_table()))
+        seen.append((stamps, policy.feedback, policy.seconds, sim.steps_table()))
 
     assert seen[1] == seen[0]
     steps = seen[0][3]

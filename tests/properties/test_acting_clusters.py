@@ -18,19 +18,19 @@ from harness.api import Request
 
 @dataclass(slots=True)
 class AnyAction:
-    """Draws its decisions and actions from `chance`, a function of how often it was asked."""
+    """Draws its decisions and actions from `chance`, a function of how often it drew."""
 
     report_s: float
     tick_s: float
     seed: int
     apart: bool
-    _asked: int = field(default=0, init=False)
+    _drawn: int = field(default=0, init=False)
     _seen: int = field(default=0, init=False)
     rejected: int = field(default=0, init=False)
 
     def _draw(self, n: int) -> int:
-        self._asked += 1
-        return hash((self.seed, self._asked, self._seen)) % 1_000_003 % n
+        self._drawn += 1
+        return hash((self.seed, self._drawn, self._seen)) % 1_000_003 % n
 
     def _look(self, view) -> None:
         """Let the next decisions depend on all that is seen, so that leaps that show anything else come out."""
@@ -172,3 +172,40 @@ def test_nothing_is_lost_whatever_a_router_does(number):
         replay(replica.journal.calls, {r.id: r for r in requests}, again)
 
         assert replica.journal.decisions == again.journal.decisions
+
+
+@dataclass(slots=True)
+class Holding:
+    """Sends nothing before replica 0 has come back up."""
+
+    report_s: float = 0.0
+    tick_s: float = 0.5
+
+    def decide(self, request, now_s, view):  # noqa: ARG002  only the time matters
+        return Hold() if now_s < 30.0 else Send(0)
+
+    def tick(self, now_s, view):  # noqa: ARG002  nothing to do
+        return ()
+
+
+def test_time_ends_with_the_last_answer():
+    """A failure that is planned for an hour later would count as an hour of GPU time."""
+    sim = Sim(replicas=2, latency="linear:base_s=0.0625", fail="0@3600s..3700s")
+    records = list(sim.simulate([Request(0, 1.0, 10, 4)]))
+    sim.actions()
+
+    assert "ok" == records[0].status
+    assert 2 * records[0].token_s[-1] == sim.describe()["gpu_s"]
+    assert {} == sim.describe()["actions"]
+
+
+def test_a_held_request_waits_for_planned_changes():
+    """A request that the router holds until a replica is back would be rejected before that."""
+    sim = Sim(replicas=1, latency="linear:base_s=0.0625", fail="0@0.5s..30s")
+    sim.cluster.router = Holding()
+    records = list(sim.simulate([Request(0, 1.0, 10, 4)]))
+    held = [action for action in sim.actions() if action.kind == "hold"]
+
+    assert ["ok"] == [record.status for record in records]
+    assert [(1.0, 30.0, None, 0)] == [(hold.at_s, hold.end_s, hold.replica, hold.request_id) for hold in held]
+    assert {"p50": 29.0, "p99": 29.0, "max": 29.0} == sim.describe()["router_held_s"]

@@ -56,7 +56,7 @@ def scripted(requests, *actions, link=GB_S, blocks=1024, at_s=1.0, **fields):
 
 
 def test_migration_conserves_tokens_and_pages():
-    """K19.a: a token said twice or a page that nobody frees would make a cluster with migration look smaller."""
+    """K19.a: a doubled token or a page that is never freed would make a cluster with migration look smaller."""
     draw = Random(0)
     requests = [Request(i, draw.uniform(0, 12), draw.randint(1, 300), draw.randint(1, 200)) for i in range(400)]
     requests.sort(key=lambda r: r.scheduled_s)
@@ -203,7 +203,7 @@ def test_no_replica_is_paired_with_itself_or_twice(seed):
 
 
 def test_new_requests_go_to_the_freest():
-    """Queued demand counts, requests of high priority have headroom, and nobody sends to a draining replica."""
+    """Queued demand counts, requests of high priority have headroom, and a draining replica gets none."""
     urgent = SequenceView(1, None, -1, 0.0, 16, 16, 1, Phase.DECODE)
     busy = view(1, 60, waiting=2, head=160)
 

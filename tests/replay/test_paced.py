@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from backends.engine_process import worker
-from backends.engine_process.core import GenerationParams
+from backends.engine_process.generation import GenerationParams
 from backends.serving.journal import Journal
 from backends.sim import Sim
 from backends.simulator.core import Core

@@ -1,5 +1,7 @@
 """A run folder of the engine is all that the simulator needs to give its token times again, through the commands."""
 
+import json
+
 import pyarrow.parquet as pq
 import pytest
 
@@ -59,3 +61,26 @@ def test_traffic_of_every_kind_runs_on_the_engine_and_is_repeated_by_the_simulat
     assert {"ok"} == set(runs[0]["status"].to_pylist())
     for name in ("request_id", "token_s", "scheduled_s", "sent_s", "session", "turn"):
         assert runs[0][name].to_pylist() == runs[1][name].to_pylist(), name
+
+
+def test_a_run_of_the_paced_engine_counts_its_late_steps_and_is_repeated(tmp_path):
+    """Late steps that are counted in the engine's process alone would leave a run of a busy machine valid."""
+    engine, sim = tmp_path / "engine", tmp_path / "sim"
+    code = main(
+        ["run", "--backend", "engine:executor=paced:latency=linear:base_s=4ms", "--model", "llama3-8b", "--hardware",
+         "h100", "--policy", "vllm-v1", "--workload", "fixed:prompt=90,output=20", "--rate", "200", "--requests", "30",
+         "--out", str(engine), "--quiet", "--no-html"]
+    )  # fmt: skip
+    bench("run", "--config", str(engine / "run.json"), "--backend",
+          f"sim:latency=recorded:{engine},model=llama3-8b,hardware=h100,policy=vllm-v1", "--out", str(sim), "--quiet",
+          "--no-html")  # fmt: skip
+    info = json.loads((engine / "run.json").read_text())
+    facts, (pace,) = info["backend"], [check for check in info["checks"] if check["check"] == "pace"]
+    runs = [pq.read_table(run / "requests.parquet").sort_by("request_id") for run in (engine, sim)]
+
+    assert ("llama3-8b", "h100", 1) == (facts["model"], facts["hardware"], facts["gpus"])
+    assert len(pq.read_table(engine / "steps.parquet")) == facts["paced_steps"]
+    late = facts["late_steps"] > 0.01 * facts["paced_steps"]
+    assert ("failed" if late else "ok") == pace["state"]
+    assert code == 4 or not late  # a client that is late on a busy machine is another reason for 4
+    assert runs[0]["token_s"].to_pylist() == runs[1]["token_s"].to_pylist()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore, GenerationParams
+from backends.engine_process.core import EngineCore
+from backends.engine_process.generation import GenerationParams
 from backends.executors.llama import Llama
 from backends.server.engine_service import EngineService, make
 from backends.server.service import Sampling

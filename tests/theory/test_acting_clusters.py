@@ -59,7 +59,7 @@ def ends(sim, requests):
 
 
 def test_a_request_is_held_until_its_time(acting):
-    """A gateway that waits for a window must not be asked before, nor forgotten."""
+    """A gateway that waits for a window must not decide before, nor forget."""
     router = Scripted(lambda r, now_s, view: Hold(3.0) if now_s < 3 else Send(0))  # noqa: ARG005
 
     assert {0: ("ok", 0, [4.0, 5.0])} == ends(acting(router, replicas=2), [Request(0, 0.5, 10, 2)])
@@ -126,7 +126,7 @@ def test_the_last_replica_of_a_role_keeps_it(acting):
 
 
 def test_a_replica_more_is_up_when_its_weights_are_loaded(acting):
-    """Requests that come before go to the old one; GPU time counts from the moment it is asked for."""
+    """Requests that come before go to the old one; GPU time counts from the moment of the action."""
     router = Scripted(least, {1: [Scale("mixed", 2.0)]})
     sim = acting(router, replicas=1)
     found = ends(sim, [Request(0, 0.0, 10, 6), Request(1, 2.5, 10, 1), Request(2, 3.5, 10, 1)])

@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore, looked_up
+from backends.engine_process.core import EngineCore
+from backends.engine_process.generation import looked_up
 from backends.executors.llama import Llama
 from backends.serving.speculation import Speculation
 from backends.sim import Sim

@@ -7,6 +7,7 @@ import pytest
 
 from backends.sim import Sim
 from backends.simulator.core import Core
+from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
 
@@ -74,6 +75,17 @@ def test_mapping_in_the_step_is_never_faster(leap, draw):
 
     assert all(a <= b for i, stamps in ahead.items() for a, b in zip(stamps, sync[i], strict=True))
     assert np.mean([s[-1] for s in ahead.values()]) < np.mean([s[-1] for s in sync.values()])
+
+
+def test_mapping_ahead_costs_what_exceeds_the_step_before():
+    """Pages of a long prompt take longer to map than any step, and would be free (K08)."""
+    sim = make("backends", "sim", model="llama3.1-8b", policy="sarathi:budget=64,max_seqs=8", latency="linear:base_s=1",
+               kv="virtual:page_bytes=64KiB,map=1s")  # fmt: skip
+    (record,) = sim.simulate([Request(0, 0.0, 128, 34)])
+    gaps = np.diff([0.0, *record.token_s])
+
+    assert 6.0 == gaps[0]  # 4 pages of 32 tokens before the first of two steps
+    assert 1.0 == max(gaps[1:])  # a page each 32 tokens is mapped beside the step before it
 
 
 def test_a_page_that_holds_no_token_is_reported():

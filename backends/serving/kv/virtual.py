@@ -16,7 +16,7 @@ class Virtual:
 
     `token_bytes` follows from the model where a simulator or an engine builds it; the default is that of Llama-3-8B on
     one GPU. `layers` share a page where one tensor holds them all. Mapping a page group takes `map_s`: `ahead` of its
-    use in the background, at no cost, or in the step that needs it (`sync`).
+    use, beside the step before, so that a step pays only what exceeds that one, or in the step that needs it (`sync`).
     """
 
     page_bytes: int = 2 * 2**20
@@ -46,8 +46,13 @@ class Virtual:
 
     @property
     def step_map_s(self) -> float:
-        """Seconds that a step pays for each page group it takes."""
-        return self.map_s if self.mapping == "sync" else 0.0
+        """Seconds to map a page group."""
+        return self.map_s
+
+    @property
+    def maps_ahead(self) -> bool:
+        """Whether that happens beside the step before."""
+        return self.mapping == "ahead"
 
     @property
     def reserves(self) -> bool:

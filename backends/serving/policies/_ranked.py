@@ -71,8 +71,8 @@ class Seats:
             tokens = min(replica.waiting[0].need(), left)
             replica.admit(batch, tokens)
             left -= tokens
-        batch.repeats = not batch.preempted and not (replica.parked and self._free(replica))
-        batch.repeats_steps = self.interval - self.steps
+        settled = not batch.preempted and not (replica.parked and self._free(replica))
+        batch.repeats = self.interval - self.steps if settled else False
 
     def _free(self, replica: Replica) -> int:
         return self.max_seqs - len(replica.prefilling) - len(replica.decoding)

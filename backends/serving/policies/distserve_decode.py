@@ -13,7 +13,7 @@ from backends.serving._checks import at_least
 from backends.serving.batch import Batch
 
 if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+    from backends.serving.replica import Replica, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class DistserveDecode:
     def pads(self) -> bool:
         """False: a finished row leaves at once."""
         return False
+
+    @property
+    def serves(self) -> Role:
+        """Replicas for decode alone."""
+        return "decode"
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
         """None: memory is the only limit."""

@@ -13,7 +13,7 @@ from backends.serving._checks import at_least
 from backends.serving.batch import Batch
 
 if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+    from backends.serving.replica import Replica, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class DistservePrefill:
     def pads(self) -> bool:
         """False: a finished row leaves at once."""
         return False
+
+    @property
+    def serves(self) -> Role:
+        """Replicas for prefill alone."""
+        return "prefill"
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  a long prompt runs alone
         """None: memory is the only limit."""

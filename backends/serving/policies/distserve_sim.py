@@ -52,7 +52,7 @@ class DistserveSim:
         steps = self._take_turns(replica)
         if replica.decoding.members:
             replica.decode(batch)
-            batch.repeats, batch.repeats_steps = steps > 0 and not batch.preempted, steps
+            batch.repeats = False if batch.preempted else steps
 
     def _take_turns(self, replica: Replica) -> int:
         """Park what exceeds the context of one step, in order of last turn; for how many steps none will."""

@@ -139,8 +139,8 @@ class Gmax:
                         gain += self.w_prompt * seq.prompt * self._in_time(ttft_s, waited_s + unit_s)
                         gain += self.w_output * length * in_time
                 case _:
-                    worth = self.w_prompt * seq.prompt + self.w_output * length
-                    gain += worth * self._in_time(call.due_s - call.since_s, waited_s + rest_s)
+                    earned = self.w_prompt * seq.prompt + self.w_output * length
+                    gain += earned * self._in_time(call.due_s - call.since_s, waited_s + rest_s)
         return gain / rest_s
 
     @staticmethod

@@ -29,9 +29,9 @@ HALVES = ("distserve-prefill", "distserve-decode")
 PACED = ("vllm-v0", "vllm-v1", "sarathi", "orca")
 LATENCY = "abc:vllm"
 OBJECTIVE = "ttft=0.3,tpot=0.06"
-TRAFFIC = {"workload": "lognormal:prompt_mean=200,output_mean=20", "duration": "10s", "seed": "0", "slo": OBJECTIVE}
+TRAFFIC = {"workload": "lognormal:prompt_mean=200,output_mean=20", "duration": "10s", "slo": OBJECTIVE}
 SHARES = tuple(0.5 + 0.7 * n / 6 for n in range(7))
-"""Rates that are tried, in shares of the knee."""
+"""Rates that are tried, in shares of the knee; the requests of each are drawn from a seed of its own."""
 TRIES = 3
 """A run of the paced engine with too many late steps measures the machine: it is repeated so many times in all."""
 MEAN_POINTS, MOST_POINTS = 2.0, 5.0
@@ -108,13 +108,14 @@ def knee_rps(policy: str) -> float:
     return low
 
 
-def _point(policy: str, rate_rps: float, out: Path) -> Point:
+def _point(policy: str, rate_rps: float, seed: int, out: Path) -> Point:
     """One rate; the run of several tries with the fewest late steps."""
     best: Point | None = None
     for _ in range(TRIES):
         if best is not None and best.valid:
             break
-        _run(out, backend=f"engine:executor=paced:latency={LATENCY}", policy=policy, rate=f"{rate_rps:.3f}", **TRAFFIC)
+        _run(out, backend=f"engine:executor=paced:latency={LATENCY}", policy=policy, rate=f"{rate_rps:.3f}",
+             seed=f"{seed}", **TRAFFIC)  # fmt: skip
         found = replay.validate([str(out)], f"sim:latency={LATENCY}", OBJECTIVE)
         (pair,) = (pair for pair in found.pairs if pair.metric == "attainment_pct")
         facts = read_info(out).backend
@@ -127,7 +128,8 @@ def _point(policy: str, rate_rps: float, out: Path) -> Point:
 
 def _paced(policy: str, place: Place) -> Row:
     knee = knee_rps(policy)
-    points = [_point(policy, share * knee, place.work / f"paced-{policy}") for share in SHARES]
+    out = place.work / f"paced-{policy}"
+    points = [_point(policy, share * knee, seed, out) for seed, share in enumerate(SHARES)]
     return judged(policy, knee, points)
 
 

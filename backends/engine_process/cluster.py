@@ -1,0 +1,264 @@
+"""A cluster of the engine: the core's loop under the wall clock, with an executor for each replica.
+
+The executors are elsewhere, one process a replica; messages to them and from them are all that happens here. `Loop`
+decides as in the simulator, so that equal times give equal batches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from math import inf, nextafter
+from typing import TYPE_CHECKING
+
+from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Turn, Work
+from backends.engine_process.pacing import Pace, pace_facts
+from backends.serving.loop import Fail, Loop
+from backends.simulator.core import preemption_costs
+from backends.simulator.real_time import Incoming
+from harness.api import Ended, Request
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch, Sequence
+    from backends.serving.cluster import Cluster
+    from backends.serving.handoff import Transfer
+    from backends.serving.migration import Migration
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy the KV blocks `source_blocks` of replica `source` into `blocks`, or without these to host memory.
+
+    `number` comes back when that is done.
+    """
+
+    number: int
+    source: int
+    source_blocks: list[int]
+    blocks: list[int] | None
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget what host memory holds of a request."""
+
+    request_id: int
+
+
+Message = Work | Copy | Drop
+
+
+class EngineCluster:
+    """The driver of a cluster whose replicas have executors; `send(replica, message)` passes one of these a message.
+
+    The executors of a paced cluster, one of `paces` a replica, wait until a step is over; transfers take the time of
+    the link there. Others compute and copy, which takes what it takes; a transfer no less than the link. All times are
+    of the caller's clock.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        answers: Answers,
+        send: Callable[[int, Message], None],
+        paces: ListOf[Pace] = (),
+        start_s: float = 0.0,
+    ) -> None:
+        self.cluster = cluster
+        self.results: deque[Turn] = deque()
+        self._answers = answers
+        self._send = send
+        self._paces = paces
+        self._incoming = Incoming(0.0)
+        mover = None if paces else self
+        self.loop = Loop(cluster, self, self._incoming, mover=mover, fails=True)
+        self.loop.begin(start_s)
+        self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
+        self._moving: dict[int, Callable[[float], None]] = {}  # what the end of a copy means, by its number
+        self._numbers = 0
+        self._withdrawn: set[int] = set()  # their tokens are needed until they have left
+        self._hosted: dict[int, int] = {}  # request id: replica whose host memory has its KV
+        self._pushed: dict[int, int] = {}  # request id: tokens whose KV was pushed and has no blocks yet
+
+    @property
+    def paced(self) -> bool:
+        """Whether nothing is computed."""
+        return bool(self._paces)
+
+    @property
+    def next_s(self) -> float:
+        """When `advance` has something to do if no executor reports anything; inf when never."""
+        return max(self.loop.next_s, self._held_until_s(self.loop.next_s))
+
+    def arrive(self, request: Request, params: GenerationParams | None, at_s: float) -> Turn | None:
+        """A request arrives, not before what has happened already; what its refusal is, if the model cannot take it."""
+        at_s = max(at_s, self.loop.now_s, self._incoming.last_s)
+        refusal = self._answers.refusal(request)
+        if refusal is not None:
+            return Turn(at_s, ended=[Ended(request.id, at_s, "rejected", refusal, arrived_s=at_s)])
+        self._answers.add(request, params)
+        self._incoming.put(request, at_s)
+        return None
+
+    def withdraw(self, request_id: int) -> None:
+        """A request is not wanted any more: it is in no further step."""
+        if self._incoming.withdraw(request_id):
+            self._answers.forget(request_id)
+        else:
+            self._withdrawn.add(request_id)
+            self.loop.withdraw(request_id, self.loop.now_s)
+
+    def forget_prefixes(self) -> None:
+        """Clear unreferenced blocks from the prefix caches."""
+        for replica in self.cluster.replicas:
+            replica.forget_prefixes(self.loop.now_s)
+
+    def ran(self, index: int, sampled: ListOf[int | None], end_s: float) -> None:
+        """The executor of a replica has run its step until `end_s`, and sampled a token for each piece."""
+        step = self._steps[index]
+        if step.work.end_s is None:
+            self._answers.take(step, sampled)
+        else:
+            end_s = self._paces[index].ended(step.work.end_s, end_s)
+        self.loop.ended(self.cluster.replicas[index], [end_s])
+
+    def copied(self, number: int, at_s: float) -> None:
+        """The copy of this number is made."""
+        self._moving.pop(number)(at_s)
+
+    def lost(self, index: int, now_s: float) -> None:
+        """The executor of a replica is gone."""
+        self._steps.pop(index, None)
+        self.loop.at(max(now_s, self.loop.now_s), Fail(index))
+
+    def advance(self, now_s: float) -> Iterator[Turn]:
+        """What has happened until now."""
+        if now_s < self._held_until_s(now_s):
+            now_s = nextafter(self._due_s, -inf)
+        yield from self.loop.advance(now_s)
+        for request_id in self._withdrawn - self.loop.withdrawn:
+            self._withdrawn.discard(request_id)
+            self._over(request_id)
+
+    # ---- what the loop calls ----------------------------------------------------------------------------------
+
+    def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> None:  # noqa: ARG002  its own end
+        """Pass the step of a batch to the executor, which will report its end."""
+        if self._paces:
+            step = self._answers.plan_paced(self._paces[replica.index], replica, batch)
+        else:
+            step = self._answers.plan(replica, batch)
+            self._place_pushed(step, replica)
+            for request_id, _, leaves in step.work.swaps:
+                if leaves:
+                    self._hosted[request_id] = replica.index
+                else:
+                    del self._hosted[request_id]
+        self._steps[replica.index] = step
+        self._send(replica.index, step.work)
+
+    def move(self, transfer: Transfer, end_s: float) -> None:
+        """Let the executor of the target copy the KV, or what a live migration has left of it."""
+        seq, source, target = transfer.seq, transfer.source, transfer.target
+        assert source is not None
+        done = 0 if transfer.migration is None else transfer.migration.copied_tokens // source.blocks.size
+        table = source.outbox.leaving[seq][1][done : source.blocks.blocks_for(seq.computed)]
+        blocks = None
+        if seq.blocks:
+            blocks = target.table(seq)[done : done + len(table)]
+        else:  # it is pushed: where it goes is known when it has landed
+            self._hosted[seq.request.id], self._pushed[seq.request.id] = target.index, seq.computed
+        self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.landed(transfer, max(at_s, end_s)))
+
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
+        """Let the executor of the target copy the blocks that are full."""
+        seq, source, target = migration.seq, migration.source, migration.target
+        first, last = first_token // source.blocks.size, migration.copied_tokens // source.blocks.size
+        blocks = target.name_reserved(seq.request.id, last)[first:last]
+        table = seq.table[first:last]
+        self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.copied(migration, max(at_s, end_s)))
+
+    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
+        """Commit the batch in flight, and tell what it brought."""
+        batch = replica.in_flight
+        assert batch is not None
+        turn = Turn(end_s[-1])
+        done = self._answers.commit(turn, replica, batch, self._steps.pop(replica.index))
+        if self._paces:
+            turn.facts = pace_facts(self._paces)
+        if batch.preempted or batch.swaps:
+            turn.facts = {**turn.facts, **preemption_costs(self.cluster.replicas)}
+        self._tell(turn)
+        return done
+
+    def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
+        """A sequence is over without a step."""
+        ended = self._answers.end(seq, replica, now_s, "ok" if error is None else "error", error)
+        self._over(seq.request.id)
+        self._tell(Turn(now_s, ended=[ended]))
+
+    def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
+        """A request is not served."""
+        self._over(request.id)
+        ended = Ended(request.id, now_s, "rejected", reason, replica=replica, arrived_s=now_s)
+        self._tell(Turn(now_s, ended=[ended]))
+
+    # ---- inside -----------------------------------------------------------------------------------------------
+
+    def _copy(
+        self, source: Replica, table: list[int], target: Replica, blocks: list[int] | None, seq: Sequence,
+        then: Callable[[float], None],
+    ) -> None:  # fmt: skip
+        self._numbers += 1
+        self._moving[self._numbers] = then
+        self._send(target.index, Copy(self._numbers, source.index, list(table), blocks, seq.request.id))
+
+    @property
+    def _due_s(self) -> float:
+        """When the first of the paced steps in flight is due."""
+        return min((step.work.end_s for step in self._steps.values() if step.work.end_s is not None), default=inf)
+
+    def _held_until_s(self, at_s: float) -> float:
+        """Until when what happens at `at_s` waits for a paced step that is due before, and may still end in time."""
+        due_s = self._due_s
+        return due_s + self._paces[0].late_s if self._paces and due_s <= at_s else -inf
+
+    def _place_pushed(self, step: PlannedStep, replica: Replica) -> None:
+        """What was pushed into host memory goes into its blocks with the first step that has its sequence."""
+        if not self._pushed:
+            return
+        swaps = step.work.swaps
+        swaps[:] = [swap for swap in swaps if not (swap[2] and self._pushed.pop(swap[0], 0))]  # it never left there
+        for seq, _ in step.items:
+            tokens = self._pushed.pop(seq.request.id, 0)
+            if seq.computed < tokens:  # it found no room, and is computed again
+                self._drop(seq.request.id)
+            elif tokens:
+                swaps.append((seq.request.id, replica.table(seq), False))
+
+    def _over(self, request_id: int) -> None:
+        self._answers.forget(request_id)
+        self._pushed.pop(request_id, None)
+        self._drop(request_id)
+
+    def _drop(self, request_id: int) -> None:
+        holder = self._hosted.pop(request_id, None)
+        if holder is not None and self.cluster.replicas[holder].alive:
+            self._send(holder, Drop(request_id))
+
+    def _tell(self, turn: Turn) -> None:
+        replicas = self.cluster.replicas
+        turn.running = sum(replica.running for replica in replicas)
+        turn.free_blocks = sum(replica.blocks.free for replica in replicas if replica.alive)
+        self.results.append(turn)
+
+    def check(self) -> None:
+        """Integrity of the replicas."""
+        self.cluster.check()
+
+    def __repr__(self) -> str:
+        return f"<EngineCluster {len(self._steps)} steps, {len(self._moving)} copies under way, {self.cluster!r}>"

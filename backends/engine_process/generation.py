@@ -1,0 +1,361 @@
+"""What steps need of the requests under way, and what comes of them: prompts, sampled tokens, drafts.
+
+The engine's drafts: n-gram lookup (prompt lookup decoding) and what verification made of them.
+
+Source: Saxena, Prompt Lookup Decoding, 2023 (apoorvumang/prompt-lookup-decoding). It needs no second model, and is
+right wherever an answer repeats itself or its prompt.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from backends.engine_process.token_blocks import block_names
+from backends.serving.batch import Batch, Oracle
+from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
+
+if TYPE_CHECKING:
+    from backends.engine_process.pacing import Pace, Pacer
+    from backends.serving.batch import Sequence
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParams:
+    """Generation parameters of one request, besides its lengths.
+
+    `prompt` are its token ids; after a token of `ends` the answer is over, and there is none before `min_tokens`
+    tokens. `temperature` and `seed` are None where the engine's own hold.
+    """
+
+    prompt: ListOf[int]
+    ends: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    temperature: float | None = None
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn brought: the requests `tokens` got one each (or several, with drafts) at `at_s`: `token_ids`.
+
+    `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
+    were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and `free_blocks` are
+    what the turn left behind. `facts` are those for run.json that the turn has changed.
+    """
+
+    at_s: float
+    tokens: list[int] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    step: Step | None = None
+    token_ids: list[int] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    running: int = 0
+    free_blocks: int = 0
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+NO_PARAMS: Mapping[int, GenerationParams] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an executor does for one step: copies between KV blocks and host memory, then the pieces.
+
+    `swaps` are (request id, ids of its blocks, whether they are copied to the host); what leaves comes first: it may
+    make room for those that come back. A paced step has neither, but ends at `end_s`.
+    """
+
+    swaps: list[tuple[int, list[int], bool]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    end_s: float | None = None
+
+
+def execute(executor: Executor, host: dict[int, ListOf[object]], work: Work) -> list[int | None]:
+    """Make the copies of a step, then run it; `host` has the KV of who is swapped out, block by block."""
+    for request_id, table, leaves in work.swaps:
+        if leaves:
+            host[request_id] = executor.copy_out(table)
+        else:
+            kept = host.pop(request_id)
+            executor.copy_in(kept, table[: len(kept)])
+    return executor.execute(work.pieces)
+
+
+@dataclass(slots=True)
+class PlannedStep:
+    """A step that is formed: its sequences with their new tokens, the work, and what came of it."""
+
+    items: list[tuple[Sequence, int]]
+    work: Work
+    drafts: Drafting | None = None
+    produced: list[list[int]] = field(default_factory=list)  # tokens of each item
+    rows: int = 0  # how many rows ran for them
+
+
+class Answers:
+    """The tokens of the requests under way, on any number of replicas: what steps need of them, and add to them.
+
+    A paced engine (`pacer`) reads no prompts and makes the answers up beforehand.
+    """
+
+    def __init__(
+        self, prompts: Prompts | None, vocab_size: int, max_tokens: int, temperature: float, pacer: Pacer | None = None
+    ) -> None:
+        self.token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
+        self._params: dict[int, GenerationParams] = {}
+        self._prompts = prompts
+        self._vocab_size = vocab_size
+        self._max_tokens = max_tokens
+        self._temperature = temperature
+        self._pacer = pacer
+
+    def refusal(self, request: Request) -> str | None:
+        """Why the model cannot take this request, or None."""
+        total = request.prompt_tokens + request.output_tokens
+        if total > self._max_tokens:
+            return f"prompt and output of {total} tokens exceed the model's {self._max_tokens}"
+        return None
+
+    def add(self, request: Request, params: GenerationParams | None) -> None:
+        """A request is under way; without `params` it has the prompt of its content."""
+        ids = np.zeros(request.prompt_tokens + request.output_tokens, np.int64)
+        if params is not None:
+            ids[: request.prompt_tokens] = params.prompt
+            self._params[request.id] = params
+        elif self._pacer is None:
+            if self._prompts is None:
+                raise ValueError(f"request {request.id} came without a prompt")
+            ids[: request.prompt_tokens] = self._prompts(request, self._vocab_size)
+        if self._pacer is not None:
+            ids[request.prompt_tokens :] = made_up(self._pacer, request, params)
+        self.token_ids[request.id] = ids
+
+    def plan(self, replica: Replica, batch: Batch) -> PlannedStep:
+        """The step of a batch for an executor that computes."""
+        swaps = [
+            (seq.request.id, replica.table(seq) if table is None else table, table is not None)
+            for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None)
+        ]
+        items = batch.items(iter(replica.decoding))
+        pieces = [self._piece(replica, seq, tokens) for seq, tokens in items]
+        drafts = Drafting.of(replica, self.token_ids) if batch.draft_rows else None
+        if drafts is not None:
+            pieces = drafts.with_pieces(pieces, lambda seq, nth, token: self._draft_piece(replica, seq, nth, token))
+        return PlannedStep(items, Work(swaps, pieces), drafts)
+
+    def take(self, step: PlannedStep, sampled: ListOf[int | None]) -> None:
+        """The executor gave these tokens to the pieces of a step."""
+        step.produced = [
+            []
+            if token is None
+            else [token]
+            if step.drafts is None
+            else step.drafts.kept(seq, token, sampled, self._ends(seq))
+            for (seq, _), token in zip(step.items, sampled, strict=False)  # drafts come after them
+        ]
+        step.rows = len(sampled)
+
+    def plan_paced(self, pace: Pace, replica: Replica, batch: Batch) -> PlannedStep:
+        """The step of a batch that nobody computes: each item that is due gets a token, and one a right draft."""
+        right = pace.right_drafts() if batch.draft_rows else {}
+        items = batch.items(iter(replica.decoding))
+        produced = []
+        for seq, tokens in items:
+            due = seq.computed + tokens == seq.prompt + seq.emitted
+            first, count = seq.prompt + seq.emitted, 1 + right.get(seq, 0) if due else 0
+            produced.append(self.token_ids[seq.request.id][first : first + count].tolist())
+        work = Work(end_s=pace.due_s(batch, batch.start_s))
+        return PlannedStep(items, work, produced=produced, rows=len(items) + batch.draft_rows)
+
+    def commit(self, turn: Turn, replica: Replica, batch: Batch, step: PlannedStep) -> list[Sequence]:
+        """Commit a batch that ended at `turn.at_s`, and say what came of it in `turn`; the sequences that are over."""
+        end_s = turn.at_s
+        stopping = []
+        for (seq, _), tokens in zip(step.items, step.produced, strict=True):
+            if tokens:
+                request_id = seq.request.id
+                self._note(turn, seq, tokens)
+                if tokens[-1] in self._ends(seq):
+                    stopping.append(seq)
+                if replica.cache is not None and request_id in self._params:
+                    # who goes on from a whole answer finds its blocks; content made from ids has names already
+                    total = seq.prompt + seq.emitted + len(tokens)
+                    if seq in stopping or total == seq.prompt + Oracle.output_tokens(seq):
+                        ids = self.token_ids[request_id][:total].tolist()
+                        replica.cache.tell(seq, block_names(ids, replica.blocks.size))
+        first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s]
+        turn.started = [seq.request.id for seq in first]
+        turn.cached = [seq.cached_tokens or 0 for seq in first]
+        turn.preempted = [seq.request.id for seq in batch.preempted]
+        decodes = step.rows - len(batch.prefills)  # a padded row is not executed
+        turn.step = Step(
+            replica.index, batch.start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
+            batch.waiting, batch.running, batch.free_blocks,
+        )  # fmt: skip
+        done = replica.commit(batch, (end_s,))
+        done += [seq for seq in stopping if seq not in done and self._stop(replica, seq, end_s)]
+        turn.ended.extend(self.end(seq, replica.index, end_s, "ok") for seq in done)
+        return done
+
+    @staticmethod
+    def _stop(replica: Replica, seq: Sequence, now_s: float) -> bool:
+        """End a sequence after the token that ends it, also one that waits to be handed on; whether it was here."""
+        if seq in replica.outbox.leaving:
+            replica.outbox.fresh.remove(seq)
+            replica.release(seq, now_s)
+            return True
+        return replica.stop(seq.request.id, now_s) is not None
+
+    def end(self, seq: Sequence, replica: int, now_s: float, status: Status, error: str | None = None) -> Ended:
+        """A sequence is over."""
+        self.forget(seq.request.id)
+        return Ended(
+            seq.request.id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,
+            preemptions=seq.preemptions, prefill_start_s=seq.prefill_start_s, prefill_end_s=seq.prefill_end_s,
+            handoff_start_s=seq.handoff_start_s, handoff_end_s=seq.handoff_end_s,
+            decode_start_s=seq.decode_start_s, arrived_s=seq.arrived_s,
+        )  # fmt: skip
+
+    def forget(self, request_id: int) -> None:
+        """A request is not under way any more."""
+        self.token_ids.pop(request_id, None)
+        self._params.pop(request_id, None)
+
+    def _piece(self, replica: Replica, seq: Sequence, tokens: int) -> Piece:
+        start, request_id = seq.computed, seq.request.id
+        end = start + tokens
+        piece = Piece(
+            request_id,
+            self.token_ids[request_id][start:end].tolist(),
+            start,
+            replica.table(seq),
+            sample=end == seq.prompt + seq.emitted,
+            temperature=self._temperature,
+            seed=request_id,
+        )
+        params = self._params.get(request_id)
+        if params is not None and piece.sample:
+            _grant(params, piece, seq.emitted)
+        return piece
+
+    def _draft_piece(self, replica: Replica, seq: Sequence, nth: int, token: int) -> Piece:
+        """The row that verifies draft number `nth` (from 1 on) of a sequence, and samples the token after it."""
+        piece = Piece(
+            seq.request.id,
+            [token],
+            seq.computed + nth,
+            replica.table(seq),
+            sample=True,
+            temperature=self._temperature,
+            seed=seq.request.id,
+        )
+        params = self._params.get(seq.request.id)
+        if params is not None:
+            _grant(params, piece, seq.emitted + nth)
+        return piece
+
+    def _note(self, turn: Turn, seq: Sequence, tokens: ListOf[int]) -> None:
+        """These tokens of a sequence came out."""
+        first = seq.prompt + seq.emitted
+        self.token_ids[seq.request.id][first : first + len(tokens)] = tokens
+        turn.tokens.extend([seq.request.id] * len(tokens))
+        turn.token_ids.extend(tokens)
+
+    def _ends(self, seq: Sequence) -> frozenset[int]:
+        params = self._params.get(seq.request.id)
+        return params.ends if params is not None else frozenset()
+
+
+def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
+    """Draw the token of `piece`, the one after `emitted` others, by the parameters of its request."""
+    piece.top_p = params.top_p
+    if params.temperature is not None:
+        piece.temperature = params.temperature
+    if params.seed is not None:
+        piece.seed = params.seed
+    if emitted < params.min_tokens:
+        piece.forbidden = tuple(params.ends)
+
+
+def made_up(pacer: Pacer, request: Request, params: GenerationParams | None) -> np.ndarray:
+    """(output,) the whole answer to a request: equal for equal prompts and seeds, where prompts are known."""
+    seed = request.id
+    if params is not None:
+        chance = params.seed if params.temperature and params.seed is not None else 0
+        seed = zlib.crc32(array("q", params.prompt), chance & 0xFFFFFFFF)
+    return pacer.answer(seed, request.output_tokens)
+
+
+def looked_up(tokens: np.ndarray, ngram: int, count: int) -> list[int]:
+    """Up to `count` tokens that followed the last `ngram` of `tokens` (n,) when they last occurred before; or none."""
+    n = len(tokens)
+    if count < 1 or n <= ngram:
+        return []
+    windows = np.lib.stride_tricks.sliding_window_view(tokens[:-1], ngram)  # (n - ngram, ngram)
+    found = np.flatnonzero((windows == tokens[n - ngram :]).all(axis=1))
+    if not len(found):
+        return []
+    first = int(found[-1]) + ngram
+    drafts: list[int] = tokens[first : first + count].tolist()
+    return drafts
+
+
+@dataclass(slots=True)
+class Drafting:
+    """The drafts of one step, by sequence, and where the rows that verify them stand."""
+
+    drafts: dict[Sequence, list[int]]
+    _first: dict[Sequence, int] = field(default_factory=dict)
+    _right: dict[Sequence, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(replica: Replica, token_ids: Mapping[int, np.ndarray]) -> Drafting:
+        """Draft what the replica has made room for; it will keep what `kept` finds right."""
+        group = replica.drafts
+        assert group is not None
+        drafts = {
+            seq: looked_up(token_ids[seq.request.id][: seq.prompt + seq.emitted], group.ngram, room)
+            for seq, room in group.members.items()
+        }
+        made = Drafting(drafts)
+        group.kept = made.right
+        return made
+
+    def with_pieces(self, pieces: list[Piece], piece: Callable[[Sequence, int, int], Piece]) -> list[Piece]:
+        """`pieces`, and behind them a row for each draft: `piece(sequence, number, token)`."""
+        rows = list(pieces)
+        for seq, tokens in self.drafts.items():
+            self._first[seq] = len(rows)
+            rows += [piece(seq, nth, token) for nth, token in enumerate(tokens, 1)]
+        return rows
+
+    def kept(self, seq: Sequence, token: int, sampled: ListOf[int | None], ends: frozenset[int]) -> list[int]:
+        """Tokens of a sequence in this step: the drafts that were right, and the model's token after them.
+
+        `token` is the model's token after the accepted context; nothing follows a token of `ends`.
+        """
+        tokens = [token]
+        for nth, draft in enumerate(self.drafts.get(seq, ())):
+            if tokens[-1] != draft or draft in ends:
+                break
+            after = sampled[self._first[seq] + nth]
+            assert after is not None
+            tokens.append(after)
+        self._right[seq] = len(tokens) - 1
+        return tokens
+
+    def right(self, seq: Sequence, _: int) -> int:
+        """How many of its drafts a sequence keeps."""
+        return self._right[seq]

@@ -1,0 +1,100 @@
+"""Early rejection: under overload a request is rejected before its prompt is computed, not after.
+
+Source: Qin et al., Mooncake, arXiv 2407.00079, section 7: early rejection by the load of the decode replicas, and by
+the load predicted for the time when the prompt will be computed, as prefill and decode else are loaded in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import Literal
+
+from backends.serving.batch import VisibleRequest
+from backends.serving.routers._sent import Sent
+from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView
+
+LATE = "no prefill replica meets the target for the first token"
+FULL = "no decode replica has room, or meets the target for the tokens that follow"
+
+
+@dataclass(slots=True)
+class EarlyReject:
+    """Rejects where the predicted time of the first token passes `ttft_s` (seconds), or the load of decode passes 1.
+
+    That load is the predicted step over `tpot_s`, or the KV over the share `memory` of what there is room for, if that
+    is more. It is checked when the prompt is computed, which is wasted then; `rule=naive` checks it on arrival too,
+    with what decodes now, and `rule=predicted` with what will decode when the prompt is computed: what decodes now,
+    less those that end until then if all answers take the mean time of those that ended, and what joins until then.
+    """
+
+    rule: Literal["none", "naive", "predicted"] = "predicted"
+    ttft_s: float = 30.0
+    tpot_s: float = 0.1
+    memory: float = 0.9
+    report_s: float = 0.0
+    wasted_tokens: int = field(default=0, init=False, compare=False)
+    """Of prompts that were computed for nothing."""
+    _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
+    _prompts: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ended: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)  # answers, their seconds
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("none", "naive", "predicted"):
+            raise ValueError(f"rule must be none, naive or predicted, got '{self.rule}'")
+        if min(self.ttft_s, self.tpot_s) <= 0:
+            raise ValueError("ttft_s and tpot_s must be above 0")
+
+    def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
+        """The prefill replica with the shortest queue, if the request will meet both targets."""
+        sent, decodes = self._sent, view.open("decode")
+        prefill = min(view.open("prefill", "mixed"), key=lambda r: sent.queue_s(r, now_s), default=None)
+        if prefill is None or (ttft_s := sent.ttft_s(prefill, request, now_s)) > self.ttft_s:
+            return Reject(LATE)
+        if decodes and self.rule == "naive" and self._load(request, decodes)[0] > 1:
+            return Reject(FULL)
+        if decodes and self.rule == "predicted" and self._load_after(ttft_s, request, decodes, now_s) > 1:
+            return Reject(FULL)
+        self._prompts[request.id] = now_s + ttft_s, request.prompt_tokens
+        return sent.send(request, prefill, None, now_s)
+
+    def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:  # noqa: ARG002
+        """The decode replica with the least load, if that is at most 1."""
+        load, index = self._load(request, view.open("decode"))
+        self._prompts.pop(request.id, None)
+        if load > 1:
+            self.wasted_tokens += request.prompt_tokens
+            return Reject(FULL)
+        self._sent.decode(request, index)
+        return index
+
+    def on_finish(self, finished: FinishedRequest) -> None:
+        """An answer is over."""
+        self._sent.on_finish(finished)
+        self._prompts.pop(finished.request.id, None)
+        if finished.tpot_s is not None:
+            count, seconds = self._ended
+            self._ended = count + 1, seconds + finished.tpot_s * (finished.output_tokens - 1)
+
+    def _load(self, request: VisibleRequest, decodes: list[ReplicaView]) -> tuple[float, int]:
+        """The least load of a decode replica with this request, and whose it is."""
+        loads = []
+        for replica in decodes:
+            seqs, context = self._sent.decodes(replica)
+            loads.append((self._load_of(replica, seqs + 1, context + request.prompt_tokens), replica.index))
+        return min(loads)
+
+    def _load_of(self, replica: ReplicaView, seqs: int, context: int) -> float:
+        step = replica.step_s([], seqs, context) / self.tpot_s
+        return max(step, context / (self.memory * replica.total_blocks * replica.block_tokens))
+
+    def _load_after(self, seconds: float, request: VisibleRequest, decodes: list[ReplicaView], now_s: float) -> float:
+        """The load with this request in so many seconds, in equal shares."""
+        count, total_s = self._ended
+        lasts_s = total_s / count if total_s else inf
+        left, at_s = max(0.0, 1 - seconds / lasts_s), now_s + seconds
+        now = [self._sent.decodes(replica) for replica in decodes]
+        joins = [tokens for from_s, tokens in self._prompts.values() if at_s - lasts_s < from_s <= at_s]
+        seqs = left * sum(seqs for seqs, _ in now) + len(joins) + 1
+        context = left * sum(context for _, context in now) + sum(joins) + request.prompt_tokens
+        return self._load_of(decodes[0], ceil(seqs / len(decodes)), round(context / len(decodes)))

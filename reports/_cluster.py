@@ -1,0 +1,213 @@
+"""A cluster over time: the roles and states of its replicas, their load, and what the router did."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.data.folder import Run
+from harness.data.lists import number
+from harness.data.records import ACTIONS
+from harness.metrics.quantiles import quantiles
+from reports import _data, _format, _stages
+from reports._format import clean
+from reports._system import first, part
+from reports.document import Table
+
+State: TypeAlias = Literal["up", "starting", "draining", "down"]
+"""`starting`: the replica loads its weights, or takes up another role, and runs nothing."""
+
+_STATES: dict[str, State] = {"scale": "starting", "drain": "draining", "up": "up", "down": "down"}
+
+
+class Stay(NamedTuple):
+    """A replica in one role and state, from one time of the run to another (s)."""
+
+    replica: int
+    role: str
+    state: State
+    from_s: float
+    to_s: float
+
+
+def shown(run: Run) -> bool:
+    """Whether there is more to tell than of replicas alike behind a router that only routes."""
+    roles = _first_roles(run)
+    return actions(run).num_rows > 0 or (len(roles) > 1 and {*roles} != {"mixed"})
+
+
+def actions(run: Run, *kinds: str) -> pa.Table:
+    """The rows of the `actions` table, those of some kinds or all."""
+    table = ACTIONS.empty_table() if run.actions is None else run.actions
+    return table.filter(pc.is_in(table.column("kind"), pa.array(kinds, pa.string()))) if kinds else table
+
+
+def end_s(run: Run) -> float:
+    """When the last request was over (s)."""
+    return _data.kept(run, "over", lambda: float(np.max(_stages.over_s(run), initial=0.0)))
+
+
+def _first_roles(run: Run) -> list[str]:
+    """The role of each replica that the run began with."""
+    backend = run.info.backend
+    sides = [(role, part(backend, role).get("replicas")) for role in ("prefill", "decode")]
+    replicas = backend.get("replicas")
+    roles = [role for role, n in sides if isinstance(n, int) for _ in range(n)]
+    return roles or ["mixed"] * (replicas if isinstance(replicas, int) else 0)
+
+
+def stays(run: Run) -> list[Stay]:
+    """Every replica in each of its roles and states, by replica and time; nothing before it was added."""
+    first_roles = _first_roles(run)
+    changes: dict[int, list[tuple[float, State | None, str | None]]] = {i: [] for i in range(len(first_roles))}
+    for row in actions(run, "scale", "role", "drain", "up", "down").to_pylist():
+        if row["replica"] is None:
+            continue
+        takes = row["end_s"] > row["at_s"]
+        mine = changes.setdefault(row["replica"], [])
+        if row["kind"] == "role":
+            mine.append((row["at_s"], "starting" if takes else "up", row["detail"]))
+            if takes:
+                mine.append((row["end_s"], None, None))  # up, unless something happened meanwhile
+        else:
+            mine.append((row["at_s"], _STATES[row["kind"]], row["detail"] if row["kind"] == "scale" else None))
+    return [stay for i in sorted(changes) for stay in _stays(i, changes[i], first_roles[i : i + 1], end_s(run))]
+
+
+def _stays(
+    replica: int, changes: list[tuple[float, State | None, str | None]], first_role: list[str], until_s: float
+) -> Iterator[Stay]:
+    role, since_s = (*first_role, "")[0], 0.0
+    state: State | None = "up" if first_role else None
+    for at_s, following, new_role in [*sorted(changes, key=lambda change: change[0]), (until_s, "up", None)]:
+        if following is None and state != "starting":
+            continue
+        if state is not None and min(at_s, until_s) > since_s:
+            yield Stay(replica, role, state, since_s, min(at_s, until_s))
+        role, state, since_s = new_role or role, following or "up", at_s
+
+
+def load(run: Run, edges_s: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """By replica (2, stretches) between neighbouring times: the mean of its requests, running and waiting, of which
+    there are none between steps, and the share of the time that it spends in steps."""
+    total = {replica: np.zeros((2, len(edges) - 1)) for replica, edges in edges_s.items()}
+    for steps in _stages.step_tables(run):
+        columns = ("replica", "start_s", "end_s", "running", "waiting")
+        replicas, start_s, until_s, running, waiting = (steps.column(name).to_numpy() for name in columns)
+        for replica, edges in edges_s.items():
+            ours = np.flatnonzero(replicas == replica)
+            if len(ours):
+                ours = ours[np.argsort(start_s[ours], kind="stable")]
+                begun_s = start_s[ours]
+                over_s = np.minimum(until_s[ours], np.append(begun_s[1:], np.inf))  # steps of a pipeline overlap
+                at_s = np.column_stack([begun_s, over_s]).ravel()
+                for sums, each in zip(total[replica], ((running + waiting)[ours], 1.0), strict=True):
+                    grown = np.cumsum(each * (over_s - begun_s))
+                    so_far = np.column_stack([np.append(0.0, grown[:-1]), grown]).ravel()
+                    sums += np.diff(np.interp(edges, at_s, so_far))
+    return {replica: total[replica] / np.diff(edges) for replica, edges in edges_s.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Done:
+    """Actions of one kind: the name of one of them, their rows, and (rows,) how long each took (s)."""
+
+    name: str
+    rows: pa.Table
+    took_s: np.ndarray
+
+    @property
+    def downtime(self) -> str:
+        """For how long migrated requests did not decode."""
+        stopped_s = number(self.rows, "end_s") - number(self.rows, "stop_s")
+        mean, most = (_format.seconds(float(value)) for value in (stopped_s.mean(), stopped_s.max()))
+        return f"downtime mean {mean}, max {most}"
+
+    @property
+    def quantiles(self) -> list[str]:
+        """Median and p99 of how long each took."""
+        return [_format.seconds(value) for value in quantiles(self.took_s.copy(), (0.5, 0.99))]
+
+
+_NAMES = {
+    "migrate": "migration", "requeue": "move between queues", "abort": "aborted migration", "role": "role change",
+    "scale": "replica added", "drain": "replica drained", "failed": "replica failed", "up": "replica up",
+    "replicate": "prefix copied", "hold": "request held", "reject": "request rejected",
+}  # fmt: skip
+"""Kinds of actions, as they are printed: `requeue` is a migration of a request that waited, so that nothing was copied,
+`failed` a replica that went down unless it was drained."""
+
+
+def done(run: Run) -> dict[str, Done]:
+    """What the router did and what happened to replicas, by kind; only kinds of which there is one."""
+    return _data.kept(run, "done", lambda: dict(_done(actions(run))))
+
+
+def _done(table: pa.Table) -> Iterator[tuple[str, Done]]:
+    kinds = np.array(table.column("kind").to_pylist(), object)
+    kinds[(kinds == "migrate") & ~(np.nan_to_num(number(table, "tokens")) > 0)] = "requeue"
+    drained = np.array([detail == "drained" for detail in table.column("detail").to_pylist()], bool)
+    kinds[(kinds == "down") & ~drained] = "failed"
+    for kind, name in _NAMES.items():
+        rows = table.filter(pa.array(kinds == kind, pa.bool_()))
+        if rows.num_rows:
+            yield kind, Done(name, rows, number(rows, "end_s") - number(rows, "at_s"))
+
+
+def line(run: Run) -> str:
+    """The router and what it did, in about two lines of a terminal; empty where it only routes."""
+    backend, found = run.info.backend, done(run)
+    gpu_s, report_s = (backend.get(name) for name in ("gpu_s", "router_report_s"))
+    if not found and gpu_s is None:
+        return ""
+    groups = [(first(backend, "router") or "one router").partition(":")[0]]
+    if isinstance(report_s, int | float):
+        groups[0] += f", views {_format.limit(report_s)} old"
+    for what, words in _LINE:
+        texts = [f"{word} {_counted(found[kind], kind)}" for kind, word in words.items() if kind in found]
+        groups += [what + ", ".join(texts)] if texts else []
+    if isinstance(gpu_s, int | float):
+        hours = gpu_s >= 3600
+        groups.append(f"GPU time {_format.number(gpu_s / 3600 if hours else gpu_s)} {'h' if hours else 's'}")
+    return "; ".join(groups)
+
+
+_LINE = (
+    ("", {"migrate": "migrations", "abort": "aborted", "requeue": "moved between queues",
+          "replicate": "copied prefixes"}),
+    ("replicas ", {"scale": "added", "drain": "drained", "failed": "failed", "role": "changed roles"}),
+    ("requests ", {"hold": "held", "reject": "rejected"}),
+)  # fmt: skip
+"""Kinds that stand together in the line, what they are of, and their words there."""
+
+
+def _counted(one: Done, kind: str) -> str:
+    more = {"migrate": f" ({one.downtime})", "hold": f" (p99 {one.quantiles[1]})"}
+    return f"{one.rows.num_rows:,}{more.get(kind, '')}"
+
+
+def table(run: Run) -> Table:
+    """A row for each kind of action."""
+    rows = []
+    for kind, one in done(run).items():
+        took_s = (float(one.took_s.mean()), float(one.took_s.max())) if one.took_s.any() else ()
+        times = [_format.seconds(value) for value in took_s] or ["", ""]
+        rows.append((one.name, f"{one.rows.num_rows:,}", *times, "; ".join(_notes(kind, one))))
+    heads = ("action", "count", "mean time", "max time", "")
+    return Table("actions by kind", heads, tuple(rows), words=1, narrow=heads[3:1:-1])
+
+
+def _notes(kind: str, one: Done) -> Iterator[str]:
+    if kind == "migrate":
+        yield one.downtime
+    elif kind == "hold":
+        yield "p50 {}, p99 {}".format(*one.quantiles)
+    if tokens := np.nansum(number(one.rows, "tokens")):
+        yield f"{tokens:,.0f} tokens copied"
+    details = Counter(detail for detail in one.rows.column("detail").to_pylist() if detail and kind != "failed")
+    if details:
+        yield ", ".join(f"{clean(detail, 80)}: {n:,}" for detail, n in details.most_common(3))

@@ -1,0 +1,146 @@
+"""A cluster of the engine as processes: it serves, copies KV between them, and survives the end of an executor."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from backends.engine import Engine
+from harness.api import Ended, Request
+from harness.errors import UsageError
+
+
+class Drawn:
+    """Prompts that the engine's process can make by itself."""
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
+
+
+def run(engine: Engine, use):
+    """Open the engine, start its clock, use it, close it; the tokens that it said to each request."""
+    said = {}
+
+    async def whole():
+        await engine.open(Drawn())
+        hear = engine._link.on_turn
+
+        def listen(turn):
+            for i, token in zip(turn.tokens, turn.token_ids, strict=True):
+                said.setdefault(i, []).append(token)
+            hear(turn)
+
+        engine._link.on_turn = listen
+        engine.start_clock(time.monotonic())
+        try:
+            return await asyncio.wait_for(use(engine), 60)
+        finally:
+            await engine.close()
+
+    return asyncio.run(whole()), said
+
+
+async def answer(engine: Engine, request: Request):
+    """All events of one request."""
+    return [event async for event in engine.submit(request)]
+
+
+def serving(requests):
+    async def use(engine):
+        return await asyncio.gather(*(answer(engine, request) for request in requests))
+
+    return use
+
+
+def children(pid):
+    """Processes that this process has started, in this order (Linux)."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("handoff", ["pull", "push"])
+def test_kv_that_crosses_processes_gives_the_text_of_one_engine(handoff):
+    """Between processes blocks are numbers in memory that is shared: one wrong, and answers are corrupt."""
+    requests = [Request(i, 0.0, 20 + 9 * i, 1 + 5 * i) for i in range(6)]
+    fields = {"policy": "sarathi:budget=64,max_seqs=16", "dtype": "float64", "kv_blocks": 60}
+    _, expected = run(Engine(**fields), serving(requests))
+    events, said = run(Engine(prefill="1", decode="1", handoff=handoff, **fields), serving(requests))
+
+    assert expected == said
+    for request, (*tokens, last) in zip(requests, events, strict=True):
+        assert request.output_tokens == len(tokens)
+        assert ("ok", 1 if request.output_tokens > 1 else 0) == (last.status, last.replica)
+        if request.output_tokens > 1:
+            stamps = [last.arrived_s, last.prefill_start_s, last.prefill_end_s, last.handoff_start_s,
+                      last.handoff_end_s, last.decode_start_s, tokens[1].at_s]  # fmt: skip
+            assert stamps == sorted(stamps)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("shape", [{"replicas": 2}, {"prefill": "1", "decode": "2"}])
+def test_a_killed_executor_ends_its_requests_and_no_others(shape):
+    """One process of many that dies must not take the run with it."""
+
+    async def use(engine):
+        streams = [engine.submit(Request(i, 0.0, 40, 100)) for i in range(6)]
+        for stream in streams:
+            await anext(stream)
+            await anext(stream)
+        os.kill(children(engine._link.process.pid)[-1], signal.SIGKILL)
+        under_way = [[event async for event in stream][-1] for stream in streams]
+        return under_way, [(await answer(engine, Request(6 + i, 0.0, 40, 5)))[-1] for i in range(3)]
+
+    (under_way, later), _ = run(Engine(executor="paced:latency=linear:base_s=0.005", **shape), use)
+    lost = [ended for ended in under_way if ended.status != "ok"]
+
+    assert 3 == len(lost)
+    last = sum(int(count) for count in shape.values()) - 1
+    assert {("error", f"replica {last} went down")} == {(ended.status, ended.error) for ended in lost}
+    assert all(isinstance(ended, Ended) and ended.status == "ok" for ended in later)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_executors_end_with_the_engine(wait_for):
+    """What is left behind would hold memory and a core for ever."""
+    left = []
+
+    async def use(engine):
+        left.extend(children(engine._link.process.pid))
+        engine._link.process.kill()
+
+    run(Engine(replicas=3, executor="paced"), use)
+
+    assert 3 == len(left)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prefill": "1"}, "needs prefill and decode replicas"),
+        ({"replicas": 2, "handoff": "push"}, "there is no handoff"),
+        ({"replicas": 2, "link": "25Gbps"}, "there is no link"),
+        ({"prefill": "1", "decode": "1", "replicas": 2}, "replicas is that of replicas alike"),
+        ({"prefill": "1:pp=2", "decode": "1"}, "no pipelines"),
+        ({"prefill": "1", "decode": "1", "link": "nvlink"}, "that of a GPU"),
+        ({"prefill": "1", "decode": "1", "link": "fast"}, "link must be nvlink"),
+        ({"prefill": "many", "decode": "1"}, "how many replicas"),
+        ({"replicas": 2, "router": "nobody"}, "nobody"),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence(fields, words):
+    """An option that is ignored in silence is believed to have had an effect."""
+    with pytest.raises(UsageError, match=words):
+        Engine(**fields)
+    with pytest.raises(ValueError, match="replicas must be at least 1"):
+        Engine(replicas=0)
+
+
+def test_executors_refuse_in_a_cluster_what_they_refuse_alone():
+    """The executor's own process meets the mistake; the user must read it all the same."""
+    with pytest.raises(UsageError, match="tp does not apply to the executor 'llama'"):
+        run(Engine(prefill="1:tp=2", decode="1"), serving([]))
