@@ -163,13 +163,14 @@ class ReplicaView:
 
 def sequences_of(replica: Replica, steps: int = 0) -> tuple[SequenceView, ...]:
     """The requests of a replica as a router may see them, `steps` steps of a leap in flight having ended."""
-    decoding = [(seq, steps) for lane in replica.lanes for seq in lane.decoding]
+    decoding = [(seq, seq.computed + steps, steps) for lane in replica.lanes for seq in lane.decoding]
+    waiting = [(seq, 0, 0) for seq in replica.waiting]  # what a prefix cache may hold of it is not stored for it
     return tuple(
         SequenceView(
-            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, seq.computed + more,
+            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, stored,
             seq.emitted + more, seq.phase,
         )
-        for seq, more in (*decoding, *((seq, 0) for seq in replica.waiting))
+        for seq, stored, more in (*decoding, *waiting)
     )  # fmt: skip
 
 
