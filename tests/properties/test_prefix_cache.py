@@ -11,6 +11,7 @@ from backends.serving.journal import Journal, replay
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 from harness.registry import make, names
 
@@ -285,3 +286,16 @@ def test_a_block_that_is_found_holds_what_its_key_says(policy, rows, blocks, eac
     run(replica(policy, blocks, counted), alike(rows, each))
 
     assert counted.decisions == named.decisions
+
+
+def test_blocks_that_were_reserved_in_vain_come_back():
+    """After an aborted migration a prefix cache drew blocks that it had given out already."""
+    core = Core.of("vllm-v1", prefix_cache="on")
+    replica = core.replica(core.memory(), 16)
+    replica.reserve(1, 8, 0.0)
+    replica.name_reserved(1, 3)
+    replica.check()
+    replica.unreserve(1, 0.0)
+    replica.check()
+
+    assert 16 == replica.blocks.free
