@@ -290,9 +290,9 @@ def test_a_block_that_is_found_holds_what_its_key_says(policy, rows, blocks, eac
 
 def test_blocks_that_were_reserved_in_vain_come_back():
     """After an aborted migration a prefix cache drew blocks that it had given out already."""
-    core = Core.of("vllm-v1", prefix_cache="on")
+    core = Core.of("vllm-v1", "paged:watermark=0", prefix_cache="on")
     replica = core.replica(core.memory(), 16)
-    replica.reserve(1, 8, 0.0)
+    replica.reserve(1, 16, 0.0)
     replica.name_reserved(1, 3)
     replica.check()
     replica.unreserve(1, 0.0)
