@@ -188,7 +188,7 @@ class Loop(Generic[T]):
                 one.role == "mixed" and one.pipeline is None and one.cache is None and one.drafts is None
                 for one in cluster.replicas
             )
-        )  # fmt: skip  # leaps go on while the router looks, and are cut where it changes something
+        )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
         self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
         self._changes = 0  # in the heap
@@ -505,7 +505,7 @@ class Loop(Generic[T]):
             since_s = self.held[request.id][2] if request.id in self.held else now_s
             until_s = None if decision.until_s is None else max(now_s, decision.until_s)
             if not self.held:
-                self._settle_all(now_s)  # from now on the router is asked after every step
+                self._settle_all(now_s)  # from now on the router may decide after every step
                 self._changed = False  # it has just seen everything
             self.held[request.id] = request, until_s, since_s
             if until_s is not None:
