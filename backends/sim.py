@@ -5,7 +5,6 @@ first, then requests arrive, then replicas form new batches. A batch that would 
 to the next event; stepping through it instead gives the same records, bit for bit.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,9 +23,9 @@ from backends.simulator.core import preemption_costs
 from backends.simulator.flow import Flow
 from backends.simulator.front_time import behind_front_end
 from backends.simulator.layout import (
+    ActionCounts,
     Rate,
     ReplicaGroup,
-    action_facts,
     altered,
     block_cost,
     blocks_of,
@@ -112,9 +111,7 @@ class Sim:
     _rate: Rate | None = field(init=False, repr=False)
     _flow: Flow | None = field(default=None, init=False, repr=False)
     _changes: list[tuple[float, Fail | Up]] = field(default_factory=list, init=False, repr=False)
-    _acted: Counter[str] = field(default_factory=Counter, init=False, repr=False)
-    _stopped_s: list[float] = field(default_factory=list, init=False, repr=False)
-    _held_s: list[float] = field(default_factory=list, init=False, repr=False)
+    _acted: ActionCounts = field(default_factory=ActionCounts, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
@@ -163,7 +160,7 @@ class Sim:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
         self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
-        self._acted, self._stopped_s, self._held_s = Counter(), [], []
+        self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
         core = part.core
@@ -253,12 +250,7 @@ class Sim:
         if self._flow is None:
             return []
         found, self._flow.loop.actions = self._flow.loop.actions, []
-        for action in found:
-            self._acted[action.kind] += 1
-            if action.kind == "migrate" and action.stop_s is not None and action.tokens:
-                self._stopped_s.append(action.end_s - action.stop_s)
-            elif action.kind == "hold":
-                self._held_s.append(action.end_s - action.at_s)
+        self._acted.add(found)
         return found
 
     def steps_table(self) -> pa.Table:
@@ -287,7 +279,7 @@ class Sim:
             **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
             **(
-                action_facts(self._flow.loop, self._acted, self._stopped_s, self._held_s)
+                self._acted.facts(self._flow.loop)
                 if self._flow and self._acts
                 else {}
             ),

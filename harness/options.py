@@ -144,7 +144,7 @@ class RunSpec:
         SYSTEM, "SPEC", check.one_spec, "Batch scheduling policy: sarathi, vllm-v0, orca, static, ...", part=True
     )
     router: str | None = option(
-        PARALLELISM, "SPEC", check.one_spec, "sim: policy that assigns requests to replicas.", part=True
+        PARALLELISM, "SPEC", check.one_spec, "sim, engine: policy that assigns requests to replicas.", part=True
     )
     kv: str | None = option(SYSTEM, "SPEC", check.one_spec, "KV memory allocation. Default: paged.", part=True)
     admission: str | None = option(
@@ -160,24 +160,24 @@ class RunSpec:
         SYSTEM, "SPEC", check.text, "Speculative decoding: k=4,alpha=0.7 (draft tokens per step, acceptance rate).",
         part=True,
     )
-    replicas: int | None = option(PARALLELISM, "N", check.count, "sim: number of model replicas.", part=True)
+    replicas: int | None = option(PARALLELISM, "N", check.count, "sim, engine: number of model replicas.", part=True)
     tp: int | None = option(
         PARALLELISM, "N", check.count, "sim: tensor parallelism, GPUs per pipeline stage.", part=True
     )
     pp: int | None = option(PARALLELISM, "N", check.count, "sim: pipeline parallelism, stages per replica.", part=True)
     prefill: str | None = option(
-        PARALLELISM, "SPEC", check.text, "sim: prefill-only replicas: 2, or 2:tp=2,pp=1.", part=True
+        PARALLELISM, "SPEC", check.text, "sim, engine: prefill-only replicas: 2, or 2:tp=2,pp=1.", part=True
     )
     decode: str | None = option(
-        PARALLELISM, "SPEC", check.text, "sim: decode-only replicas: 1, or 1:tp=1,pp=2.", part=True
+        PARALLELISM, "SPEC", check.text, "sim, engine: decode-only replicas: 1, or 1:tp=1,pp=2.", part=True
     )
     handoff: str | None = option(
-        PARALLELISM, "HOW", check.text, "sim: which side initiates the KV transfer from prefill to decode replicas: "
-        "pull (default) or push.", part=True,
+        PARALLELISM, "HOW", check.text, "sim, engine: which side initiates the KV transfer from prefill to decode "
+        "replicas: pull (default) or push.", part=True,
     )
     link: str | None = option(
-        PARALLELISM, "RATE", check.text, "sim: bandwidth of KV transfers: nvlink (default), 25Gbps, 600GBps, ...",
-        part=True,
+        PARALLELISM, "RATE", check.text, "sim, engine: bandwidth of KV transfers: 25Gbps, 600GBps, ... Default: nvlink "
+        "(sim), none (engine).", part=True,
     )
     fail: str | None = option(
         PARALLELISM, "SPEC", check.text, "sim: failures of replicas: replica:1@60s..90s; with ,requeue its requests "

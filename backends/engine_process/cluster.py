@@ -17,6 +17,7 @@ from backends.engine_process.generation import Answers, GenerationParams, Planne
 from backends.engine_process.pacing import Pace, pace_facts
 from backends.serving.loop import Fail, Loop
 from backends.simulator.core import preemption_costs
+from backends.simulator.layout import ActionCounts
 from backends.simulator.real_time import Incoming
 from harness.api import Ended, Request
 
@@ -80,6 +81,7 @@ class EngineCluster:
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
         self._moving: dict[int, Callable[[float], None]] = {}  # what the end of a copy means, by its number
         self._numbers = 0
+        self._acted = ActionCounts()
         self._withdrawn: set[int] = set()  # their tokens are needed until they have left
         self._hosted: dict[int, int] = {}  # request id: replica whose host memory has its KV
         self._pushed: dict[int, int] = {}  # request id: tokens whose KV was pushed and has no blocks yet
@@ -254,6 +256,11 @@ class EngineCluster:
         replicas = self.cluster.replicas
         turn.running = sum(replica.running for replica in replicas)
         turn.free_blocks = sum(replica.blocks.free for replica in replicas if replica.alive)
+        turn.total_blocks = sum(replica.blocks.total for replica in replicas if replica.alive)
+        if self.loop.actions:
+            self._acted.add(self.loop.actions)
+            self.loop.actions.clear()
+            turn.facts = {**turn.facts, **self._acted.facts(self.loop)}
         self.results.append(turn)
 
     def check(self) -> None:

@@ -89,7 +89,8 @@ class EngineCore:
             self._ended_s = None
         for ended in turn.ended:
             self._host.pop(ended.request_id, None)
-        turn.running, turn.free_blocks = self.replica.running, self.replica.blocks.free
+        blocks = self.replica.blocks
+        turn.running, turn.free_blocks, turn.total_blocks = self.replica.running, blocks.free, blocks.total
         return turn
 
     def _run(self, batch: Batch, turn: Turn) -> None:

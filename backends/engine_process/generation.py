@@ -49,8 +49,8 @@ class Turn:
     """What one turn brought: the requests `tokens` got one each (or several, with drafts) at `at_s`: `token_ids`.
 
     `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
-    were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and `free_blocks` are
-    what the turn left behind. `facts` are those for run.json that the turn has changed.
+    were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and
+    `free_blocks` of `total_blocks` are what the turn left behind. `facts` are those for run.json that have changed.
     """
 
     at_s: float
@@ -63,6 +63,7 @@ class Turn:
     preempted: list[int] = field(default_factory=list)
     running: int = 0
     free_blocks: int = 0
+    total_blocks: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
 
 

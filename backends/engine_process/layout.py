@@ -11,7 +11,6 @@ from backends.simulator.core import Core
 from backends.simulator.layout import OF_ROLE, POLICY, ROUTER, Side, rate, router_acts, side
 from harness.catalog import hardware
 from harness.errors import UsageError
-from harness.spec import parse
 
 if TYPE_CHECKING:
     from backends.engine import Engine
@@ -47,8 +46,6 @@ def layout(engine: Engine, given: Mapping[str, object]) -> Layout | None:
             raise UsageError(f"Without prefill and decode replicas there is no {name}; leave out {name}={value}.")
     if (engine.prefill is None) != (engine.decode is None):
         raise UsageError("The engine needs prefill and decode replicas; give both, or neither.")
-    if parse(engine.link).name in ("nvlink", "pcie") and engine.hardware is None:
-        raise UsageError(f"link={engine.link} is that of a GPU; give hardware, or a rate such as 25Gbps.")
     rate(engine.link, hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
     parts: tuple[Part, ...]
     if engine.prefill is None or engine.decode is None:

@@ -125,6 +125,8 @@ class Worker:
             serve()
         except OSError:
             return  # the client is gone
+        except BenchError as error:  # a router, for one, that wants what this cluster cannot do
+            self._sock.sendall(frame(Failed(str(error))))
         except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
             *_, frame_ = traceback.extract_tb(error.__traceback__)
             where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
@@ -296,7 +298,9 @@ def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
     gpus = {gpu for part in layout.parts if isinstance(gpu := part.given.get("hardware"), str)}
     if "late_after_s" in facts:
         return link_of(layout.link, str(facts["model"]), gpus or {str(facts["hardware"])})
-    given, per_token = rate(layout.link, hardware(next(iter(gpus), "a100-80g"))), facts["kv_bytes_per_token"]
+    if parse(layout.link).name in ("nvlink", "pcie"):
+        raise UsageError(f"link={layout.link} is that of a GPU; give none, or a rate such as 25Gbps.")
+    given, per_token = rate(layout.link, hardware("a100-80g")), facts["kv_bytes_per_token"]
     assert isinstance(per_token, int)
     return Link(per_token / given.bytes_per_s, given.latency_s), given
 

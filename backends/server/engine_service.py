@@ -57,7 +57,7 @@ class EngineService:
     _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
     _running: int = field(default=0, init=False)
-    _free_blocks: int = field(default=0, init=False)
+    _kv_used: float = field(default=0.0, init=False)  # share of the KV memory
     _preemptions: int = field(default=0, init=False)
     _queried_tokens: int = field(default=0, init=False)
     _hit_tokens: int = field(default=0, init=False)
@@ -86,7 +86,6 @@ class EngineService:
         blocks = _whole(facts["kv_blocks"])
         memory = self.engine.core.memory(worker.token_bytes(facts))
         self._judge = self.engine.core.replica(memory, blocks)  # knows what never fits
-        self._free_blocks = blocks
         self.model = str(facts["model"])
         self.max_model_len = longest_tokens(self._judge, _whole(facts["max_tokens"]))
 
@@ -129,10 +128,9 @@ class EngineService:
     def stats(self) -> Stats:
         """As the last step left things."""
         running = min(self._running, len(self._open))
-        total = self._judge.blocks.total if self._judge is not None else 1
         failure = str(self._failure) if self._failure is not None else None
         return Stats(
-            running, len(self._open) - running, 1 - self._free_blocks / total, self._preemptions,
+            running, len(self._open) - running, self._kv_used, self._preemptions,
             self._queried_tokens, self._hit_tokens, failure,
         )  # fmt: skip
 
@@ -157,7 +155,9 @@ class EngineService:
         await self._link.close()
 
     def _hear(self, turn: Turn) -> None:
-        self._running, self._free_blocks = turn.running, turn.free_blocks
+        self._running = turn.running
+        if turn.total_blocks:
+            self._kv_used = 1 - turn.free_blocks / turn.total_blocks
         self._preemptions += len(turn.preempted)
         self._facts |= turn.facts
         if turn.step is not None:
@@ -173,8 +173,11 @@ class EngineService:
                     del self._open[request_id]
                 answer.listener.step(tokens, at_s, turn.at_s, end)
         for ended in turn.ended:
-            if ended.status == "rejected" and (refused := self._open.pop(ended.request_id, None)) is not None:
-                refused.listener.step((), turn.at_s, turn.at_s, "error", ended.error or "rejected")
+            if (
+                ended.status in ("rejected", "error")
+                and (refused := self._open.pop(ended.request_id, None)) is not None
+            ):
+                refused.listener.step((), turn.at_s, turn.at_s, "error", ended.error or ended.status)
 
     def _note(self, turn: Turn, start_s: float) -> None:
         """Keep the tickets up to date."""

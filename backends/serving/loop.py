@@ -183,6 +183,8 @@ class Loop(Generic[T]):
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[Event] = []  # heap
         self._number = 0
+        self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
+        self._changes = 0  # in the heap
         self._cuts = (
             leap and self._decide is not None and all(
                 one.role == "mixed" and one.pipeline is None and one.cache is None and one.drafts is None
@@ -190,8 +192,6 @@ class Loop(Generic[T]):
             )
         )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
-        self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
-        self._changes = 0  # in the heap
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -505,7 +505,7 @@ class Loop(Generic[T]):
             since_s = self.held[request.id][2] if request.id in self.held else now_s
             until_s = None if decision.until_s is None else max(now_s, decision.until_s)
             if not self.held:
-                self._settle_all(now_s)  # from now on the router may decide after every step
+                self._settle_all(now_s)  # from now on the router decides after every step
                 self._changed = False  # it has just seen everything
             self.held[request.id] = request, until_s, since_s
             if until_s is not None:
@@ -755,6 +755,13 @@ class Loop(Generic[T]):
         for seq, source in offers:  # what was to come here to decode goes elsewhere
             if source is not None:
                 self._offer(seq, source)
+        if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
+            for other in cluster.replicas:
+                here = [seq for seq, source in other.inbox.offers if source is replica]
+                if here:
+                    other.inbox.offers = deque(pair for pair in other.inbox.offers if pair[1] is not replica)
+                for seq in here:
+                    replica.stay(seq, now_s)
         self._free.add(replica.index)
         self._touch(replica.index)
         self._note(ActionEvent("role", now_s, now_s + action.cost_s, replica.index, detail=action.role))

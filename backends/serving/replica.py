@@ -311,12 +311,15 @@ class Replica:
         return seq
 
     def stay(self, seq: Sequence, now_s: float) -> None:
-        """The move of a sequence out of here has failed: it decodes here again, with the memory it still holds."""
+        """The move of a sequence out of here has failed: it decodes here again from the next batch on, with the memory
+        that it still holds.
+        """
         if self.journal is not None:
             self.journal.stay(seq._request.id, now_s)
         self.outbox.back(seq)
         self._number(seq)  # where it was going it had got another number
-        self._join(seq)
+        self.inbox.held += seq.blocks
+        self.inbox.landed.append(seq)
 
     def reserve(self, request_id: int, blocks: int, now_s: float) -> bool:
         """Set `blocks` blocks aside for a sequence that will come here; False where that leaves less than admission."""

@@ -14,6 +14,7 @@ from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica, Role
 from harness.api import LatencyModel
+from harness.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +156,21 @@ class ReplicaView:
 
     def step_s(self, prefills: ListOf[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds that its latency model predicts of a step (`harness.api.LatencyModel`)."""
-        assert self._model is not None
+        if self._model is None:
+            raise UsageError("This router must know how long steps take; only simulated and paced replicas tell.")
         return self._model.step_s(prefills, decode_seqs, context_tokens)
 
 
 def sequences_of(replica: Replica, steps: int = 0) -> tuple[SequenceView, ...]:
     """The requests of a replica as a router may see them, `steps` steps of a leap in flight having ended."""
-    decoding = [(seq, steps) for lane in replica.lanes for seq in lane.decoding]
+    decoding = [(seq, seq.computed + steps, steps) for lane in replica.lanes for seq in lane.decoding]
+    waiting = [(seq, 0, 0) for seq in replica.waiting]  # what a prefix cache may hold of it is not stored for it
     return tuple(
         SequenceView(
-            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, seq.computed + more,
+            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, stored,
             seq.emitted + more, seq.phase,
         )
-        for seq, more in (*decoding, *((seq, 0) for seq in replica.waiting))
+        for seq, stored, more in (*decoding, *waiting)
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
-from harness.api import FollowUps, FrontTime, LatencyModel, Request, StoredBits
+from harness.api import ActionEvent, FollowUps, FrontTime, LatencyModel, Request, StoredBits
 from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles
@@ -301,23 +301,39 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
     return facts
 
 
-def action_facts(
-    loop: Loop[Any], actions: Counter[str], stopped_s: list[float], held_s: list[float]
-) -> dict[str, object]:
-    """Facts for run.json of what a router did: counts by kind, how long it held requests, downtime of migrations of
-    running requests, age of what it sees, GPU time."""
-    router = loop.cluster.router
-    facts: dict[str, object] = {
-        "actions": dict(actions), "router_holds": actions["hold"], "router_rejected": actions["reject"]
-    }  # fmt: skip
-    if held_s:
-        p50, p99, most = quantiles(np.array(held_s), (0.5, 0.99, 1.0))
-        facts["router_held_s"] = {"p50": p50, "p99": p99, "max": most}
-    if isinstance(router, DecidingRouter) and router.report_s:
-        facts["router_report_s"] = router.report_s
-    if stopped_s:
-        facts["migration_downtime_s"] = {"mean": sum(stopped_s) / len(stopped_s), "max": max(stopped_s)}
-    return facts | {"gpu_s": loop.gpu_s(loop.now_s)}
+@dataclass(slots=True)
+class ActionCounts:
+    """Actions so far by kind, and how long requests were held, and stood still in migrations while they ran."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    stopped_s: list[float] = field(default_factory=list)
+    held_s: list[float] = field(default_factory=list)
+
+    def add(self, actions: Iterable[ActionEvent]) -> None:
+        """Count these."""
+        for action in actions:
+            self.kinds[action.kind] += 1
+            if action.kind == "migrate" and action.stop_s is not None and action.tokens:
+                self.stopped_s.append(action.end_s - action.stop_s)
+            elif action.kind == "hold":
+                self.held_s.append(action.end_s - action.at_s)
+
+    def facts(self, loop: Loop[Any]) -> dict[str, object]:
+        """Facts for run.json of what a router did: counts by kind, how long it held requests, downtime of migrations of
+        running requests, age of what it sees, GPU time."""
+        router, kinds = loop.cluster.router, self.kinds
+        facts: dict[str, object] = {
+            "actions": dict(kinds), "router_holds": kinds["hold"], "router_rejected": kinds["reject"]
+        }  # fmt: skip
+        if self.held_s:
+            p50, p99, most = quantiles(np.array(self.held_s), (0.5, 0.99, 1.0))
+            facts["router_held_s"] = {"p50": p50, "p99": p99, "max": most}
+        if isinstance(router, DecidingRouter) and router.report_s:
+            facts["router_report_s"] = router.report_s
+        if self.stopped_s:
+            mean_s = sum(self.stopped_s) / len(self.stopped_s)
+            facts["migration_downtime_s"] = {"mean": mean_s, "max": max(self.stopped_s)}
+        return facts | {"gpu_s": loop.gpu_s(loop.now_s)}
 
 
 def altered(

@@ -122,6 +122,7 @@ class RealTime:
             self._past_s = max(self._past_s, self.loop.now_s)
             yield result
         self._past_s = max(self._past_s, self.loop.now_s)
+        self.loop.actions.clear()  # a server has no table of them, and may run for months
 
     def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float]:  # noqa: ARG002  no leaps
         """The end of its step."""

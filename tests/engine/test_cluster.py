@@ -126,7 +126,6 @@ def test_executors_end_with_the_engine(wait_for):
         ({"replicas": 2, "link": "25Gbps"}, "there is no link"),
         ({"prefill": "1", "decode": "1", "replicas": 2}, "replicas is that of replicas alike"),
         ({"prefill": "1:pp=2", "decode": "1"}, "no pipelines"),
-        ({"prefill": "1", "decode": "1", "link": "nvlink"}, "that of a GPU"),
         ({"prefill": "1", "decode": "1", "link": "fast"}, "link must be nvlink"),
         ({"prefill": "many", "decode": "1"}, "how many replicas"),
         ({"replicas": 2, "router": "nobody"}, "nobody"),
@@ -140,7 +139,11 @@ def test_what_does_not_go_together_is_one_sentence(fields, words):
         Engine(replicas=0)
 
 
-def test_executors_refuse_in_a_cluster_what_they_refuse_alone():
-    """The executor's own process meets the mistake; the user must read it all the same."""
-    with pytest.raises(UsageError, match="tp does not apply to the executor 'llama'"):
-        run(Engine(prefill="1:tp=2", decode="1"), serving([]))
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"prefill": "1:tp=2"}, "tp does not apply to the executor 'llama'"), ({"link": "nvlink"}, "is that of a GPU")],
+)
+def test_executors_refuse_in_a_cluster_what_they_cannot_do(fields, words):
+    """Other processes meet the mistake; the user must read it all the same."""
+    with pytest.raises(UsageError, match=words):
+        run(Engine(**{"prefill": "1", "decode": "1", **fields}), serving([]))

@@ -16,7 +16,8 @@ from harness.registry import make
 POLICIES = ["static:batch=3", "orca:max_batch=5", "vllm-v0:max_seqs=6", "sarathi:budget=32,max_seqs=8",
             "tgi:max_waiting_tokens=3", "chunk-only:budget=24,max_seqs=6", "fastgen:budget=32,max_seqs=8",
             "vllm-v1:budget=32,max_seqs=8",
-            "vllm-v1:budget=12,max_seqs=6,long_prefill=5"]  # fmt: skip
+            "vllm-v1:budget=12,max_seqs=6,long_prefill=5", "gmax:budget=32,max_seqs=4,interval=5",
+            "autellix:budget=32,max_seqs=4,interval=5,quantum=8"]  # fmt: skip
 
 requests_lists = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 60), st.integers(1, 60)), min_size=4, max_size=20

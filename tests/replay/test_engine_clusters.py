@@ -9,7 +9,7 @@ import pytest
 from backends.engine_process.cluster import Copy, EngineCluster
 from backends.engine_process.core import EngineCore
 from backends.engine_process.executor_worker import Ran, StepRunner
-from backends.engine_process.generation import Answers, Work
+from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.executors.llama import Llama
 from backends.latency.linear import Linear
 from backends.serving.routing import Migrate, Send
@@ -60,22 +60,26 @@ def cluster_of(shape, **options):
     return sim
 
 
-def serve(cluster, requests, run):
+def serve(cluster, requests, run, params=None, withdrawn=()):
     """The engine's front over executors that are called where they stand: turns, one after the other.
 
-    `run(engine, replica, message)` answers a message.
+    `run(engine, replica, message)` answers a message; who is `withdrawn` leaves after so many turns, by request id.
     """
     answers = Answers(Drawn().token_ids, 512, 10_000, 0.0)
     engine = EngineCluster(cluster, answers, lambda replica, message: run(engine, replica, message))
-    turns = [refused for r in requests if (refused := engine.arrive(r, None, r.scheduled_s))]
-    while len(ended := [e for turn in turns for e in turn.ended]) < len(requests):
+    turns = [refused for r in requests if (refused := engine.arrive(r, params, r.scheduled_s))]
+    left = dict(withdrawn)
+    while len(ended := [e for turn in turns for e in turn.ended]) + len(withdrawn) - len(left) < len(requests):
         for turn in engine.advance(engine.next_s):
             turns.append(turn)
+            for i in [i for i, count in left.items() if count <= len(turns)]:
+                del left[i]
+                engine.withdraw(i)
             if all(replica.in_flight is None for replica in cluster.replicas):
                 cluster.check()
     list(engine.advance(engine.loop.now_s + 1.0))  # migrations of requests that ended meanwhile are aborted
 
-    assert sorted(e.request_id for e in ended) == sorted(r.id for r in requests)
+    assert sorted(e.request_id for e in ended) == sorted(r.id for r in requests if r.id not in withdrawn)
     assert not answers.token_ids
     for replica in cluster.replicas:
         assert replica.blocks.free == replica.blocks.total
@@ -125,6 +129,32 @@ def test_a_cluster_of_the_engine_is_the_simulated_one_under_another_clock(shape,
         for name in ("status", "replica", "preemptions", "arrived_s", "prefill_start_s", "handoff_start_s",
                      "handoff_end_s", "decode_start_s"):  # fmt: skip
             assert getattr(ended[i], name) == getattr(record, name), name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_answer_that_ends_with_its_first_token_goes_nowhere_else(shape, draw):
+    """The KV of an answer that is over would be handed on, and never be freed."""
+    requests = draw(12, rate_rps=40.0, prompt=(1, 150), output=(2, 90))
+    sim = cluster_of(shape, policy="vllm-v1", kv_blocks=60)
+    ends = GenerationParams([1], frozenset([7]))
+    turns = serve(sim.cluster, requests, stub, ends)
+
+    assert sorted(r.id for r in requests) == sorted(i for turn in turns for i in turn.tokens)
+    assert {"ok"} == {e.status for turn in turns for e in turn.ended}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_who_hangs_up_leaves_nothing_behind(shape, seed, draw):
+    """People who hang up while their KV is under way must not keep the memory."""
+    requests = draw(30, rate_rps=20.0, prompt=(1, 150), output=(1, 60), seed=seed)
+    sim = cluster_of(shape, policy="vllm-v1", kv_blocks=30, preempt="swap:blocks=40")
+    chance = np.random.default_rng(seed)
+    turns = serve(sim.cluster, requests, stub, None, {})
+    sim = cluster_of(shape, policy="vllm-v1", kv_blocks=30, preempt="swap:blocks=40")
+    ends = {e.request_id: n for n, turn in enumerate(turns) for e in turn.ended}
+    withdrawn = {i: int(chance.integers(0, ends[i] // 2 + 1)) for i in range(0, 30, 2)}
+    serve(sim.cluster, requests, stub, None, withdrawn)
 
 
 class Models:
@@ -178,10 +208,13 @@ COMBINED = [("vllm-v1:budget=32,max_seqs=16,long_prefill=20", "apart, migrating"
             ("fastgen:budget=64,max_seqs=16", "migrating", {"prefix_cache": "on"})]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "options"), [pytest.param("apart, migrating", {}), *(
-    pytest.param(shape, options, marks=pytest.mark.nightly)
-    for shape, options in [*((shape, {}) for shape in SHAPES if shape != "apart, migrating"), *(row[1:] for row in COMBINED)]
-)])  # fmt: skip
+OTHERS = [*((shape, {}) for shape in SHAPES if shape != "apart, migrating"), *((row[1], row[2]) for row in COMBINED)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [("apart, migrating", {}), *(pytest.param(*other, marks=pytest.mark.nightly) for other in OTHERS)],
+)
 def test_a_cluster_says_what_one_engine_says(shape, options, each_policy, alone):
     """KV that is copied into wrong blocks would corrupt answers in silence."""
     requests, expected = alone

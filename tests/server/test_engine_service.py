@@ -96,10 +96,11 @@ def from_core(model, lengths, params, blocks=4096):
     return tokens
 
 
-def test_greedy_tokens_are_those_of_the_engine():
+@pytest.mark.parametrize("spec", ["engine", "engine:prefill=1,decode=1"])
+def test_greedy_tokens_are_those_of_the_engine(spec):
     """A server that changes the text is not a server of this engine."""
     lengths = [1, 4, 30, 9, 17]
-    received = run("engine", lambda s: answers(s, prompts(5), *(Sampling(n) for n in lengths)))
+    received = run(spec, lambda s: answers(s, prompts(5), *(Sampling(n) for n in lengths)))
 
     assert from_core(Llama(), lengths, [GenerationParams(p) for p in prompts(5)]) == [one.tokens for one in received]
     assert {"length"} == {one.end for one in received}

@@ -32,6 +32,16 @@ def test_the_same_system_gives_the_same_times(stored: Path) -> None:
     assert any("warm-up" in sentence for sentence in found.setting)
 
 
+def test_prefill_and_decode_replicas_are_taken_over(tmp_path: Path) -> None:
+    """Two replicas for prefill and one for decode would be taken for three replicas alike."""
+    arguments = ["--backend", "sim:latency=abc:vllm,prefill=2,decode=1:policy=vllm-v1,handoff=push", "--rate", "8",
+                 "--requests", "40", "--slo", "ttft=0.2,tpot=0.05"]  # fmt: skip
+    main(["run", *arguments, "--no-html", "--out", str(tmp_path / "run")])
+    found = replay.validate([str(tmp_path / "run")], "sim:latency=abc:vllm", None)
+
+    assert {0.0} == {pair.error for pair in found.pairs}
+
+
 def test_another_latency_misses_the_two_points(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A latency model that does not fit the engine would pass for a validated simulator."""
     code = main(["validate", "--against", str(stored), "--backend", "sim:latency=linear:base_s=0.05"])

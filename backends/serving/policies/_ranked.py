@@ -127,6 +127,8 @@ class Seats:
             last = max(replica.parked, key=ranks.__getitem__, default=None)
             if replica.admissible() or last is None or ranks[last] < ranks[waiting[0]]:
                 break
+            if replica.swap is not None and replica.running == 1:
+                break  # who is swapped out comes back in a later step, and there would be none
             replica.preempt(batch, last)
             replica.order_waiting(ranks.__getitem__)
         return replica.admissible()

@@ -6,7 +6,7 @@ only the latency model has to be named. It should have been fitted on other runs
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -102,6 +102,7 @@ def _simulated(source: Source, backend: str) -> pa.Table:
     facts = source.info.backend
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     given = {name: facts[name] for name in TAKEN_OVER if name in fields and facts.get(name) is not None}
+    given = _of_sides(facts, given)
     if facts.get("prefix_cache") and "prefix_cache" in fields:
         given["prefix_cache"] = "on"
     simulator = cast("Simulator", registry.make("backends", spec, **given))
@@ -112,6 +113,22 @@ def _simulated(source: Source, backend: str) -> pa.Table:
     table = to_table(sorted(records, key=lambda record: record.request_id))
     wanted = source.table["request_id"]
     return table.filter(pc.is_in(table["request_id"], pa.array(wanted.to_pylist(), pa.int64())))
+
+
+def _of_sides(facts: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """What was given, with the prefill and decode replicas where the run had some."""
+    sides = {role: of for role in ("prefill", "decode") if isinstance(of := facts.get(role), Mapping)}
+    if not sides:
+        return given
+    given = {name: value for name, value in given.items() if name not in ("replicas", "router", "policy")}
+    given |= {name: facts[name] for name in ("handoff",) if name in facts}
+    policies = {of["policy"] for of in sides.values()}
+    if len(policies) == 1:
+        given["policy"] = policies.pop()
+    for role, of in sides.items():
+        own = {"tp": of.get("tp", 1), "router": of["router"], **({} if "policy" in given else {"policy": of["policy"]})}
+        given[role] = f"{of['replicas']}:" + ",".join(f"{name}={value}" for name, value in own.items())
+    return given
 
 
 def _requests(source: Source) -> list[Request]:
