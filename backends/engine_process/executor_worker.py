@@ -117,7 +117,7 @@ class StepRunner:
         self._memory = memory
         self._host: dict[int, Sequence[object]] = {}  # KV of who is swapped out, block by block
 
-    def carry_out(self, message: Message) -> Ran | Copied | None:
+    def perform(self, message: Message) -> Ran | Copied | None:
         """Do what this message asks for."""
         executor = self._executor
         if isinstance(message, Work):
@@ -170,7 +170,7 @@ class ExecutorWorker:
         try:
             for message in messages:
                 assert isinstance(message, Message)
-                answer = runner.carry_out(message)
+                answer = runner.perform(message)
                 if answer is not None:
                     self._answer(answer)
         except OSError:

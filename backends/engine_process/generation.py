@@ -146,7 +146,7 @@ class Answers:
     def plan(self, replica: Replica, batch: Batch) -> PlannedStep:
         """The step of a batch for an executor that computes."""
         swaps = [
-            (seq.request.id, replica.table(seq) if table is None else table, table is not None)
+            (Oracle.request(seq).id, replica.table(seq) if table is None else table, table is not None)
             for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None)
         ]
         items = batch.items(iter(replica.decoding))
@@ -169,14 +169,14 @@ class Answers:
         step.rows = len(sampled)
 
     def plan_paced(self, pace: Pace, replica: Replica, batch: Batch) -> PlannedStep:
-        """The step of a batch that nobody computes: each item that is due gets a token, and one a right draft."""
+        """The step of a batch that no executor computes: each item that is due gets a token, and one a right draft."""
         right = pace.right_drafts() if batch.draft_rows else {}
         items = batch.items(iter(replica.decoding))
         produced = []
         for seq, tokens in items:
             due = seq.computed + tokens == seq.prompt + seq.emitted
             first, count = seq.prompt + seq.emitted, 1 + right.get(seq, 0) if due else 0
-            produced.append(self.token_ids[seq.request.id][first : first + count].tolist())
+            produced.append(self.token_ids[Oracle.request(seq).id][first : first + count].tolist())
         work = Work(end_s=pace.due_s(batch, batch.start_s))
         return PlannedStep(items, work, produced=produced, rows=len(items) + batch.draft_rows)
 
@@ -186,7 +186,7 @@ class Answers:
         stopping = []
         for (seq, _), tokens in zip(step.items, step.produced, strict=True):
             if tokens:
-                request_id = seq.request.id
+                request_id = Oracle.request(seq).id
                 self._note(turn, seq, tokens)
                 if tokens[-1] in self._ends(seq):
                     stopping.append(seq)
@@ -197,9 +197,9 @@ class Answers:
                         ids = self.token_ids[request_id][:total].tolist()
                         replica.cache.tell(seq, block_names(ids, replica.blocks.size))
         first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s]
-        turn.started = [seq.request.id for seq in first]
+        turn.started = [Oracle.request(seq).id for seq in first]
         turn.cached = [seq.cached_tokens or 0 for seq in first]
-        turn.preempted = [seq.request.id for seq in batch.preempted]
+        turn.preempted = [Oracle.request(seq).id for seq in batch.preempted]
         decodes = step.rows - len(batch.prefills)  # a padded row is not executed
         turn.step = Step(
             replica.index, batch.start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
@@ -217,13 +217,13 @@ class Answers:
             replica.outbox.fresh.remove(seq)
             replica.release(seq, now_s)
             return True
-        return replica.stop(seq.request.id, now_s) is not None
+        return replica.stop(Oracle.request(seq).id, now_s) is not None
 
     def end(self, seq: Sequence, replica: int, now_s: float, status: Status, error: str | None = None) -> Ended:
         """A sequence is over."""
-        self.forget(seq.request.id)
+        self.forget(Oracle.request(seq).id)
         return Ended(
-            seq.request.id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,
+            Oracle.request(seq).id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,
             preemptions=seq.preemptions, prefill_start_s=seq.prefill_start_s, prefill_end_s=seq.prefill_end_s,
             handoff_start_s=seq.handoff_start_s, handoff_end_s=seq.handoff_end_s,
             decode_start_s=seq.decode_start_s, arrived_s=seq.arrived_s,
@@ -235,7 +235,7 @@ class Answers:
         self._params.pop(request_id, None)
 
     def _piece(self, replica: Replica, seq: Sequence, tokens: int) -> Piece:
-        start, request_id = seq.computed, seq.request.id
+        start, request_id = seq.computed, Oracle.request(seq).id
         end = start + tokens
         piece = Piece(
             request_id,
@@ -254,15 +254,15 @@ class Answers:
     def _draft_piece(self, replica: Replica, seq: Sequence, nth: int, token: int) -> Piece:
         """The row that verifies draft number `nth` (from 1 on) of a sequence, and samples the token after it."""
         piece = Piece(
-            seq.request.id,
+            Oracle.request(seq).id,
             [token],
             seq.computed + nth,
             replica.table(seq),
             sample=True,
             temperature=self._temperature,
-            seed=seq.request.id,
+            seed=Oracle.request(seq).id,
         )
-        params = self._params.get(seq.request.id)
+        params = self._params.get(Oracle.request(seq).id)
         if params is not None:
             _grant(params, piece, seq.emitted + nth)
         return piece
@@ -270,12 +270,12 @@ class Answers:
     def _note(self, turn: Turn, seq: Sequence, tokens: ListOf[int]) -> None:
         """These tokens of a sequence came out."""
         first = seq.prompt + seq.emitted
-        self.token_ids[seq.request.id][first : first + len(tokens)] = tokens
-        turn.tokens.extend([seq.request.id] * len(tokens))
+        self.token_ids[Oracle.request(seq).id][first : first + len(tokens)] = tokens
+        turn.tokens.extend([Oracle.request(seq).id] * len(tokens))
         turn.token_ids.extend(tokens)
 
     def _ends(self, seq: Sequence) -> frozenset[int]:
-        params = self._params.get(seq.request.id)
+        params = self._params.get(Oracle.request(seq).id)
         return params.ends if params is not None else frozenset()
 
 
@@ -327,7 +327,7 @@ class Drafting:
         group = replica.drafts
         assert group is not None
         drafts = {
-            seq: looked_up(token_ids[seq.request.id][: seq.prompt + seq.emitted], group.ngram, room)
+            seq: looked_up(token_ids[Oracle.request(seq).id][: seq.prompt + seq.emitted], group.ngram, room)
             for seq, room in group.members.items()
         }
         made = Drafting(drafts)

@@ -23,8 +23,8 @@ class Drawn:
 
 
 def run(engine: Engine, use):
-    """Open the engine, start its clock, use it, close it; the tokens that it said to each request."""
-    said = {}
+    """Open the engine, start its clock, use it, close it; its tokens by request."""
+    answered = {}
 
     async def whole():
         await engine.open(Drawn())
@@ -32,7 +32,7 @@ def run(engine: Engine, use):
 
         def listen(turn):
             for i, token in zip(turn.tokens, turn.token_ids, strict=True):
-                said.setdefault(i, []).append(token)
+                answered.setdefault(i, []).append(token)
             hear(turn)
 
         engine._link.on_turn = listen
@@ -42,7 +42,7 @@ def run(engine: Engine, use):
         finally:
             await engine.close()
 
-    return asyncio.run(whole()), said
+    return asyncio.run(whole()), answered
 
 
 async def answer(engine: Engine, request: Request):
@@ -68,9 +68,9 @@ def test_kv_that_crosses_processes_gives_the_text_of_one_engine(handoff):
     requests = [Request(i, 0.0, 20 + 9 * i, 1 + 5 * i) for i in range(6)]
     fields = {"policy": "sarathi:budget=64,max_seqs=16", "dtype": "float64", "kv_blocks": 60}
     _, expected = run(Engine(**fields), serving(requests))
-    events, said = run(Engine(prefill="1", decode="1", handoff=handoff, **fields), serving(requests))
+    events, answered = run(Engine(prefill="1", decode="1", handoff=handoff, **fields), serving(requests))
 
-    assert expected == said
+    assert expected == answered
     for request, (*tokens, last) in zip(requests, events, strict=True):
         assert request.output_tokens == len(tokens)
         assert ("ok", 1 if request.output_tokens > 1 else 0) == (last.status, last.replica)
@@ -128,7 +128,7 @@ def test_executors_end_with_the_engine(wait_for):
         ({"prefill": "1:pp=2", "decode": "1"}, "no pipelines"),
         ({"prefill": "1", "decode": "1", "link": "fast"}, "link must be nvlink"),
         ({"prefill": "many", "decode": "1"}, "how many replicas"),
-        ({"replicas": 2, "router": "nobody"}, "nobody"),
+        ({"replicas": 2, "router": "no-such"}, "no-such"),
     ],
 )
 def test_what_does_not_go_together_is_one_sentence(fields, words):

@@ -112,17 +112,17 @@ def test_a_cluster_of_the_engine_is_the_simulated_one_under_another_clock(shape,
     """One batch of difference would mean that what is simulated of clusters is not what runs (E22)."""
     policy = each_policy + (",pad=false" if each_policy.startswith("static") else "")
     requests = draw(32, rate_rps=12.0, prompt=(1, 150), output=(1, 90))
-    sim, twin = (cluster_of(shape, policy=policy, kv_blocks=blocks) for _ in range(2))
-    sim._link = twin._link
+    sim, served = (cluster_of(shape, policy=policy, kv_blocks=blocks) for _ in range(2))
+    sim._link = served._link
     records = {r.request_id: r for r in sim.simulate(requests)}
-    turns = serve(twin.cluster, requests, stub)
+    turns = serve(served.cluster, requests, stub)
     stamps = {}
     for turn in turns:
         for i in turn.tokens:
             stamps.setdefault(i, []).append(turn.at_s)
     ended = {e.request_id: e for turn in turns for e in turn.ended}
 
-    for ours, theirs in zip(twin.cluster.replicas, sim.cluster.replicas, strict=True):
+    for ours, theirs in zip(served.cluster.replicas, sim.cluster.replicas, strict=True):
         assert ours.journal.decisions == theirs.journal.decisions
     assert stamps == {i: list(r.token_s) for i, r in records.items() if r.token_s}
     for i, record in records.items():
@@ -169,7 +169,7 @@ class Models:
         self.copies = 0
 
     def __call__(self, engine, replica, message):
-        answer = self._runners[replica].carry_out(message)
+        answer = self._runners[replica].perform(message)
         if isinstance(answer, Ran):
             engine.ran(replica, answer.sampled, engine.loop.now_s + 0.01)
         elif answer is not None:
@@ -178,12 +178,12 @@ class Models:
 
 
 def tokens_of(turns, requests):
-    """What was said to each request."""
-    said = {request.id: [] for request in requests}
+    """Tokens by request."""
+    answered = {request.id: [] for request in requests}
     for turn in turns:
         for i, token in zip(turn.tokens, turn.token_ids, strict=True):
-            said[i].append(token)
-    return said
+            answered[i].append(token)
+    return answered
 
 
 @pytest.fixture(scope="module")
