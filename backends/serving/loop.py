@@ -190,7 +190,7 @@ class Loop(Generic[T]):
                 one.role == "mixed" and one.pipeline is None and one.cache is None and one.drafts is None
                 for one in cluster.replicas
             )
-        )  # fmt: skip  # leaps go on while the router looks, and are cut where it changes something
+        )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
