@@ -145,6 +145,8 @@ class Sim:
             self._refuse({**COMPAT_LACKS, **HAND_OFF, "fail": (None,)}, f"compat={self.compat} has no")
             if acts:
                 raise UsageError(f"compat={self.compat} has no router that acts; leave out router={self.router}.")
+        elif isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None):
+            raise UsageError("latency=recorded repeats a run without failures and routers that act; leave them out.")
         elif self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
             unused = {name: off for name, off in HAND_OFF.items() if name != "link" or not acts}
             self._refuse(unused, "Without prefill and decode replicas there is no")

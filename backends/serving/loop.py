@@ -137,6 +137,7 @@ report, the router acts, it decides again on a held request: in this order at on
 
 
 LAST_S = float_info.max
+IDLE = 1000
 
 
 class Loop(Generic[T]):
@@ -160,7 +161,7 @@ class Loop(Generic[T]):
         self.cluster = cluster
         self.now_s = 0.0
         self.actions: list[ActionEvent] = []
-        self.held: dict[int, tuple[Request, float | None, float]] = {}  # by the router, until then, since then
+        self.held: dict[int, tuple[VisibleRequest, Hold, float]] = {}  # by the router, how, since when
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
@@ -183,6 +184,7 @@ class Loop(Generic[T]):
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
         self._events: list[Event] = []  # heap
         self._number = 0
+        self._idle_ticks = 0  # ticks and reports in a row at which nothing ran and nothing was done
         self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
         self._changes = 0  # in the heap
         self._cuts = (
@@ -201,6 +203,7 @@ class Loop(Generic[T]):
         self._returned: dict[int, Sequence] = {}  # by request id: lost their replica, not their tokens
         self._paused_s: dict[int, float] = {}  # replica: when it may run again
         self._when_empty: dict[int, SetRole | Drain] = {}
+        self._down_indices: set[int] = set()  # of replicas that have failed and may come up again
         self._gpu_s = 0.0  # of replicas that are not up any more
         self._since_s: dict[int, float] = {}  # replica: from when on it is paid for
         self._begun_s = 0.0
@@ -328,6 +331,16 @@ class Loop(Generic[T]):
         heappush(self._events, event)
         return event
 
+    def _push_next(self, what: int, count: int, every_s: float) -> None:
+        """The next tick or report, after number `count`. Where a router has left an idle cluster alone for `IDLE` of
+        them, the next one is that before the next arrival.
+        """
+        self._idle_ticks = 0 if len(self._events) >= self._passive or self.held else self._idle_ticks + 1
+        arrival_s, following = self._arrivals.next_s, count + 1
+        if self._idle_ticks > IDLE and arrival_s < inf:
+            following = max(following, int((arrival_s - self._begun_s) / every_s) - 1)
+        self._push(self._begun_s + following * every_s, what, following, None)
+
     def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
         if isinstance(payload, Transfer):
             if not self._acts or payload in self._transfers:  # else an end of it has failed
@@ -341,14 +354,17 @@ class Loop(Generic[T]):
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
-            self._push(self._begun_s + (index + 1) * self._report_s, REPORT, index + 1, None)
+            self._push_next(REPORT, index, self._report_s)
         elif what == TICK:
             assert self._periodic is not None
-            self._push(self._begun_s + (index + 1) * self._periodic.tick_s, TICK, index + 1, None)
+            actions = list(self._periodic.tick(now_s, self._view(now_s)))  # they change what it has seen
+            if actions:
+                self._idle_ticks = 0
+            self._push_next(TICK, index, self._periodic.tick_s)
             self._changed = True
-            for action in list(self._periodic.tick(now_s, self._view(now_s))):  # actions change what it has seen
+            for action in actions:
                 self._act(action, now_s)
-        elif what == ASK and index in self.held and self.held[index][1] == now_s:
+        elif what == ASK and index in self.held and self.held[index][1].until_s == now_s:
             self._ask(self.held[index][0], now_s)
 
     def _commit(self, index: int, ends: list[float]) -> None:
@@ -389,7 +405,13 @@ class Loop(Generic[T]):
         if self.withdrawn:
             self._drop_withdrawn(ends[-1])
 
-    def _offer(self, seq: Sequence, source: Replica, *, fresh: bool = False) -> None:
+    def _lose(self, seq: Sequence, index: int, why: str, now_s: float) -> None:
+        """A sequence that was on this replica ends with an error."""
+        self._driver.end(seq, index, why, now_s)
+        if self._learning is not None:
+            self._learning.on_finish(finished(seq, index, now_s, failed=True))
+
+    def _offer(self, seq: Sequence, source: Replica | None, *, fresh: bool = False) -> None:
         """Let a decode replica have this sequence; `fresh`: its prompt has just been computed."""
         why: str | None = None if self.cluster.decodes else NONE_UP
         if why is None and fresh and self._hand_off_rule is not None:
@@ -402,8 +424,10 @@ class Loop(Generic[T]):
             self._offered.add(self.cluster.offer(seq, source).index)
         else:
             self.cluster.planned.pop(seq._request.id, None)
-            source.release(seq, self.now_s)
-            self._driver.end(seq, source.index, why, self.now_s)
+            if source is not None:
+                source.release(seq, self.now_s)
+                self._memory_freed(source)
+            self._lose(seq, 0 if source is None else source.index, why, self.now_s)
 
     def _settle(self, replica: Replica, now_s: float) -> None:
         """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
@@ -478,7 +502,7 @@ class Loop(Generic[T]):
             # its only token comes with its prompt, and decode replicas alone have nothing to do for it
             self._driver.end(arrived_prefilled(request, now_s), cluster.replicas[0].index, None, now_s)
         elif self._decide is not None:
-            self._ask(request, now_s)
+            self._ask(VisibleRequest(request), now_s)
         else:
             index, refusal = cluster.add(request, now_s)
             if refusal is not None:
@@ -490,26 +514,26 @@ class Loop(Generic[T]):
                 if self._acts:
                     self._touch(index)
 
-    def _ask(self, request: Request, now_s: float) -> None:
+    def _ask(self, visible: VisibleRequest, now_s: float) -> None:
         """Let the router decide on a request that arrives, was held, or has lost its replica."""
-        cluster = self.cluster
+        request = visible._request
         decision: Decision
         if self._decide is not None:
-            decision = self._decide(VisibleRequest(request), now_s, self._view(now_s))
+            decision = self._decide(visible, now_s, self._view(now_s))
         else:
-            replica = cluster.choose(request)
+            replica = self.cluster.choose(request)
             decision = Reject(NONE_UP) if replica is None else Send(replica.index)
         if isinstance(decision, Send):
             decision = self._send(request, decision, now_s)
         if isinstance(decision, Hold):
-            since_s = self.held[request.id][2] if request.id in self.held else now_s
-            until_s = None if decision.until_s is None else max(now_s, decision.until_s)
+            if decision.until_s is not None and decision.until_s <= now_s:
+                decision = Hold()  # its time is over: only a change can bring more
             if not self.held:
                 self._settle_all(now_s)  # from now on the router decides after every step
                 self._changed = False  # it has just seen everything
-            self.held[request.id] = request, until_s, since_s
-            if until_s is not None:
-                self._push(until_s, ASK, request.id, None)
+            self.held[request.id] = visible, decision, self.held[request.id][2] if request.id in self.held else now_s
+            if decision.until_s is not None:
+                self._push(decision.until_s, ASK, request.id, None)
             return
         self._release(request.id, now_s)
         if isinstance(decision, Reject):
@@ -526,13 +550,15 @@ class Loop(Generic[T]):
         if seq is None:
             self._driver.reject(request, reason, None, now_s)
         else:
-            self._driver.end(seq, 0, reason, now_s)
+            self._lose(seq, 0, reason, now_s)
 
     def _send(self, request: Request, to: Send, now_s: float) -> Send | Hold | Reject:
         """Queue a request where the router wants it; held where that replica, unseen, went down or only decodes now."""
         cluster = self.cluster
         if not 0 <= to.replica < len(cluster.replicas):
             raise UsageError(f"The router sent request {request.id} to replica {to.replica}; there is none.")
+        if to.decode is not None and not 0 <= to.decode < len(cluster.replicas):
+            raise UsageError(f"The router sent request {request.id} to decode on {to.decode}; there is none.")
         replica, seq = cluster.replicas[to.replica], self._returned.get(request.id)
         whole = to.decode == to.replica
         if not replica.alive or (replica.role == "decode" and not whole):
@@ -557,9 +583,9 @@ class Loop(Generic[T]):
     def _ask_again(self, now_s: float) -> None:
         """Ask for those that are held until something changes."""
         if self._changed and self.held:
-            for request, until_s, _ in list(self.held.values()):
-                if until_s is None:
-                    self._ask(request, now_s)
+            for visible, hold, _ in list(self.held.values()):
+                if hold.until_s is None or hold.on_change:
+                    self._ask(visible, now_s)
         self._changed = False
 
     def _may_let_go(self) -> bool:
@@ -573,9 +599,9 @@ class Loop(Generic[T]):
         return bool(self.held) and waits
 
     def _give_up(self) -> None:
-        for request, *_ in list(self.held.values()):
-            self._release(request.id, self.now_s)
-            self._refuse(request, "the router held it until nothing could change any more", self.now_s)
+        for visible, *_ in list(self.held.values()):
+            self._release(visible.id, self.now_s)
+            self._refuse(visible._request, "the router held it until nothing could change any more", self.now_s)
 
     # ---- what the router sees ---------------------------------------------------------------------------------
 
@@ -590,6 +616,7 @@ class Loop(Generic[T]):
         if replica.inbox.offers:
             self._offered.add(replica.index)
         self._touch(replica.index)
+        self._check_empty(replica, self.now_s)
 
     def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
         member = self.cluster.members[replica.index]
@@ -624,7 +651,7 @@ class Loop(Generic[T]):
                 view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
                 view.reported_s = now_s
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [VisibleRequest(request) for request, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        return ClusterView(views, [visible for visible, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 
@@ -753,8 +780,7 @@ class Loop(Generic[T]):
             self._push(now_s + action.cost_s, ENTER, replica.index, None)
         offers, replica.inbox.offers = replica.inbox.offers, deque()
         for seq, source in offers:  # what was to come here to decode goes elsewhere
-            if source is not None:
-                self._offer(seq, source)
+            self._offer(seq, source)
         if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
             for other in cluster.replicas:
                 here = [seq for seq, source in other.inbox.offers if source is replica]
@@ -780,11 +806,10 @@ class Loop(Generic[T]):
             if seq.emitted == 0 or replica.role != "decode":
                 replica.send(seq._request.id, now_s)
                 self._returned[seq._request.id] = seq
-                self._ask(Oracle.request(seq), now_s)
+                self._ask(seq.request, now_s)
         offers, replica.inbox.offers = replica.inbox.offers, deque()
         for seq, source in offers:
-            if source is not None:
-                self._offer(seq, source)
+            self._offer(seq, source)
         self._check_empty(replica, now_s)
 
     def _check_empty(self, replica: Replica, now_s: float) -> None:
@@ -846,11 +871,12 @@ class Loop(Generic[T]):
         self._settle_all(now_s)
         replica = self.cluster.replicas[change.replica]
         if isinstance(change, Up):
-            if not replica.alive:
+            if replica.index in self._down_indices or (not replica.alive and replica.index in self._since_s):
+                self._down_indices.discard(replica.index)
                 replica.alive = True
                 self._since_s.setdefault(replica.index, now_s)
                 self.cluster.refresh()
-                self._touch(replica.index)
+                self._views[replica.index] = self._view_of(replica, now_s)  # known without a report
                 self._changed = True
                 self._note(ActionEvent("up", now_s, now_s, replica.index))
         elif replica.alive:
@@ -862,12 +888,14 @@ class Loop(Generic[T]):
         replica.draining = False
         self._when_empty.pop(replica.index, None)
         self._stopping.pop(replica.index, None)
+        self._paused_s.pop(replica.index, None)
         for transfer in [t for t in self._transfers if replica in (t.source, t.target)]:
             del self._transfers[transfer]
             if transfer.migration is not None:
                 del self._migrations[transfer.seq._request.id]
             if transfer.target is not replica:
                 transfer.target.drop(transfer.seq, now_s)
+                self._memory_freed(transfer.target)
             elif transfer.source is not None:
                 if transfer.migration is None:
                     offers.append((transfer.seq, transfer.source))
@@ -876,6 +904,7 @@ class Loop(Generic[T]):
                     self._free.add(transfer.source.index)
         for move in [m for m in self._migrations.values() if replica in (m.source, m.target)]:
             self._abort(move, "a replica went down", now_s)
+        self._down_indices.add(replica.index)
         lost = replica.fail(now_s)
         self._events[:] = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
         heapify(self._events)
@@ -886,14 +915,14 @@ class Loop(Generic[T]):
         for other in self.cluster.replicas:
             other.inbox.offers = deque((seq, source) for seq, source in other.inbox.offers if source is not replica)
         for seq, source in offers:
-            if source is not None and source is not replica:
+            if source is not replica:
                 self._offer(seq, source)
         for seq in lost:
             if requeue:
                 self._returned[seq._request.id] = seq
-                self._ask(Oracle.request(seq), now_s)
+                self._ask(seq.request, now_s)
             else:
-                self._driver.end(seq, replica.index, f"replica {replica.index} went down", now_s)
+                self._lose(seq, replica.index, f"replica {replica.index} went down", now_s)
 
     def _drop_withdrawn(self, now_s: float) -> None:
         """Cancel withdrawn requests that are neither in a step nor on their way to another replica."""

@@ -29,9 +29,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The request stays at the router, which decides again at `until_s`; without it whenever any replica changes."""
+    """The request stays at the router, which decides again at `until_s`; without it, or with `on_change`, whenever a
+    replica changes."""
 
     until_s: float | None = None
+    on_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class ClusterView:
     replicas: ListOf[ReplicaView]
     held: ListOf[VisibleRequest]
     migrating: Mapping[int, tuple[int, int]]
-    """VisibleRequest id: (source, target)."""
+    """Request id: (source, target)."""
 
     def open(self, *roles: Role) -> list[ReplicaView]:
         """The replicas of these roles (all where there are none) to which requests may be sent."""
@@ -216,7 +218,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """What a gateway knows of a request that is over, in seconds; without a first token it failed."""
+    """What a gateway knows of a request that is over, in seconds; `failed` where it ended with an error."""
 
     request: VisibleRequest
     replica: int
@@ -224,6 +226,7 @@ class FinishedRequest:
     output_tokens: int
     ttft_s: float | None
     tpot_s: float | None
+    failed: bool = False
 
 
 @runtime_checkable
@@ -276,9 +279,9 @@ class LearningRouter(Protocol):
     def on_finish(self, finished: FinishedRequest) -> None: ...
 
 
-def finished(seq: Sequence, replica: int, end_s: float) -> FinishedRequest:
+def finished(seq: Sequence, replica: int, end_s: float, *, failed: bool = False) -> FinishedRequest:
     """What a gateway has seen of this sequence."""
     token_s, tokens = seq.token_s, seq.emitted
     first_s = token_s[0] - seq.request.scheduled_s if token_s else None
     tpot_s = (token_s[-1] - token_s[0]) / (tokens - 1) if tokens > 1 else None
-    return FinishedRequest(seq.request, replica, end_s, tokens, first_s, tpot_s)
+    return FinishedRequest(seq.request, replica, end_s, tokens, first_s, tpot_s, failed)

@@ -169,6 +169,8 @@ def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
         policy = sim.policy
     if sim.router != ROUTER and role == "prefill":
         router = sim.router
+    if role == "decode" and router_acts(given.router or router):
+        raise UsageError(f"decode={text}: a router that acts is that of the cluster; give --router {given.router}.")
     return _group(sim, role, given, given.policy or policy, given.router or router)
 
 
@@ -271,6 +273,8 @@ def failures(text: str, replicas: int) -> list[tuple[float, Fail | Up]]:
         if index >= replicas:
             raise UsageError(f"fail={one}: the cluster has the replicas 0 to {replicas - 1}.")
         down_s, up_s = seconds(match[2]), None if match[3] is None else seconds(match[3])
+        if down_s < 0:
+            raise UsageError(f"fail={one}: time begins at 0 s.")
         changes.append((down_s, Fail(index, requeue=match[4] is not None)))
         if up_s is not None:
             if up_s <= down_s:

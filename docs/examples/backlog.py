@@ -23,7 +23,7 @@ class Backlog:
     tick_s: float = 5.0
     report_s: float = 0.0
     _ready_s: float = field(default=0.0, init=False)  # when the last one that was added is up
-    _queued_s: float = field(default=0.0, init=False)  # when a request was last seen waiting
+    _queued_s: float | None = field(default=None, init=False)  # when a request was last seen waiting
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002
         """The open replica with the fewest requests; held while there is none."""
@@ -34,7 +34,7 @@ class Backlog:
         """One replica more, or one fewer, or neither."""
         replicas = view.open()
         waiting = sum(replica.waiting for replica in replicas)
-        if waiting:
+        if waiting or self._queued_s is None:
             self._queued_s = now_s
         if now_s < self._ready_s:
             return  # one is loading its weights, and may be enough

@@ -52,6 +52,7 @@ class Autoscale:
     _wishes: deque[tuple[float, int]] = field(default_factory=deque, init=False, repr=False, compare=False)
     _ended: deque[tuple[float, float | None, bool]] = field(default_factory=deque, init=False, repr=False,
                                                             compare=False)  # fmt: skip
+    _begun_s: float | None = field(default=None, init=False, repr=False, compare=False)
     _ready_s: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +77,8 @@ class Autoscale:
     def tick(self, now_s: float, view: ClusterView) -> list[Action]:
         """Replicas to add, or to give up when they are empty."""
         up = view.open("mixed")
+        if self._begun_s is None:
+            self._begun_s = now_s
         self._ready_s = [ready_s for ready_s in self._ready_s if ready_s > now_s]
         have = len(up) + len(self._ready_s)
         if not up:
@@ -89,14 +92,14 @@ class Autoscale:
             self._ready_s += [now_s + self.load_s] * (wish - have)
             return [Scale("mixed", self.load_s)] * (wish - have)
         highest = max(n for _, n in self._wishes)
-        if highest < have and now_s >= self.calm_s and not self._ready_s:
+        if highest < have and now_s - self._begun_s >= self.calm_s and not self._ready_s:
             idlest = sorted(up, key=lambda r: (_requests(r), -r.index))
             return [Drain(replica.index) for replica in idlest[: have - highest]]
         return []
 
     def on_finish(self, finished: FinishedRequest) -> None:
         """Whether it met the SLO."""
-        met = finished.ttft_s is not None and finished.ttft_s <= self.ttft_s
+        met = not finished.failed and finished.ttft_s is not None and finished.ttft_s <= self.ttft_s
         met = met and (finished.tpot_s is None or finished.tpot_s <= self.tpot_s)
         self._ended.append((finished.end_s, finished.ttft_s, met))
 

@@ -44,6 +44,8 @@ class EarlyReject:
             raise ValueError(f"rule must be none, naive or predicted, got '{self.rule}'")
         if min(self.ttft_s, self.tpot_s) <= 0:
             raise ValueError("ttft_s and tpot_s must be above 0")
+        if not 0 < self.memory <= 1:
+            raise ValueError(f"memory must be a share in (0, 1], got {self.memory}")
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """The prefill replica with the shortest queue, if the request will meet both targets."""
@@ -59,9 +61,12 @@ class EarlyReject:
         return sent.send(request, prefill, None, now_s)
 
     def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:  # noqa: ARG002
-        """The decode replica with the least load, if that is at most 1."""
-        load, index = self._load(request, view.open("decode"))
+        """The decode replica with the least load, if that is at most 1; None where no report shows one."""
         self._prompts.pop(request.id, None)
+        decodes = view.open("decode")
+        if not decodes:
+            return None
+        load, index = self._load(request, decodes)
         if load > 1:
             self.wasted_tokens += request.prompt_tokens
             return Reject(FULL)

@@ -46,13 +46,15 @@ class RejectForward:
         """The least busy replica if it accepts; where it does not, no other does either."""
         entries = [replica for replica in view.replicas if replica.open and replica.role != "decode"]
         best = min(entries, key=lambda replica: replica.running + replica.waiting, default=None)
-        if best is not None and best.running + best.waiting < self.slots:
+        if best is None:
+            return Hold()
+        if best.running + best.waiting < self.slots:
             self._tries.pop(request.id, None)
             return Send(best.index)
         if self.budget_s is not None and now_s - request.scheduled_s >= self.budget_s:
             self._tries.pop(request.id, None)
             return Reject(f"no replica accepted it within {self.budget_s:g} s")
         if not self.retry_s:
-            return Hold(None if self.budget_s is None else request.scheduled_s + self.budget_s)
+            return Hold(None if self.budget_s is None else request.scheduled_s + self.budget_s, on_change=True)
         tried = self._tries[request.id] = self._tries.get(request.id, 0) + 1
         return Hold(now_s + min(2 ** (tried - 1), BACKOFF) * self.retry_s)
