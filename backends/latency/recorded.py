@@ -8,7 +8,7 @@ bit: its error is its latency model's error and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,24 +63,19 @@ class Recorded:
         follow_ups: FollowUps | None,
         simulate: Callable[[Iterator[Request], FollowUps | None], Iterator[RequestRecord]],
     ) -> Iterator[RequestRecord]:
-        """Simulate with the arrivals of the run; records keep the schedule and the sending times of the run."""
-        due_s: dict[int, float] = {}
+        """Simulate the requests that arrived in the run, in that order; records have the sending times of the run."""
 
         def arriving(incoming: Iterable[Request]) -> list[Request]:
-            there = [request for request in incoming if request.id in self._arrived]
-            due_s.update((request.id, request.scheduled_s) for request in there)
-            retimed = [replace(request, scheduled_s=self._arrived[request.id][0]) for request in there]
-            return sorted(retimed, key=lambda r: (r.scheduled_s, self._arrived[r.id][1], r.id))
+            return sorted((request for request in incoming if request.id in self._arrived), key=self.arrived)
 
         more = None if follow_ups is None else lambda record: arriving(follow_ups(record))
         for record in simulate(iter(arriving(requests)), more):
-            record.scheduled_s = due_s[record.request_id]
             record.sent_s = self._arrived[record.request_id][1]
             yield record
 
-    def sent_order(self, request: Request) -> tuple[float, int]:
-        """What the run's scheduler saw at one instant it took in the order in which it had been sent."""
-        return self._arrived[request.id][1], request.id
+    def arrived(self, request: Request) -> tuple[float, float, int]:
+        """When the scheduler of the run saw a request, and the order of those of one instant: that of sending."""
+        return *self._arrived[request.id], request.id
 
     def next_start_s(self, replica: int) -> float:
         """When the next recorded step of a replica starts, inf after the last."""

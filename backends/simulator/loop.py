@@ -28,7 +28,7 @@ def simulate(
 ) -> Iterator[RequestRecord]:
     replicas, log = cluster.replicas, steps.append if steps is not None else None
     recorded = model if isinstance(model, Recorded) else None
-    arrivals = Arrivals(requests, recorded.sent_order if recorded is not None else None)
+    arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None)
     watched = cluster.watches
     coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
@@ -99,45 +99,55 @@ def simulate(
 class Arrivals:
     """The requests of the schedule and the follow-ups, in order of time.
 
-    At one instant follow-ups go first, by id; where `rank` is given it orders all that arrive at one instant.
+    At one instant follow-ups go first, by id. Where `arrived` is given it says when a request arrives, and orders all
+    that arrive at one instant.
     """
 
-    __slots__ = ("_later", "_next", "_rank", "_schedule", "next_s")
+    __slots__ = ("_arrived", "_later", "_next", "_schedule", "next_s")
     over = True  # what is not planned comes from answers
 
-    def __init__(self, schedule: Iterator[Request], rank: Callable[[Request], tuple[float, int]] | None = None) -> None:
+    def __init__(
+        self, schedule: Iterator[Request], arrived: Callable[[Request], tuple[float, float, int]] | None = None
+    ) -> None:
         self._schedule = schedule
-        self._rank = rank
-        self._later: list[tuple[float, tuple[float, int], Request]] = []  # heap
+        self._arrived = arrived
+        self._later: list[tuple[float, float, int, Request]] = []  # heap
         self._next = next(schedule, None)
-        self.next_s = self._next.scheduled_s if self._next is not None else inf
+        self.next_s = self._planned_s()
 
     def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
         """Requests that an answer brought about, none of them before `now_s`."""
         for request in follow_ups:
-            rank = (0.0, request.id) if self._rank is None else self._rank(request)
-            heappush(self._later, (max(request.scheduled_s, now_s), rank, request))
+            at_s, sent_s, number = (
+                (request.scheduled_s, 0.0, request.id) if self._arrived is None else self._arrived(request)
+            )
+            heappush(self._later, (max(at_s, now_s), sent_s, number, request))
         if self._later:
             self.next_s = min(self.next_s, self._later[0][0])
 
     def pop(self) -> Request:
         """The request that arrives at `next_s`."""
         if self._later and self._later[0][0] == self.next_s and not self._planned_first():
-            request = heappop(self._later)[2]
+            request = heappop(self._later)[3]
         else:
             assert self._next is not None
             request = self._next
             self._next = next(self._schedule, None)
-        self.next_s = self._next.scheduled_s if self._next is not None else inf
+        self.next_s = self._planned_s()
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
         return request
 
-    def _planned_first(self) -> bool:
+    def _planned_s(self) -> float:
         planned = self._next
-        if self._rank is None or planned is None or planned.scheduled_s > self.next_s:
+        if planned is None:
+            return inf
+        return planned.scheduled_s if self._arrived is None else self._arrived(planned)[0]
+
+    def _planned_first(self) -> bool:
+        if self._arrived is None or self._next is None or self._planned_s() > self.next_s:
             return False
-        return self._rank(planned) < self._later[0][1]
+        return self._arrived(self._next)[1:] < self._later[0][1:3]
 
 
 def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> list[float]:

@@ -42,16 +42,16 @@ class Programs:
         program = program_of(seq)
         begun_s = self._begun_s.get(program)
         if begun_s is None:
-            begun_s = self._begun_s[program] = seq.arrived_s
+            begun_s = self._begun_s[program] = seq.request.scheduled_s
             if len(self._begun_s) > KEPT:
                 del self._begun_s[next(iter(self._begun_s))]
         match slo:
             case ProgramSlo():
                 return Call(slo, program, begun_s, begun_s + slo.program_s)
             case DeadlineSlo():
-                return Call(slo, program, seq.arrived_s, seq.arrived_s + slo.e2e_s)
+                return Call(slo, program, seq.request.scheduled_s, seq.request.scheduled_s + slo.e2e_s)
             case LatencySlo():
-                return Call(slo, program, seq.arrived_s, inf)
+                return Call(slo, program, seq.request.scheduled_s, inf)
 
 
 def program_of(seq: Sequence) -> tuple[str, int]:

@@ -61,5 +61,5 @@ class Edf:
     def _due_s(self, seq: Sequence) -> float:
         call = self._programs.call(seq)
         if isinstance(call.slo, LatencySlo):
-            return seq.arrived_s + call.slo.ttft_s + seq.emitted * call.slo.tbt_s
+            return seq.request.scheduled_s + call.slo.ttft_s + seq.emitted * call.slo.tbt_s
         return call.due_s

@@ -153,7 +153,7 @@ class Gmax:
     def _gained(self, seq: Sequence, slo: LatencySlo) -> float:
         """What an answer under way has earned: as if all its tokens were as late as the first."""
         assert seq.prefill_end_s is not None
-        in_time = seq.prefill_end_s - seq.arrived_s <= slo.ttft_s
+        in_time = seq.prefill_end_s - seq.request.scheduled_s <= slo.ttft_s
         return self.w_prompt * seq.prompt + self.w_output * seq.emitted if in_time else 0.0
 
     def _choose(self, ranks: Ranks, seats: int) -> ListOf[Sequence]:
