@@ -27,9 +27,7 @@ from harness.experiments.sweep.plan import Sweep, plan_sweep
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint
 from harness.experiments.theory import tables
 from harness.options import Given, RunSpec, run_spec
-from harness.registry import find
 from harness.runner.run import execute
-from harness.spec import parse
 from harness.stats.seeds import half_width
 
 CALIBRATION = {"workload": "uniform:prompt_max_tokens=256,output_max_tokens=64", "requests": "150"}
@@ -116,7 +114,7 @@ def measured(
         "backend": f"sim:kv_blocks={facts['kv_blocks']},max_model_len={facts['max_tokens']}",
         "latency": f"file:{latency}",
         **traffic.cluster,
-        **({"link": "none"} if _moves_kv(policies, traffic) else {}),  # as in the engine
+        **({"link": "none"} if "prefill" in traffic.cluster else {}),  # as in the engine
     }
     notes = [f"Step times of the simulator: a line fitted to {calibration}, other traffic under {first}."]
     rates = traffic.rates
@@ -152,16 +150,6 @@ def measured(
         shown,
         [*notes, "Intervals are of 95%, over seeds; differences are taken seed by seed.", f"Runs: {folder}."],
     ).change(kind="policy", exit_code=max(info.exit_code for info in ran.values()))
-
-
-def _moves_kv(names: Sequence[str], traffic: Traffic) -> bool:
-    routers = (
-        names if traffic.over == "router" else [str(traffic.cluster["router"])] if "router" in traffic.cluster else []
-    )
-    acting = [
-        one for one in routers if any(hasattr(find("routers", parse(one).name), does) for does in ("decide", "tick"))
-    ]
-    return "prefill" in traffic.cluster or len(acting) == len(routers) > 0
 
 
 def _spec(options: Mapping[str, object], seed: int) -> RunSpec:
