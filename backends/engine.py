@@ -17,7 +17,7 @@ from backends.engine_process.layout import Layout, layout
 from backends.engine_process.process import EngineProcess
 from backends.simulator.core import Core
 from backends.simulator.layout import ROUTER
-from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
+from harness.api import ActionEvent, Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
 
 
@@ -68,6 +68,7 @@ class Engine:
     _link: EngineProcess | None = field(default=None, init=False)
     _queues: dict[int, asyncio.Queue[TokenEvent | Ended | BackendError]] = field(default_factory=dict, init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
+    _actions: list[ActionEvent] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         if self.kv_blocks is not None and self.kv_blocks < 1:
@@ -132,6 +133,11 @@ class Engine:
         rows, self._steps = self._steps, []
         return rows
 
+    def actions(self) -> Sequence[ActionEvent]:
+        """What the router of a cluster did since the last call."""
+        rows, self._actions = self._actions, []
+        return rows
+
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
         predictor = self.core.predictor
@@ -158,6 +164,7 @@ class Engine:
         for ended in turn.ended:
             self._deliver(ended.request_id, ended)
         self._facts |= turn.facts
+        self._actions += turn.actions
         if turn.step is not None:
             self._steps.append(turn.step)
 

@@ -258,8 +258,8 @@ class EngineCluster:
         turn.free_blocks = sum(replica.blocks.free for replica in replicas if replica.alive)
         turn.total_blocks = sum(replica.blocks.total for replica in replicas if replica.alive)
         if self.loop.actions:
-            self._acted.add(self.loop.actions)
-            self.loop.actions.clear()
+            turn.actions, self.loop.actions = self.loop.actions, []
+            self._acted.add(turn.actions)
             turn.facts = {**turn.facts, **self._acted.facts(self.loop)}
         self.results.append(turn)
 

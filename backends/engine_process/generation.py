@@ -20,7 +20,7 @@ import numpy as np
 
 from backends.engine_process.token_blocks import block_names
 from backends.serving.batch import Batch, Oracle
-from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
+from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step
 
 if TYPE_CHECKING:
     from backends.engine_process.pacing import Pace, Pacer
@@ -50,7 +50,8 @@ class Turn:
 
     `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
     were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and
-    `free_blocks` of `total_blocks` are what the turn left behind. `facts` are those for run.json that have changed.
+    `free_blocks` of `total_blocks` are what the turn left behind. `facts` are those for run.json that have changed,
+    `actions` what the router of a cluster did meanwhile.
     """
 
     at_s: float
@@ -65,6 +66,7 @@ class Turn:
     free_blocks: int = 0
     total_blocks: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
+    actions: ListOf[ActionEvent] = ()
 
 
 NO_PARAMS: Mapping[int, GenerationParams] = MappingProxyType({})

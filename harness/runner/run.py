@@ -21,7 +21,7 @@ from typing import Protocol, cast
 import pyarrow.compute as pc
 
 from harness import termination
-from harness.api import VERSION, Backend, Outcome, Remote, RequestRecord, Simulator
+from harness.api import VERSION, ActionLog, Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.data import files, large
 from harness.data.folder import Run, RunFolder, check_free, new_folder
 from harness.data.host import host, process_age_s, versions
@@ -393,6 +393,8 @@ async def _serve(start: _Start, live: Live) -> Outcome:
                 return await driver.run()
         finally:
             recorder.close()
+            if isinstance(backend, ActionLog) and (actions := backend.actions()):
+                start.folder().add_actions(actions)
     finally:
         await backend.close()
 
