@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
+from backends.serving.driver import Fail, Up
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
-from backends.serving.loop import Fail, Up, bubble_share
-from backends.serving.pipeline import Pipeline
+from backends.serving.pipeline import Pipeline, bubble_share
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
 from backends.simulator.flow import Flow

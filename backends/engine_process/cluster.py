@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Turn, Work
 from backends.engine_process.pacing import Pace, pace_facts
-from backends.serving.loop import Fail, Loop
+from backends.serving.driver import Fail
+from backends.serving.loop import Loop
 from backends.simulator.core import preemption_costs
 from backends.simulator.layout import ActionCounts
 from backends.simulator.real_time import Incoming

@@ -10,18 +10,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from sys import float_info
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, TypeVar
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
 from backends.serving.cluster import NONE_UP, Cluster
 from backends.serving.decodes import Decodes
+from backends.serving.driver import Arrivals, Committer, Driver, Fail, Mover, Up
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
 from backends.serving.migration import Migration
+from backends.serving.pipeline import Stages
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica
 from backends.serving.routing import (
@@ -49,81 +49,6 @@ from harness.api import ActionEvent, Request
 from harness.errors import UsageError
 
 T = TypeVar("T")
-
-
-class Arrivals(Protocol):
-    """The requests that are still to come, in order of time."""
-
-    @property
-    def next_s(self) -> float:
-        """When the next one arrives; inf when none is known."""
-        ...
-
-    @property
-    def over(self) -> bool:
-        """Whether none will be added but those that answers bring about."""
-        ...
-
-    def pop(self) -> Request:
-        """The request that arrives at `next_s`."""
-        ...
-
-
-class Driver(Protocol[T]):
-    """Runs what the loop decides. `results` is what the loop yields, in this order."""
-
-    @property
-    def results(self) -> deque[T]: ...
-
-    def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float] | None:
-        """The batch runs from `now_s`. The ends of its steps: one, or as many as start before `horizon_s` while it
-        repeats; None where only `Loop.ended` will tell.
-        """
-        ...
-
-    def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """A sequence is answered, or ended by this error."""
-        ...
-
-    def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """A request is not served."""
-        ...
-
-
-@runtime_checkable
-class Committer(Protocol):
-    """A driver that commits batches itself, to see what each brings; `Driver.end` does not hear of what they end."""
-
-    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
-        """Commit the batch in flight (`Replica.commit`)."""
-        ...
-
-
-class Mover(Protocol):
-    """Moves KV itself; without one it has arrived when the link is through with it."""
-
-    def move(self, transfer: Transfer, end_s: float) -> None:
-        """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
-        ...
-
-    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
-        """A stage of a live migration begins: its KV from `first_token` on, as above; tell `Loop.copied`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """A replica goes down; its requests end with an error, or go back to the router (`requeue`)."""
-
-    replica: int
-    requeue: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Up:
-    """A replica is up, empty."""
-
-    replica: int
 
 
 Event = tuple[float, int, int, int, object]
@@ -1046,33 +971,3 @@ class Loop(Generic[T]):
 
     def __repr__(self) -> str:
         return f"<Loop next at {self.next_s:.6f} s, {self.cluster!r}>"
-
-
-class Stages:
-    """The pipeline stages of a replica: when each is free for its next batch, and how long it stood idle in between."""
-
-    __slots__ = ("_replica", "bubble_s", "busy_s", "count", "free_s")
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self.count = 1 if replica.pipeline is None else len(replica.pipeline.lanes)
-        self.free_s = [-inf] * self.count
-        self.busy_s = self.bubble_s = 0.0  # of all stages together
-
-    def enter(self, stage_s: float, now_s: float) -> float:
-        """A batch that takes `stage_s` on each stage enters the first one now; when it leaves the last one."""
-        pipeline = self._replica.pipeline
-        alone = pipeline is None or pipeline.in_flight == 1  # no batch is before it: idle stages were empty
-        for i, free_s in enumerate(self.free_s):
-            start_s = max(now_s, free_s)
-            if not alone:
-                self.bubble_s += start_s - free_s
-            self.free_s[i] = now_s = start_s + stage_s
-        self.busy_s += self.count * stage_s
-        return now_s
-
-
-def bubble_share(stages: ListOf[Stages]) -> float:
-    """Of the time in which pipelines had several batches in flight, the share in which their stages stood idle."""
-    bubble_s, busy_s = (sum(getattr(s, name) for s in stages) for name in ("bubble_s", "busy_s"))
-    return bubble_s / (bubble_s + busy_s) if busy_s else 0.0

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING
 
 from backends.serving.batch import Batch
@@ -121,3 +122,33 @@ class Pipeline:
             held = sum(lane.held_blocks() for lane in self.lanes) + front.held_on_the_way()
             held += front.shared_blocks()
             assert held + front.blocks.free == front.blocks.total, (held, front.blocks)
+
+
+class Stages:
+    """The pipeline stages of a replica: when each is free for its next batch, and how long it stood idle in between."""
+
+    __slots__ = ("_replica", "bubble_s", "busy_s", "count", "free_s")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.count = 1 if replica.pipeline is None else len(replica.pipeline.lanes)
+        self.free_s = [-inf] * self.count
+        self.busy_s = self.bubble_s = 0.0  # of all stages together
+
+    def enter(self, stage_s: float, now_s: float) -> float:
+        """A batch that takes `stage_s` on each stage enters the first one now; when it leaves the last one."""
+        pipeline = self._replica.pipeline
+        alone = pipeline is None or pipeline.in_flight == 1  # no batch is before it: idle stages were empty
+        for i, free_s in enumerate(self.free_s):
+            start_s = max(now_s, free_s)
+            if not alone:
+                self.bubble_s += start_s - free_s
+            self.free_s[i] = now_s = start_s + stage_s
+        self.busy_s += self.count * stage_s
+        return now_s
+
+
+def bubble_share(stages: ListOf[Stages]) -> float:
+    """Of the time in which pipelines had several batches in flight, the share in which their stages stood idle."""
+    bubble_s, busy_s = (sum(getattr(s, name) for s in stages) for name in ("bubble_s", "busy_s"))
+    return bubble_s / (bubble_s + busy_s) if busy_s else 0.0

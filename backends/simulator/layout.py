@@ -16,8 +16,9 @@ import numpy as np
 
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster, Member
+from backends.serving.driver import Fail, Up
 from backends.serving.handoff import Link
-from backends.serving.loop import Fail, Loop, Up
+from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
 from backends.simulator.compat import mode

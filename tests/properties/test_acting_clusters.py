@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
+from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
-from backends.serving.loop import Fail, Up
 from backends.serving.routing import Drain, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole
 from backends.sim import Sim
 from backends.simulator.flow import Flow
