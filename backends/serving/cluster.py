@@ -7,11 +7,9 @@ from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
 from backends.serving.plugins import OneRole, Router, StepRouter
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter, RoleRouter
+from backends.serving.routing import NONE_UP, DecidingRouter, RoleRouter, acts
 from harness.api import LatencyModel, Request
 from harness.errors import UsageError
-
-NONE_UP = "no replica is up that could take it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Cluster:
     @property
     def acts(self) -> bool:
         """Whether its router knows time."""
-        return isinstance(self.router, (DecidingRouter, PeriodicRouter, LearningRouter))
+        return acts(self.router)
 
     def add(self, request: Request, now_s: float) -> tuple[int, str | None]:
         """Queue a request: (index of the replica, why not if it can never be served there)."""
@@ -100,7 +98,7 @@ class Cluster:
         """The decode replica that will have this sequence; it queues there until it is pulled or pushed."""
         decodes = self.decodes
         target = decodes[0]
-        planned = self.planned.pop(seq.request.id, None)
+        planned = self.planned.pop(seq._request.id, None)
         if planned is not None and self.replicas[planned] in decodes:
             target = self.replicas[planned]
         elif len(decodes) > 1:

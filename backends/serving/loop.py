@@ -16,7 +16,7 @@ from sys import float_info
 from typing import Generic, TypeVar
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
-from backends.serving.cluster import NONE_UP, Cluster
+from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.driver import Arrivals, Committer, Driver, Fail, Mover, Up
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
@@ -25,6 +25,7 @@ from backends.serving.pipeline import Stages
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica
 from backends.serving.routing import (
+    NONE_UP,
     Action,
     ClusterView,
     DecidingRouter,

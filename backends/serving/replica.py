@@ -114,8 +114,7 @@ class Replica:
         """Decode this request where its prompt is computed, whatever the role of this replica is."""
         if self.journal is not None:
             self.journal.whole(request_id, now_s)
-        for replica in (self, *self.lanes):
-            replica.whole.add(request_id)
+        self.whole.add(request_id)
 
     def schedule(self, now_s: float) -> Batch | None:
         """The next batch, or None when nothing can run (or a batch is still in flight)."""
@@ -197,6 +196,8 @@ class Replica:
                 self._learn(done)
             if self._pads:
                 self._keep_padded(done)
+            if self.whole:
+                self.whole.difference_update([seq._request.id for seq in done])
             if len(done) > 1:
                 done.sort(key=_order)
             if self._on_finish is not None:
@@ -347,7 +348,6 @@ class Replica:
         self.prompt_tokens = 0
         self.whole.clear()
         for lane in self.lanes:
-            lane.whole.clear()
             lane.in_flight = None
             lane.prefilling.clear()
             lane.parked.clear()

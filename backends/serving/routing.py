@@ -95,6 +95,7 @@ class Replicate:
     target: int
 
 
+NONE_UP = "no replica is up that could take it"
 Decision = Send | Hold | Reject
 Action = Migrate | SetRole | Scale | Drain | Replicate
 
@@ -147,6 +148,11 @@ class ReplicaView:
         """Whether new requests may be sent to it."""
         return self.alive and not self.draining
 
+    @property
+    def requests(self) -> int:
+        """Those that wait and those that run."""
+        return self.waiting + self.running
+
     def sequences(self) -> ListOf[SequenceView]:
         """Its requests: those that decode in the order of admission, then those that wait in order of the queue."""
         return sequences_of(self._replica, self._steps) if self._sequences is None else self._sequences
@@ -169,10 +175,10 @@ def sequences_of(replica: Replica, steps: int = 0) -> tuple[SequenceView, ...]:
     waiting = [(seq, 0, 0) for seq in replica.waiting]  # what a prefix cache may hold of it is not stored for it
     return tuple(
         SequenceView(
-            seq.request.id, seq.request.tag, seq.request.priority, seq.arrived_s, seq.prompt, stored,
-            seq.emitted + more, seq.phase,
+            request.id, request.tag, request.priority, seq.arrived_s, seq.prompt, stored, seq.emitted + more, seq.phase
         )
         for seq, stored, more in (*decoding, *waiting)
+        for request in (seq._request,)  # `seq.request` makes a view each time
     )  # fmt: skip
 
 
@@ -277,6 +283,11 @@ class LearningRouter(Protocol):
     """A router that learns of every request that ends."""
 
     def on_finish(self, finished: FinishedRequest) -> None: ...
+
+
+def acts(router: object) -> bool:
+    """Whether this router knows time."""
+    return isinstance(router, (DecidingRouter, PeriodicRouter, LearningRouter))
 
 
 def finished(seq: Sequence, replica: int, end_s: float, *, failed: bool = False) -> FinishedRequest:

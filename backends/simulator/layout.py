@@ -20,7 +20,7 @@ from backends.serving.driver import Fail, Up
 from backends.serving.handoff import Link
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import DecidingRouter, LearningRouter, PeriodicRouter
+from backends.serving.routing import DecidingRouter, acts
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
 from harness.api import ActionEvent, FollowUps, FrontTime, LatencyModel, Request, StoredBits
@@ -149,7 +149,7 @@ class ReplicaGroup:
 
 def router_acts(spec: str) -> bool:
     """Whether this router knows time."""
-    return isinstance(make("routers", spec), (DecidingRouter, PeriodicRouter, LearningRouter))
+    return acts(make("routers", spec))
 
 
 def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:

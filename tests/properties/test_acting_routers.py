@@ -20,11 +20,11 @@ CLUSTER = {"policy": "vllm-v1", "latency": "linear:base_s=0.01,prefill_token_s=0
 
 def replica(index, role, **state):
     """A replica as a router sees it; a prompt takes 1 ms a token, a decode step 1 ms a sequence."""
-    empty = {"waiting": 0, "running": 0, "queued_tokens": 0, "context_tokens": 0}
+    state = {"waiting": 0, "running": 0, "queued_tokens": 0, "context_tokens": 0, **state}
     return SimpleNamespace(
         index=index, role=role, alive=True, draining=False, open=True, total_blocks=1000, block_tokens=16,
         step_s=lambda prefills, seqs, context: sum(n for n, _ in prefills) * 1e-3 + seqs * 1e-3,  # noqa: ARG005
-        sequences=list, **{**empty, **state},
+        sequences=list, requests=state["waiting"] + state["running"], **state,
     )  # fmt: skip
 
 

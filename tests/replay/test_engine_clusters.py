@@ -154,7 +154,10 @@ def test_who_hangs_up_leaves_nothing_behind(shape, seed, draw):
     sim = cluster_of(shape, policy="vllm-v1", kv_blocks=30, preempt="swap:blocks=40")
     ends = {e.request_id: n for n, turn in enumerate(turns) for e in turn.ended}
     withdrawn = {i: int(chance.integers(0, ends[i] // 2 + 1)) for i in range(0, 30, 2)}
-    serve(sim.cluster, requests, stub, None, withdrawn)
+    turns = serve(sim.cluster, requests, stub, None, withdrawn)
+
+    assert set(range(1, 30, 2)) <= {ended.request_id for turn in turns for ended in turn.ended}
+    assert all(replica.blocks.free == replica.blocks.total for replica in sim.cluster.replicas)
 
 
 class Models:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest
-from backends.serving.routing import ClusterView, FinishedRequest, Reject, ReplicaView, Send
+from backends.serving.routing import NONE_UP, ClusterView, FinishedRequest, Reject, ReplicaView, Send
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Sent:
         """The shortest queue of prompts by predicted time, and the fastest decode step after it."""
         entries, decodes = view.open("prefill", "mixed"), view.open("decode")
         if not entries:
-            return Reject("no replica is up that could take it")
+            return Reject(NONE_UP)
         prefill = min(entries, key=lambda r: self.queue_s(r, now_s))
         decode = min(decodes, key=lambda r: self.tpot_s(r, request)) if decodes else None
         return self.send(request, prefill, decode, now_s)

@@ -14,6 +14,7 @@ from typing import Literal
 from backends.serving._checks import at_least
 from backends.serving.batch import Phase, VisibleRequest
 from backends.serving.routing import (
+    NONE_UP,
     Action,
     ClusterView,
     Decision,
@@ -71,8 +72,8 @@ class Autoscale:
         """The replica with the fewest requests."""
         open_ = view.open("mixed", "prefill")
         if not open_:
-            return Reject("no replica is up that could take it")
-        return Send(min(open_, key=_requests).index)
+            return Reject(NONE_UP)
+        return Send(min(open_, key=lambda r: r.requests).index)
 
     def tick(self, now_s: float, view: ClusterView) -> list[Action]:
         """Replicas to add, or to give up when they are empty."""
@@ -93,7 +94,7 @@ class Autoscale:
             return [Scale("mixed", self.load_s)] * (wish - have)
         highest = max(n for _, n in self._wishes)
         if highest < have and now_s - self._begun_s >= self.calm_s and not self._ready_s:
-            idlest = sorted(up, key=lambda r: (_requests(r), -r.index))
+            idlest = sorted(up, key=lambda r: (r.requests, -r.index))
             return [Drain(replica.index) for replica in idlest[: have - highest]]
         return []
 
@@ -104,7 +105,7 @@ class Autoscale:
         self._ended.append((finished.end_s, finished.ttft_s, met))
 
     def _by_queue(self, up: list[ReplicaView], view: ClusterView, have: int) -> int:
-        wanted = (sum(map(_requests, up)) + len(view.held)) / self.requests
+        wanted = (sum(r.requests for r in up) + len(view.held)) / self.requests
         return have if abs(wanted - have) <= 0.1 * have else ceil(wanted)
 
     def _by_slo(self, up: list[ReplicaView], now_s: float, have: int) -> int:
@@ -120,11 +121,7 @@ class Autoscale:
             return have
         ttfts_s = sorted(ttft_s for _, ttft_s, _ in ended if ttft_s is not None)
         slow = bool(ttfts_s) and ttfts_s[len(ttfts_s) * 9 // 10] > 0.5 * self.ttft_s
-        seqs, context = sum(map(_requests, up)), sum(r.context_tokens for r in up)
+        seqs, context = sum(r.requests for r in up), sum(r.context_tokens for r in up)
         fewer = len(up) - 1
         step_s = up[0].step_s([], ceil(seqs / fewer), context // fewer) if seqs else 0.0
         return have if slow or step_s > 0.8 * self.tpot_s else have - 1
-
-
-def _requests(replica: ReplicaView) -> int:
-    return replica.waiting + replica.running

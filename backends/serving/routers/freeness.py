@@ -152,11 +152,11 @@ class Freeness:
     def _balances(seq: SequenceView, source: ReplicaView, low: float, target: ReplicaView, high: float) -> bool:
         """Whether the gap in freeness shrinks and keeps its sign when `seq` moves."""
         blocks = -(-seq.stored_tokens // source.block_tokens)
-        requests = source.running + source.waiting
+        requests = source.requests
         if low == -inf or requests < 2:
             return low == -inf
         after_low = (low * requests + blocks) / (requests - 1)
-        others = target.running + target.waiting
+        others = target.requests
         after_high = ((high * others if others else target.free_blocks) - blocks) / (others + 1)
         return 0 < after_high - after_low < high - low
 
@@ -164,13 +164,13 @@ class Freeness:
         open_ = view.open("mixed")
         self._ready_s = [ready_s for ready_s in self._ready_s if ready_s > now_s]
         count = sum(replica.alive for replica in view.replicas) + len(self._ready_s)
-        requests = sum(replica.running + replica.waiting for replica in open_)
+        requests = sum(replica.requests for replica in open_)
         free = sum(r.free_blocks - -(-r.queued_tokens // r.block_tokens) for r in open_)
         if requests and free < self.scale_up * requests:
             if count < max_replicas:
                 self._ready_s.append(now_s + self.load_s)
                 yield Scale("mixed", self.load_s)
         elif len(open_) > self.min_replicas:
-            idlest = min(open_, key=lambda replica: (replica.running + replica.waiting, -replica.index))
+            idlest = min(open_, key=lambda replica: (replica.requests, -replica.index))
             if free - idlest.total_blocks >= self.scale_down * requests:
                 yield Drain(idlest.index)

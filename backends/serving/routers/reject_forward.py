@@ -45,10 +45,10 @@ class RejectForward:
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """The least busy replica if it accepts; where it does not, no other does either."""
         entries = [replica for replica in view.replicas if replica.open and replica.role != "decode"]
-        best = min(entries, key=lambda replica: replica.running + replica.waiting, default=None)
+        best = min(entries, key=lambda replica: replica.requests, default=None)
         if best is None:
             return Hold()
-        if best.running + best.waiting < self.slots:
+        if best.requests < self.slots:
             self._tries.pop(request.id, None)
             return Send(best.index)
         if self.budget_s is not None and now_s - request.scheduled_s >= self.budget_s:

@@ -154,17 +154,13 @@ def _actions(
     sides: tuple[tuple[list[ReplicaView], int, Role], ...] = (
         (prefills, want_prefill, "prefill"), (decodes, want_decode, "decode"),
     )  # fmt: skip
-    spare = [r for side, want, _ in sides for r in sorted(side, key=_load)[: max(0, len(side) - want)]]
+    spare = [r for side, want, _ in sides for r in sorted(side, key=lambda r: r.requests)[: max(0, len(side) - want)]]
     for side, want, role in sides:
         actions += [
             SetRole(spare.pop().index, role, "drain", reload_s) if spare else Scale(role, reload_s)
             for _ in range(want - len(side))
         ]
     return actions + [Drain(replica.index) for replica in spare]
-
-
-def _load(replica: ReplicaView) -> int:
-    return replica.waiting + replica.running
 
 
 def _mean(values: ListOf[float]) -> float:
