@@ -610,7 +610,8 @@ class Loop(Generic[T]):
         request_id = action.request_id
         if request_id in self._migrations or source.blocks.size != target.blocks.size:
             return
-        queued = next((seq for seq in source.waiting if seq._request.id == request_id), None)
+        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
+        queued = None if seq is not None else next((s for s in source.waiting if s._request.id == request_id), None)
         if queued is not None:
             back = source.role == "decode" and target.role == "prefill"  # it lost its memory after a hand-off
             if target.refusal(Oracle.request(queued), whole=back) is None:
@@ -624,7 +625,6 @@ class Loop(Generic[T]):
                     self._touch(replica.index)
                 self._check_empty(source, now_s)
             return
-        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
         if seq is None or target.refusal(Oracle.request(seq)) is not None:
             return
         move = Migration(seq, source, target, action.live, action.stages, action.last_blocks, now_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,25 +17,38 @@ class OnlineFirst:
 
     _last: int = field(default=-1, init=False)  # order of the last arrival that is sorted in
 
-    def sort(self, replica: Replica, *, again: bool = False) -> None:
-        """Online requests go before offline ones; only new arrivals are looked at, all with `again`."""
-        last, online = self._last, again
-        for seq in reversed(replica.waiting):
-            if seq.order <= last:
-                break  # a queue may be long, and what is sorted stays so
-            self._last = max(self._last, seq.order)
-            online |= not offline(seq)
-        if online:
-            replica.order_waiting(offline)
+    def sort(self, replica: Replica) -> None:
+        """Let online requests that are new in the queue pass the offline ones in it; it may be long, so only the new
+        ones are looked at."""
+        waiting = replica.waiting
+        new: list[Sequence] = []
+        while waiting and waiting[-1].order > self._last:
+            new.append(waiting.pop())
+        if not new:
+            return
+        self._last = max(seq.order for seq in new)
+        first = _online_ahead(replica)
+        for seq in reversed(new):
+            if offline(seq):
+                waiting.append(seq)
+            else:
+                waiting.insert(first, seq)
+                first += 1
+
+    def preempt(self, replica: Replica, batch: Batch, seq: Sequence) -> None:
+        """Take the memory of an offline request; it queues behind online ones and before other offline ones."""
+        replica.preempt(batch, seq)
+        waiting = replica.waiting
+        if waiting and waiting[0] is seq:
+            waiting.popleft()
+            waiting.insert(_online_ahead(replica), seq)
 
     def evict(self, replica: Replica, batch: Batch) -> bool:
-        """Take the memory of the offline request admitted last, and queue it; False where there is none."""
+        """Preempt the offline request admitted last; False where there is none."""
         victim = max((seq for seq in replica.holders() if offline(seq)), key=_admitted, default=None)
-        if victim is None:
-            return False
-        replica.preempt(batch, victim)
-        self.sort(replica, again=True)
-        return True
+        if victim is not None:
+            self.preempt(replica, batch, victim)
+        return victim is not None
 
     def make_room(self, replica: Replica, batch: Batch) -> None:
         """Evict offline requests until what runs can go on."""
@@ -47,6 +61,10 @@ class OnlineFirst:
     def _growth(replica: Replica) -> int:
         prompts = sum([replica.blocks_to_grow(seq, seq.need()) for seq in replica.prefilling])
         return replica.decoding.blocks_needed() + prompts
+
+
+def _online_ahead(replica: Replica) -> int:
+    return sum(1 for _ in takewhile(lambda seq: not offline(seq), replica.waiting))
 
 
 def offline(seq: Sequence) -> bool:

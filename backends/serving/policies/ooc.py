@@ -43,7 +43,7 @@ class Ooc:
     tpot_s: float = 0.05
     share: float = 0.98
     interrupt: bool = True
-    chunk: int = 2048
+    chunk: int = 8192
     saturation: int = 256
     reserve: float = 0.1
     predictor: str = "quantile"
@@ -61,8 +61,7 @@ class Ooc:
         if self.tpot_s <= 0 or not 0 < self.share <= 1 or not 0 <= self.reserve < 1:
             raise ValueError("tpot_s must be above 0, share in (0, 1] and reserve in [0, 1)")
         self._base = VllmV1(self.budget, self.max_seqs)
-        # decodes are tokens of the budget, and would leave no chunk
-        self._chunks = VllmV1(min(self.budget, self.chunk + self.max_seqs), self.max_seqs)
+        self._chunks = VllmV1(max(min(self.budget, self.chunk), self.max_seqs), self.max_seqs)
         self._lengths = make("predictors", self.predictor)
 
     @property
@@ -156,7 +155,7 @@ class Ooc:
         else:
             left = self._chunks.run(replica, batch)
             if not batch.preempted:
-                self._chunks.admit(replica, batch, left, lambda seq: self._may_start(replica, seq))
+                self._chunks.admit(replica, batch, left, lambda seq: self._may_start(replica, batch, seq))
         batch.repeats = not (batch.preempted or replica.parked)
 
     @staticmethod
@@ -169,8 +168,7 @@ class Ooc:
         """Online prompts; decodes go on where one of them is online."""
         if self.interrupt:
             for seq in [seq for seq in replica.prefilling if offline(seq)]:
-                replica.preempt(batch, seq)
-            self._order.sort(replica, again=True)
+                self._order.preempt(replica, batch, seq)
         waiting = replica.waiting
         # nobody is admitted as long as anyone is swapped out, so that eviction would let no one in
         while replica.swap is None and waiting and not offline(waiting[0]) and not replica.admissible():
@@ -184,11 +182,11 @@ class Ooc:
         if not batch.prefills and not batch.decode_seqs and replica.decoding.members:
             replica.decode(batch)  # memory admits no online prompt, and what decodes is all there is
 
-    def _may_start(self, replica: Replica, seq: Sequence) -> bool:
-        """Whether an offline request may start on a relaxed replica."""
+    def _may_start(self, replica: Replica, batch: Batch, seq: Sequence) -> bool:
+        """Whether an offline request may start on a relaxed replica; only the first prompt of a step may be cut."""
         if not replica.running:
             return True
-        if replica.running >= self.saturation:
+        if replica.running >= self.saturation or (batch.prefills and seq.need() > self._chunks.budget - batch.tokens()):
             return False
         blocks = replica.blocks
         tokens = seq.prompt + max(int(self._lengths.output_tokens(seq)), seq.emitted + 1)
