@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from backends.serving.cluster import give_model
 from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
@@ -151,8 +152,7 @@ def test_nothing_is_lost_and_journals_replay(number, system):
 
     for part, replica in zip((sim._parts[0],) * 2 + (sim._parts[1],) * 2, sim.cluster.replicas, strict=True):
         again = part.core.replica(part.core.memory(), fields["kv_blocks"], replica.index, Journal())
-        if system is OOC:
-            again.policy.use_model(part.model)
+        give_model(again, sim.cluster.members[replica.index])
         replay(replica.journal.calls, {r.id: r for r in requests}, again)
 
         assert replica.journal.decisions == again.journal.decisions

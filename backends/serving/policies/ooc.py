@@ -165,12 +165,12 @@ class Ooc:
         return waits or not all(map(offline, replica.prefilling))
 
     def _online_step(self, replica: Replica, batch: Batch) -> None:
-        """Online prompts; decodes go on where one of them is online."""
+        """Online prompts; decodes run beside them where one of those is online."""
         if self.interrupt:
             for seq in [seq for seq in replica.prefilling if offline(seq)]:
                 self._order.preempt(replica, batch, seq)
         waiting = replica.waiting
-        # nobody is admitted as long as anyone is swapped out, so that eviction would let no one in
+        # while a sequence is swapped out none is admitted, so that eviction would not help
         while replica.swap is None and waiting and not offline(waiting[0]) and not replica.admissible():
             if not self._order.evict(replica, batch):
                 break
