@@ -13,6 +13,7 @@ from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from backends.serving.batch import Batch, VisibleRequest
+from harness.api import LatencyModel
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
@@ -85,6 +86,15 @@ class Predicting(Protocol):
     @property
     def predictor(self) -> str:
         """Spec of its length predictor, which stands in run.json beside the policy."""
+        ...
+
+
+@runtime_checkable
+class StepTimes(Protocol):
+    """A policy that must know how long steps take before they run."""
+
+    def use_model(self, model: LatencyModel) -> None:
+        """Use this latency model; never called where none says how long the steps of the replica take."""
         ...
 
 

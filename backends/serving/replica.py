@@ -409,6 +409,7 @@ class Replica:
         if self.journal is not None:
             self.journal.release(seq._request.id, now_s)
         self.prompt_tokens -= seq.prompt
+        self.whole.discard(seq._request.id)
         self._give_back(seq, *self.outbox.leaving.pop(seq))
 
     def _give_back(self, seq: Sequence, blocks: int, table: list[int]) -> None:
