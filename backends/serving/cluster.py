@@ -30,7 +30,7 @@ def give_model(replica: Replica, member: Member) -> None:
 class Cluster:
     """Sends each request to the replica that the router names.
 
-    Requests go to the open replicas that are not for decode alone; where there are none of these, they come with their
+    Requests go to the open replicas that are not for decode alone; in a cluster without any, they come with their
     prompts computed. `handoff_router` chooses among the decode replicas, `build(role)` makes a further replica.
     """
 
@@ -82,7 +82,7 @@ class Cluster:
             refusal = decodes[0].refusal(request)
             if refusal is not None:
                 return decodes[0].index, refusal
-            if not entries:
+            if not entries and all(replica.role == "decode" for replica in self.replicas):
                 return self.offer(arrived_prefilled(request, now_s), None).index, None
         replica = entries[0] if len(entries) == 1 else self.choose(request)
         if replica is None or (self._apart and not decodes and replica.role == "prefill"):
