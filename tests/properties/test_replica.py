@@ -32,6 +32,8 @@ POLICIES = [
     "vllm-v1:budget=12,max_seqs=6,long_prefill=5",
     "vllm-v1:budget=32,max_seqs=8,order=priority",
     "gmax:budget=32,max_seqs=6,interval=7,group=2",
+    "online-priority:max_seqs=6",
+    "ooc:max_seqs=6,tpot_s=0.04",
     "ltr:budget=32,max_seqs=6,interval=5",
     "autellix:budget=32,max_seqs=6,interval=5,quantum=8",
     "edf:budget=32,max_seqs=6,interval=5",
