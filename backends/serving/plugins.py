@@ -80,6 +80,20 @@ class FinishFeedback(Protocol):
 
 
 @runtime_checkable
+class Polling(Protocol):
+    """A policy of an engine that forms each batch while the one before it runs.
+
+    A request that arrives during a step is not in the next batch, but at the earliest in the one after it. An idle
+    replica takes it in at once. In a pipeline it makes no difference.
+    """
+
+    @property
+    def poll_steps(self) -> int:
+        """New requests are taken in every so many steps; 0: as they arrive."""
+        ...
+
+
+@runtime_checkable
 class Predicting(Protocol):
     """A policy that estimates the lengths of answers."""
 

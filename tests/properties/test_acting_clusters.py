@@ -113,6 +113,7 @@ NUMBERS = 120
 LINKS = ["none", "1Gbps:latency=1ms"]
 CLUSTERS = [
     {"replicas": 3, "policy": "vllm-v1"},
+    {"replicas": 3, "policy": "sglang:chunk=96,recv_interval=4"},
     {"replicas": 3, "policy": "vllm-v0", "preempt": "swap"},
     {"replicas": 3, "policy": "sarathi", "prefix_cache": "on"},
     {"replicas": 2, "policy": "vllm-v1", "pp": 2},

@@ -25,13 +25,16 @@ Chunk = tuple["Sequence", int]
 class VllmV1:
     """`budget` tokens a step, at most `max_seqs` running sequences, at most `long_prefill` tokens of one prompt a step.
 
-    `order=priority` admits by priority (lowest number first) and takes memory from the highest number.
+    `order=priority` admits by priority (lowest number first) and takes memory from the highest number. With
+    `async_scheduling` each batch is formed while the one before it runs, so that what arrives meanwhile waits one step
+    more (vLLM's option of that name).
     """
 
     budget: int = 8192
     max_seqs: int = 256
     long_prefill: int | None = None
     order: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = False
 
     def __post_init__(self) -> None:
         at_least("budget", self.budget)
@@ -44,6 +47,11 @@ class VllmV1:
     def pads(self) -> bool:
         """False: a finished row leaves at once."""
         return False
+
+    @property
+    def poll_steps(self) -> int:
+        """1 with asynchronous scheduling, else 0."""
+        return int(self.async_scheduling)
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
         """None: memory is the only limit."""
