@@ -1,6 +1,6 @@
 """A model from the `config.json` of its checkpoint on Hugging Face.
 
-An architecture is a row of `ARCHITECTURES`: its family and what its configuration leaves unsaid. Everything else is
+An architecture is a row of `ARCHITECTURES`: its family and what its configuration does not state. Everything else is
 read: shapes, experts, latent attention, windows, linear attention, and the formats that `quantization_config` names.
 The meaning and defaults of fields are those of huggingface/transformers `configuration_*.py`.
 """

@@ -28,6 +28,7 @@ _PARTS: Mapping[str, type] = MappingProxyType(
 )
 _FOLDER = Path(__file__).parent
 _CONFIG = "config.json"
+_RUN = "run.json"
 _QUANTISED = "hf_quant_config.json"
 """Where checkpoints of TensorRT Model Optimizer say how they are quantised, beside their config.json."""
 
@@ -158,7 +159,7 @@ def _read(given: str) -> _File:
     """The file, or the config.json of a folder. Raises UsageError for one that is not there."""
     path = Path(given).expanduser()
     if path.is_dir():
-        path /= _CONFIG
+        path /= _CONFIG if (path / _CONFIG).exists() or not (path / _RUN).exists() else _RUN
     beside = path.with_name(_QUANTISED)
     try:
         text = path.read_text(encoding="utf-8")
