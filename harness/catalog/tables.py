@@ -239,6 +239,7 @@ def _gpu(entry: Mapping[str, Any], where: str) -> Hardware:
     given = {key: value for key, value in entry.items() if key != "sources"}
     sourced = {key: value for key, value in given.items() if isinstance(value, dict) and "value" in value}
     plain = {key: value["value"] if key in sourced else value for key, value in given.items()}
+    plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in plain.items()}  # 48e9 bytes
     sources = {key: str(value.get("source", f"'{where}'")) for key, value in sourced.items()}
     sources |= {key: f"'{where}'" for key, value in plain.items() if key not in sourced and not isinstance(value, str)}
     made = _convert(plain, Hardware, where)

@@ -67,7 +67,7 @@ def command(name: str, html: str | None, form: str) -> int:
         kinds, found = [kind], [_about(kind, short)]
     elif short.partition(":")[0].endswith(".toml"):  # a preset of the user
         kinds, found = ["presets"], [compose.explain_workload(short)]
-    elif catalog.is_file(name):
+    elif not kind and catalog.is_file(name):
         kinds, found = ["models"], [_about("models", name)]
     else:
         kinds = [k for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
