@@ -126,7 +126,7 @@ def test_a_shape_that_cannot_be_is_refused(shape: Shape, message: str) -> None:
         catalog.weight_bytes(catalog.model("deepseek-v3"), shape)
 
 
-def test_experts_are_asked_of_a_model_that_has_some() -> None:
+def test_expert_parallelism_needs_experts() -> None:
     """`ep` on a dense model would otherwise be ignored."""
     with pytest.raises(UsageError, match="llama3-8b has none; leave out ep"):
         Shape(dp=2, ep=2).check(catalog.model("llama3-8b"))
