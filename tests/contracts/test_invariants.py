@@ -3,6 +3,7 @@
 from hashlib import sha256
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from backends.serving.replica import Replica
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
+from harness.data.records import to_table
 from harness.registry import find, make, names
 
 TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
@@ -110,6 +112,18 @@ def test_what_no_policy_may_break(policy, requests, system):
         replica.check()
         assert replica.blocks.total == replica.blocks.free
     assert digest == simulated(requests, policy=policy, **system)[1]  # I6
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=traffic, system=systems, rows=st.integers(1, 9))
+@settings(max_examples=8, deadline=None)
+def test_tables_are_those_of_the_records(policy, requests, system, rows):
+    """`bench run`, which takes tables, would have other results than a search, which takes records."""
+    fields = {"latency": LATENCY, "policy": policy, **system}
+    tables = list(Sim(**fields).tables(requests, rows=rows))
+
+    assert [rows] * (len(tables) - 1) == [len(table) for table in tables[:-1]]
+    assert to_table(list(Sim(**fields).simulate(requests))).equals(pa.concat_tables(tables).combine_chunks())
 
 
 @pytest.mark.parametrize("policy", POLICIES)
