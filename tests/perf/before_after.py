@@ -133,8 +133,8 @@ def tables(count: int, seed: int) -> None:
 
     for options in drawn(count, seed):
         rng = np.random.default_rng(seed)
-        at_s = np.cumsum(rng.exponential(0.06, 400)).tolist()
-        prompts, outputs = (np.maximum(1, rng.lognormal(m, 0.8, 400)).astype(int).tolist() for m in (5.6, 4.2))
+        at_s = np.cumsum(rng.exponential(0.06, 150)).tolist()
+        prompts, outputs = (np.maximum(1, rng.lognormal(m, 0.8, 150)).astype(int).tolist() for m in (5.6, 4.2))
         requests = [
             Request(i, t, p, o, prefix_ids=(i % 7, i % 3, i), prefix_block_tokens=64, session=i % 50, priority=i % 3)
             for i, (t, p, o) in enumerate(zip(at_s, prompts, outputs, strict=True))
