@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes comp
 REQUIRES := $(if $(strip $(LOCK)),--require-hashes -r $(strip $(LOCK)),-e '.[dev]')
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims systems perf nightly lock audit clean
+.PHONY: help demo test idle clocked others compiled lint check gate baselines gallery pictures claims systems perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ others: $(STAMP) # at idle priority, so that they do not delay the real-time cli
 	@mkdir -p .pytest_cache; log=.pytest_cache/others.txt; code=0; \
 	OPENBLAS_NUM_THREADS=1 $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
 	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code
+
+compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
+	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
+	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
+	  $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests/replay tests/contracts
 
 schemas: $(STAMP) ## write docs/schemas from the types of the files
 	$(BIN)/python tools/schemas.py

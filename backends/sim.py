@@ -20,6 +20,7 @@ from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
+from backends.simulator.ended import EndedSequence, columns, records
 from backends.simulator.flow import Flow
 from backends.simulator.front_time import behind_front_end
 from backends.simulator.layout import (
@@ -44,6 +45,7 @@ from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
 from harness.catalog import facts_of_files, hardware, model
+from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
 from harness.errors import UsageError
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
@@ -180,30 +182,42 @@ class Sim:
             return self._model.retimed(
                 requests,
                 follow_ups,
-                lambda first, more: simulate(self.cluster, self._model, self._steps, first, more, leap=False),
+                lambda first, more: records(simulate(self.cluster, self._model, self._steps, first, more, leap=False)),
             )
         requests, follow_ups = self._as_served(requests, follow_ups)
-        steps, model = self._steps if self.log_steps else None, self._model
         if front_s := self._parts[0].front_s:
-            return behind_front_end(
-                front_s, requests, follow_ups,
-                lambda first, more: self._simulate(model, steps, first, more),
-            )  # fmt: skip
-        return self._simulate(model, steps, iter(requests), follow_ups)
+            return behind_front_end(front_s, requests, follow_ups, lambda first, more: self._records(first, more))
+        return self._records(iter(requests), follow_ups)
 
-    def _simulate(
-        self, model: LatencyModel, steps: StepLog | None, requests: Iterator[Request], follow_ups: FollowUps | None
-    ) -> Iterator[RequestRecord]:
-        if self._plain:
-            return simulate(self.cluster, model, steps, requests, follow_ups, leap=self.leap)
-        if self.compat is not None and any(part.pp > 1 for part in self._parts):
+    def tables(
+        self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = TABLE_ROWS
+    ) -> Iterator[pa.Table]:
+        """The records of `simulate` as tables of `rows` rows; a last one of fewer where it ends, or is ended."""
+        if self._ring or self._parts[0].front_s or isinstance(self._model, Recorded):
+            return in_tables(self.simulate(requests, follow_ups), rows, to_table)
+        first, more = self._as_served(requests, follow_ups)
+        return in_tables(self._ended(iter(first), more), rows, lambda ended: table_of(columns(ended)))
+
+    def _records(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[RequestRecord]:
+        if self._ring:
             from backends.simulator.simdistserve import Rings
 
             return Rings(self._parts, requests, follow_ups).records()
+        return records(self._ended(requests, follow_ups))
+
+    def _ended(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[EndedSequence]:
+        steps = self._steps if self.log_steps else None
+        if self._plain:
+            return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap)
         self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap)
         for at_s, change in self._changes:
             self._flow.loop.plan(at_s, change)
-        return self._flow.records()
+        return self._flow.ended()
+
+    @property
+    def _ring(self) -> bool:
+        """Whether batches merge at every stage, which the serving core does not know."""
+        return self.compat is not None and any(part.pp > 1 for part in self._parts)
 
     @property
     def _acts(self) -> bool:

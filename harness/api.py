@@ -648,6 +648,20 @@ class Simulator(Protocol):
 
 
 @runtime_checkable
+class TableSimulator(Simulator, Protocol):
+    """A simulator that gives tables, which takes less time than an object per request."""
+
+    def tables(
+        self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = 4096
+    ) -> Iterator[pa.Table]:
+        """The records of `simulate`, `rows` rows of `harness.data.records.REQUESTS` at a time.
+
+        Where an error or an interrupt ends it, what has ended until then comes before.
+        """
+        ...
+
+
+@runtime_checkable
 class ReusableSimulator(Simulator, Protocol):
     """A simulator that serves one trial after the other without being built again."""
 

@@ -226,6 +226,13 @@ def hidden_in_command(words: Sequence[str]) -> Callable[[str], str]:
     return secrets.of_command(words, os.environ).text
 
 
+def core_is_compiled() -> bool:
+    """Whether the serving core runs as a C extension."""
+    from backends.serving import replica
+
+    return not replica.__file__.endswith(".py")
+
+
 def has_kernel_stamps() -> bool:
     """Whether the kernel tells when bytes arrive."""
     from backends.client import stamps

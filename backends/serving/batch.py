@@ -1,6 +1,6 @@
 """A batch: what one executor call runs.
 
-A sequence: the mutable serving state of one request on a replica. A visible request: what plug-ins see of a request.
+A sequence: the mutable serving state of one request on a replica.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING
 
-from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, Request, SloClass
+from backends.serving.visible import VisibleRequest as VisibleRequest
+from harness.api import Request
 
 if TYPE_CHECKING:
     from backends.serving.decodes import Decodes
@@ -82,94 +83,6 @@ class Phase(Enum):
     DECODE = "decode"
     SWAPPED = "swapped"
     DONE = "done"
-
-
-class VisibleRequest:
-    """What a serving system can know of a request: everything but the length of its answer. Plug-ins get no other."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-
-    @property
-    def id(self) -> int:
-        return self._request.id
-
-    @property
-    def scheduled_s(self) -> float:
-        return self._request.scheduled_s
-
-    @property
-    def prompt_tokens(self) -> int:
-        return self._request.prompt_tokens
-
-    @property
-    def prefix_ids(self) -> tuple[int, ...]:
-        return self._request.prefix_ids
-
-    @property
-    def prefix_block_tokens(self) -> int:
-        return self._request.prefix_block_tokens
-
-    @property
-    def session(self) -> int | None:
-        return self._request.session
-
-    @property
-    def turn(self) -> int:
-        return self._request.turn
-
-    @property
-    def tag(self) -> str | None:
-        return self._request.tag
-
-    @property
-    def priority(self) -> int:
-        return self._request.priority
-
-    @property
-    def program(self) -> int | None:
-        """The program that it is a call of: that of its `extra`, else its session; None where it stands alone."""
-        extra = self._request.extra
-        return self._request.session if extra is None or extra.program is None else extra.program
-
-    @property
-    def stage(self) -> int:
-        """Stage of its program: that of its `extra`, else its turn."""
-        extra = self._request.extra
-        return self._request.turn if extra is None or extra.program is None else extra.stage
-
-    @property
-    def offline(self) -> bool:
-        """Whether no one waits for its answer."""
-        return self._request.extra is not None and self._request.extra.offline
-
-    @property
-    def slo(self) -> SloClass | None:
-        """What it is due by: the class of its `extra`, else what its own bounds say; None where it has none."""
-        request = self._request
-        if request.extra is not None and request.extra.slo is not None:
-            return request.extra.slo
-        if request.slo_task_s is not None:
-            return DeadlineSlo(request.slo_task_s) if self.program is None else ProgramSlo(request.slo_task_s)
-        if request.slo_ttft_s is None and request.slo_tpot_s is None:
-            return None
-        ttft_s, tpot_s = request.slo_ttft_s, request.slo_tpot_s
-        return LatencySlo(inf if ttft_s is None else ttft_s, inf if tpot_s is None else tpot_s)
-
-    def __repr__(self) -> str:
-        return f"<VisibleRequest {self.id}, {self.prompt_tokens} prompt tokens>"
-
-    if not TYPE_CHECKING:  # for mypy there is no such attribute
-
-        def __getattr__(self, name: str) -> object:
-            if name == "output_tokens":
-                raise AttributeError(
-                    "the length of an answer is not known while it is served: estimate it with a length predictor; "
-                    "only the predictor 'oracle' and others that go through backends.serving.batch.Oracle know it"
-                )
-            raise AttributeError(f"a VisibleRequest has no attribute '{name}'")
 
 
 class Sequence:

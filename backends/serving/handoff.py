@@ -102,15 +102,19 @@ class Inbox:
         return len(self.offers) + len(self.incoming) + len(self.landed)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Transfer:
     """KV on its way from `source` (None: its prompt was computed elsewhere) to `target`, in a hand-off or the last
     stage of a migration."""
 
-    seq: Sequence
-    source: Replica | None
-    target: Replica
-    migration: Migration | None = None
+    __slots__ = ("migration", "seq", "source", "target")
+
+    def __init__(
+        self, seq: Sequence, source: Replica | None, target: Replica, migration: Migration | None = None
+    ) -> None:
+        self.seq = seq
+        self.source = source
+        self.target = target
+        self.migration = migration
 
 
 def start_handoffs(target: Replica, links: Links, now_s: float, *, pull: bool) -> list[tuple[float, Transfer]]:

@@ -171,7 +171,7 @@ class Replica:
             and not (batch.swaps or self._map_s)
         ):
             batch.steps = decoding._steps_ahead(free)
-            if batch.repeats is not True:
+            if not isinstance(batch.repeats, bool):
                 batch.steps = min(batch.steps, batch.repeats)
             if self._unseen:
                 batch.steps = min(batch.steps, self._poll_steps - self._steps % self._poll_steps)

@@ -36,6 +36,10 @@ class Swap:
     def __len__(self) -> int:
         return len(self._queue)
 
+    def __bool__(self) -> bool:
+        """Whether any sequence is swapped out. Note: compiled code does not take it from the length."""
+        return bool(self._queue)
+
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._queue)
 

@@ -1,4 +1,4 @@
-"""The driver of simulated clusters: latency models say how long batches take, and what ends becomes a record."""
+"""The driver of simulated clusters: latency models say how long batches take."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from backends.serving.loop import Loop
-from backends.simulator.loop import Arrivals, record_of, rejected, step_ends
-from harness.api import FollowUps, Request, RequestRecord
+from backends.simulator.ended import EndedSequence, rejected
+from backends.simulator.loop import Arrivals, step_ends
+from harness.api import FollowUps, Request
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Flow:
-    """One simulation: the driver of its loop, whose results are records."""
+    """One simulation: the driver of its loop, whose results are what ends."""
 
     def __init__(
         self,
@@ -29,20 +30,20 @@ class Flow:
         *,
         leap: bool,
     ) -> None:
-        self.results: deque[RequestRecord] = deque()
+        self.results: deque[EndedSequence] = deque()
         self._members = cluster.members
         self._arrivals = Arrivals(iter(requests))
         self._follow_ups = follow_ups
         log = None if steps is None else steps.append
         self.loop = Loop(cluster, self, self._arrivals, log, leap=leap, coupled=follow_ups is not None)
 
-    def records(self) -> Iterator[RequestRecord]:
-        """One record per request, in the order in which they end."""
+    def ended(self) -> Iterator[EndedSequence]:
+        """What ends, in this order."""
         self.loop.begin(0.0)
-        for record in self.loop.advance():
-            yield record
+        for ended in self.loop.advance():
+            yield ended
             if self._follow_ups is not None:
-                self._arrivals.add(self._follow_ups(record), self.loop.now_s)
+                self._arrivals.add(self._follow_ups(ended.record()), self.loop.now_s)
 
     def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float]:
         """Ends of its steps by the latency model of the replica."""
@@ -51,12 +52,12 @@ class Flow:
         return step_ends(model, batch, now_s, horizon_s)
 
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """Record a sequence that is over."""
-        self.results.append(record_of(seq, replica, error, now_s))
+        """A sequence is over."""
+        if error is None:
+            self.results.append(EndedSequence(seq, replica))
+        else:
+            self.results.append(EndedSequence(seq, replica, "error", error, now_s))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """Record a request that is not served."""
-        record = rejected(request, reason, replica)
-        if now_s > request.scheduled_s:
-            record.ended_s = now_s
-        self.results.append(record)
+        """A request is not served."""
+        self.results.append(rejected(request, reason, replica, now_s))

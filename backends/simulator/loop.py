@@ -7,10 +7,11 @@ from math import inf
 import numpy as np
 
 from backends.latency.recorded import Recorded
-from backends.serving.batch import Batch, Oracle, Sequence
+from backends.serving.batch import Batch
 from backends.serving.cluster import Cluster
+from backends.simulator.ended import EndedSequence, rejected
 from backends.simulator.step_log import StepLog
-from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+from harness.api import FollowUps, LatencyModel, Request
 
 LOOP = 32  # up to so many steps a plain loop is faster than numpy
 LEAP = 512  # steps that numpy adds up at a time
@@ -25,7 +26,8 @@ def simulate(
     follow_ups: FollowUps | None,
     *,
     leap: bool,
-) -> Iterator[RequestRecord]:
+) -> Iterator[EndedSequence]:
+    """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
     recorded = model if isinstance(model, Recorded) else None
     arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None)
@@ -47,10 +49,10 @@ def simulate(
                 if batch is None:
                     continue  # a recorded executor woke up
                 for seq in replicas[index].commit(batch, ends):
-                    record = record_of(seq, index)
-                    yield record
+                    ended = EndedSequence(seq, index)
+                    yield ended
                     if follow_ups is not None:
-                        arrivals.add(follow_ups(record), now_s)
+                        arrivals.add(follow_ups(ended.record()), now_s)
                         arrival_s = arrivals.next_s
         elif now_s == inf:
             assert not any(replica.waiting for replica in replicas), "a request can neither run nor be refused"
@@ -60,10 +62,10 @@ def simulate(
             arrival_s = arrivals.next_s
             index, refusal = cluster.add(request, now_s)
             if refusal is not None:
-                record = rejected(request, refusal, index)
-                yield record
+                ended = rejected(request, refusal, index, request.scheduled_s)
+                yield ended
                 if follow_ups is not None:
-                    arrivals.add(follow_ups(record), now_s)
+                    arrivals.add(follow_ups(ended.record()), now_s)
                     arrival_s = arrivals.next_s
             elif replicas[index].in_flight is None:
                 idle.append(index)
@@ -193,27 +195,3 @@ def _further_ends(
         context += seqs * count
         left -= count
     return ends
-
-
-def record_of(seq: Sequence, replica: int, error: str | None = None, ended_s: float | None = None) -> RequestRecord:
-    """The record of a sequence that is answered, or that this error ended at `ended_s`."""
-    request = Oracle.request(seq)
-    scheduled_s = request.scheduled_s
-    token_n = None if seq.token_n is None else seq.tokens_per_stamp()
-    return RequestRecord(
-        request.id, scheduled_s, scheduled_s, seq.token_s, token_n, seq.prompt, seq.emitted, request.output_tokens,
-        "ok" if error is None else "error", error, request.session, request.turn, request.tag, None,
-        seq.cached_tokens, replica, seq.preemptions, seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s,
-        seq.handoff_end_s, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s, seq.arrived_s,
-        None if error is None else ended_s, request.slo_task_s,
-    )  # fmt: skip
-
-
-def rejected(request: Request, reason: str, replica: int | None) -> RequestRecord:
-    """The record of a request that is not served."""
-    return RequestRecord(
-        request.id, request.scheduled_s, request.scheduled_s, (), (), request.prompt_tokens, 0, request.output_tokens,
-        "rejected", reason, request.session, request.turn, request.tag, None, None, replica, 0,
-        slo_ttft_s=request.slo_ttft_s, slo_tpot_s=request.slo_tpot_s, ended_s=request.scheduled_s,
-        slo_task_s=request.slo_task_s,
-    )  # fmt: skip

@@ -13,8 +13,9 @@ from heapq import heappop, heappush
 from math import inf
 
 from backends.latency.abc import Abc
+from backends.simulator.ended import rejected
 from backends.simulator.layout import ReplicaGroup
-from backends.simulator.loop import Arrivals, rejected
+from backends.simulator.loop import Arrivals
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.registry import make
 
@@ -151,7 +152,7 @@ class Rings:
         refusal = self._policy.refusal(request.prompt_tokens, request.output_tokens)
         part, heads = self._entry
         if refusal is not None:
-            return [rejected(request, refusal, heads[0].index)]
+            return [rejected(request, refusal, heads[0].index, request.scheduled_s).record()]
         item = Item(request)
         if part.role != "decode":
             head = min(heads, key=lambda worker: worker.load(worker.prompts))

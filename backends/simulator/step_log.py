@@ -31,32 +31,24 @@ class StepLog:
 
     def _clear(self) -> None:
         self._count = 0  # entries
-        self._numbers = array("q")  # eight per entry: its steps, then the columns of whole numbers
-        self._start_s = array("d")
-        self._end_s = array("d")
-        self._leaps = array("q")  # entry and tick of each leap of several steps
+        self._numbers: list[int] = []  # eight per entry: its steps, then the columns of whole numbers
+        self._start_s: list[float] = []
+        self._end_s: list[float] = []
+        self._leaps: list[int] = []  # entry and tick of each leap of several steps
         self._phases = array("q")  # per leap: members that need a block, by tick mod block size
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
         count = len(end_s)
         if count > 1 and decoding.phases is not None:
-            self._leaps.extend((self._count, decoding.tick))
+            self._leaps += (self._count, decoding.tick)
             phases = decoding.phases
             self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
         self._start_s.append(batch.start_s)
-        self._numbers.extend(
-            (
-                count,
-                batch.replica,
-                batch.prefill_tokens if batch.loads else 0,
-                batch.decode_seqs,
-                batch.context_tokens,
-                batch.waiting,
-                batch.running,
-                batch.free_blocks,
-            )
-        )
+        self._numbers += (
+            count, batch.replica, batch.prefill_tokens if batch.loads else 0, batch.decode_seqs, batch.context_tokens,
+            batch.waiting, batch.running, batch.free_blocks,
+        )  # fmt: skip
         self._end_s.extend(end_s)
         self._count += 1
         if self._count >= SPREAD:
@@ -64,26 +56,22 @@ class StepLog:
 
     def table(self) -> pa.Table:
         """All that was logged as the `steps` table, one row per step; the log is empty afterwards."""
-        import pyarrow as pa
-
         self._spread()
         table = pa.concat_tables(self._tables)
         self._tables = []
         return table
 
     def _spread(self) -> None:
-        import pyarrow as pa
-
         if not self._count:
             self._tables.append(STEPS.empty_table())
             return
-        numbers = np.frombuffer(self._numbers, np.int64).reshape(self._count, -1).T
+        numbers = np.fromiter(self._numbers, np.int64, len(self._numbers)).reshape(self._count, -1).T
         count, decodes = numbers[0], np.repeat(numbers[3], numbers[0])
         ends = np.cumsum(count)
         first = ends - count  # (entries,) index of an entry's first step
         row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
         nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.array(self._end_s)
+        end_s = np.fromiter(self._end_s, np.float64, len(self._end_s))
         start_s = np.empty(len(row))
         start_s[1:] = end_s[:-1]
         start_s[first] = self._start_s
@@ -107,7 +95,7 @@ class StepLog:
         taken = np.zeros(len(row), np.int64)
         if self._leaps:
             phases = np.frombuffer(self._phases, np.int64).reshape(-1, self._size)
-            entry, tick = np.frombuffer(self._leaps, np.int64).reshape(-1, 2).T
+            entry, tick = np.array(self._leaps).reshape(-1, 2).T
             leap = np.full(len(first), -1)  # (entries,) index of the leap, -1 for a single step
             leap[entry] = np.arange(len(entry))
             inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))

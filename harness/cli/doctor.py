@@ -60,6 +60,13 @@ def _installed(name: str) -> bool:
     return True
 
 
+def core() -> Found:
+    """Whether the simulator's core is compiled; its results are the same either way."""
+    if compose.core_is_compiled():
+        return Found("simulator core", "ok", "compiled with mypyc")
+    return Found("simulator core", "ok", "pure Python; HATCH_BUILD_HOOKS_ENABLE=1 pip install . compiles it")
+
+
 def cores() -> Found:
     """Two or more: one for the client, the others for the engine."""
     affinity = getattr(os, "sched_getaffinity", None)
@@ -170,7 +177,7 @@ def engine() -> Found:
 
 
 ALL: tuple[Callable[[], Found], ...] = (
-    python, packages, cores, load, clock, timer, stamps, descriptors, disk, blas, engine,
+    python, packages, core, cores, load, clock, timer, stamps, descriptors, disk, blas, engine,
 )  # fmt: skip
 
 
@@ -178,7 +185,8 @@ ALL: tuple[Callable[[], Found], ...] = (
 @click.option("--no-engine", is_flag=True, help="Skip the smoke run of the built-in engine.")
 @formats
 def command(no_engine: bool, form: str) -> int:
-    """Check packages, cores, clock, timer, arrival timestamps, open files, disk, BLAS threads and the built-in engine.
+    """Check packages, simulator core, cores, clock, timer, arrival timestamps, open files, disk, BLAS threads and the
+    built-in engine.
 
     Exit code 0 if this machine is ready to run benchmarks, else 3.
     """

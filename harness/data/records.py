@@ -7,10 +7,11 @@ Tokens that were counted after the run, put into the rows that were written whil
 """
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import islice
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,12 @@ from harness.api import (
     SloClass,
     Step,
 )
+from harness.errors import BackendError
+
+T = TypeVar("T")
+
+TABLE_ROWS = 4096
+"""Rows that a simulator gives at a time: few enough to stay in the processor's cache."""
 
 SHARED = 1 << 14
 """Rows of a chunk that stands for many in a column of one value."""
@@ -192,16 +199,36 @@ SERVER_METRICS: pa.Schema = _schema(
 
 def to_table(records: Sequence[RequestRecord]) -> pa.Table:
     """The `requests` table of some records, in their order. `token_n` None becomes ones."""
-    special: dict[str, Callable[[Sequence[Any], Sequence[Any]], pa.Array]] = {
-        "token_s": lambda token_s, _: ragged(token_s, "d", REQUESTS.field("token_s").type),
-        "token_n": lambda token_s, token_n: _token_n(token_s, token_n),
-    }
-    columns = dict(zip(REQUESTS.names, _columns(records, REQUESTS.names), strict=True))
-    token_s, token_n = columns["token_s"], columns["token_n"]
-    arrays = [
-        special[f.name](token_s, token_n) if f.name in special else column(columns[f.name], f.type) for f in REQUESTS
-    ]
+    return table_of(dict(zip(REQUESTS.names, _columns(records, REQUESTS.names), strict=True)))
+
+
+def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """The `requests` table of some columns; one that is left out is null. `token_n` None becomes ones."""
+    token_s, arrays = columns["token_s"], []
+    for f in REQUESTS:
+        if f.name == "token_s":
+            arrays.append(ragged(token_s, "d", f.type))
+        elif f.name == "token_n":
+            arrays.append(_token_n(token_s, columns["token_n"]))
+        else:
+            arrays.append(column(columns[f.name], f.type) if f.name in columns else pa.nulls(len(token_s), f.type))
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
+
+
+def in_tables(rows: Iterator[T], count: int, table: Callable[[list[T]], pa.Table]) -> Iterator[pa.Table]:
+    """Tables of `count` rows, and of those that are left where an error or an interrupt ends the rows."""
+    batch: list[T] = []
+    try:
+        while True:
+            batch.extend(islice(rows, count))
+            if not batch:
+                return
+            yield table(batch)
+            batch = []
+    except (BackendError, KeyboardInterrupt):
+        if batch:
+            yield table(batch)
+        raise
 
 
 def http_table(records: Sequence[RequestRecord]) -> pa.Table:
@@ -356,7 +383,7 @@ def _token_n(token_s: Sequence[Any], token_n: Sequence[Any]) -> pa.Array:
     """Tokens per event, (events,) in lists; rows that are None get a one per event."""
     offsets = _offsets(np.fromiter(map(len, token_s), np.int64, len(token_s)))
     values = np.ones(offsets[-1], np.int32)  # (events,)
-    for i, counts in enumerate(token_n):
+    for i, counts in enumerate(token_n) if token_n.count(None) < len(token_n) else ():
         if counts is not None:
             if len(counts) != offsets[i + 1] - offsets[i]:
                 raise ValueError(f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps")

@@ -16,6 +16,7 @@ from harness.data.records import to_table
 from harness.errors import UsageError
 from harness.options import RunSpec
 from harness.runner.plan import Plan, load_workload, plan
+from harness.runner.virtual import tables
 from harness.spec import parse
 
 
@@ -67,7 +68,11 @@ def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None)
     records: list[RequestRecord] = []
     complete = True
     simulator = cast("Simulator", planned.backend)
-    for record in simulator.simulate(planned.schedule.planned(), planned.follow_ups(records.append)):
+    follow_ups = planned.follow_ups(records.append)
+    if stop is None and follow_ups is None:
+        made = [to_table([]), *tables(simulator, planned.schedule.planned(), None)]
+        return SimulatedTrial(planned, pa.concat_tables(made).combine_chunks(), complete=True)
+    for record in simulator.simulate(planned.schedule.planned(), follow_ups):
         records.append(record)
         if stop is not None and stop(record):
             complete = False

@@ -1,11 +1,17 @@
 """Counters of a run under way: the driver moves them, and what shows its progress reads them."""
 
+from __future__ import annotations
+
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from harness.api import RequestRecord, Slo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECENT_S = 10.0
 LATE_SAMPLES = 2000
@@ -64,22 +70,26 @@ class Live:
     def seen(self, records: Sequence[RequestRecord]) -> None:
         """Score finished requests. Called away from the sending loop."""
         from harness.data.records import to_table  # heavy: pyarrow
-        from harness.metrics.slo import score
 
-        self.met += int(score(to_table(records), self.slo).met.sum())
-        self.scored += len(records)
-        self.failed += sum(r.status != "ok" for r in records)
-        now_s = time.monotonic()
-        for r in records:  # TTFT and TPOT (NaN for one token) for the display; results come from harness.metrics
-            if len(r.token_s):
-                first_s, more = r.token_s[0], r.output_tokens - 1
-                tpot_s = (r.token_s[-1] - first_s) / more if more > 0 else float("nan")
-                self._recent.append((now_s, first_s - r.scheduled_s, tpot_s))
+        self.counted(to_table(records))
         if self.watch is not None and self.watch(records):
             self.stop()
         if self.room is not None and self.short is None and (short := self.room()) is not None:
             self.short = short
             self.stop(at_once=True)
+
+    def counted(self, table: pa.Table) -> None:
+        """Score the finished requests of a table."""
+        from harness.metrics.slo import Seen, score  # heavy: numpy
+
+        seen = Seen(table)
+        self.met += int(score(table, self.slo, seen).met.sum())
+        self.scored += len(table)
+        self.failed += len(table) - int(seen.ok.sum())
+        # TTFT, and TPOT (NaN for one token), for the display; results come from harness.metrics
+        ttft_s, tpot_s = (seen.values(name).tolist() for name in ("ttft", "tpot"))
+        now_s = time.monotonic()
+        self._recent.extend((now_s, ttft, tpot) for ttft, tpot in zip(ttft_s, tpot_s, strict=True) if ttft == ttft)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop the sending, and with `at_once` the waiting for answers; from any thread."""

@@ -27,6 +27,10 @@ class Rows(Protocol):
         """Append finished requests."""
         ...
 
+    def add_table(self, name: str, table: pa.Table) -> None:
+        """Append rows to the table of that name."""
+        ...
+
     def add_steps(self, steps: Sequence[Step] | pa.Table) -> None:
         """Append executor steps."""
         ...

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from harness.api import ActionLog, End, FollowUps, Outcome, Request, RequestRecord, Simulator
+from harness.api import ActionLog, End, FollowUps, Outcome, Request, RequestRecord, Simulator, TableSimulator
 from harness.errors import BackendError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness.runner.live import Live
     from harness.runner.recorder import Rows
 
 SWITCH_S = 0.0005
 """How long another thread may hold the interpreter that the sending loop wants (default of Python: 5 ms)."""
-BATCH_RECORDS = 4096
 
 
 class Interruptible(Protocol):
@@ -71,16 +72,12 @@ def drive_virtual(
     counted = _Counted(schedule)
     dropped = [] if dropped is None else dropped
     released = counted.released(follow_ups)
-    batch: list[RequestRecord] = []
     error: str | None = None
     ended: End = "finished"
     try:
-        for record in simulator.simulate(counted, released):
-            batch.append(record)
-            if len(batch) >= BATCH_RECORDS:
-                _write(rows, live, batch, dropped)
-                _write_steps(rows, simulator)
-                batch = []
+        for table in tables(simulator, counted, released):
+            _write(rows, live, table, dropped)
+            _write_steps(rows, simulator)
             if stop.requested:
                 ended = "stopped" if stop.at_once else "interrupted"
                 break
@@ -88,7 +85,7 @@ def drive_virtual(
         ended = "stopped"
     except BackendError as failure:
         ended, error = "failed", str(failure)
-    _write(rows, live, batch, dropped)
+    _write(rows, live, None, dropped)
     _write_steps(rows, simulator)
     rows.flush()
     return Outcome(ended, counted.count, counted.remaining(), max(0, counted.count - live.finished), error)
@@ -137,11 +134,24 @@ def _write_steps(rows: Rows, simulator: Simulator) -> None:
         rows.add_actions(actions)
 
 
-def _write(rows: Rows, live: Live, batch: list[RequestRecord], dropped: list[RequestRecord]) -> None:
-    live.finished += len(batch)
+def tables(simulator: Simulator, requests: Iterable[Request], follow_ups: FollowUps | None) -> Iterator[pa.Table]:
+    """What a simulator gives, as tables."""
+    from harness.data.records import TABLE_ROWS, in_tables, to_table  # heavy: pyarrow
+
+    if isinstance(simulator, TableSimulator):
+        return simulator.tables(requests, follow_ups)
+    return in_tables(simulator.simulate(requests, follow_ups), TABLE_ROWS, to_table)
+
+
+def _write(rows: Rows, live: Live, table: pa.Table | None, dropped: list[RequestRecord]) -> None:
+    from harness.data.records import to_table  # heavy: pyarrow
+
+    written = [] if table is None else [table]
+    live.finished += sum(map(len, written))
     live.sent = live.finished
-    batch += dropped
-    dropped.clear()
-    if batch:
-        rows.add_records(batch)
-        live.seen(batch)
+    if dropped:
+        written.append(to_table(dropped))
+        dropped.clear()
+    for part in written:
+        rows.add_table("requests", part)
+        live.counted(part)

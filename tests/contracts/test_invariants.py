@@ -3,6 +3,7 @@
 from hashlib import sha256
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 from backends.engine_process.core import EngineCore
 from backends.latency.linear import Linear
 from backends.serving.journal import Journal
-from backends.serving.replica import Replica
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
+from harness.data.records import to_table
 from harness.registry import find, make, names
 
 TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
@@ -57,32 +58,30 @@ systems = st.fixed_dictionaries(
 )
 
 
-class Watched(Replica):
-    """A replica that checks every batch it forms."""
+def watch(replica):
+    """Let a replica check every batch it forms. Note: a compiled replica has no subclass that could."""
+    fill = replica._fill
 
-    __slots__ = ()
-
-    def schedule(self, now_s):
-        was_free = self.in_flight is None
-        batch = Replica.schedule(self, now_s)
-        self.check()  # I2: every block is free or has an owner
-        if batch is None:
-            assert not was_free or not (self.waiting or self.running), "idle although something could run (I5)"
-            return None
-        sequences = [seq for seq, _ in batch.items(iter(self.decoding))]
+    def checked(replica, batch):
+        replica.check()  # I2: every block is free or has an owner
+        fill(replica, batch)
+        idle = not (batch.prefills or batch.decode_seqs or batch.swaps)
+        assert not idle or not (replica.waiting or replica.running), "idle although something could run (I5)"
+        sequences = [seq for seq, _ in batch.items(iter(replica.decoding))]
         assert len(sequences) == len(set(sequences)), "a sequence is twice in a batch (I3)"
         assert all(0 < n <= seq.need() for seq, n in batch.prefills), "more of a prompt than is left (I3)"
-        budget, seats = getattr(self.policy, "budget", None), getattr(self.policy, "max_seqs", None)
+        budget, seats = getattr(replica.policy, "budget", None), getattr(replica.policy, "max_seqs", None)
         assert budget is None or batch.tokens() <= budget or not batch.prefills, "over the budget (I3)"
-        assert seats is None or batch.preempted or self.running <= seats or self.parked, "too many run (I3)"
-        return batch
+        assert seats is None or batch.preempted or replica.running <= seats or replica.parked, "too many run (I3)"
+
+    replica._fill = checked
 
 
 def simulated(requests, **fields):
     """(records by id, hash of all that was decided and stamped, the simulator)."""
     sim = Sim(latency=LATENCY, journal=True, **fields)
     for replica in sim.cluster.replicas:
-        replica.__class__ = Watched
+        watch(replica)
     records = {r.request_id: r for r in sim.simulate(requests)}
     log = [[repr(d) for d in r.journal.decisions] for r in sim.cluster.replicas]
     stamps = [(i, list(r.token_s), r.status, r.replica) for i, r in sorted(records.items())]
@@ -110,6 +109,18 @@ def test_what_no_policy_may_break(policy, requests, system):
         replica.check()
         assert replica.blocks.total == replica.blocks.free
     assert digest == simulated(requests, policy=policy, **system)[1]  # I6
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=traffic, system=systems, rows=st.integers(1, 9))
+@settings(max_examples=8, deadline=None)
+def test_tables_are_those_of_the_records(policy, requests, system, rows):
+    """`bench run`, which takes tables, would have other results than a search, which takes records."""
+    fields = {"latency": LATENCY, "policy": policy, **system}
+    tables = list(Sim(**fields).tables(requests, rows=rows))
+
+    assert [rows] * (len(tables) - 1) == [len(table) for table in tables[:-1]]
+    assert to_table(list(Sim(**fields).simulate(requests))).equals(pa.concat_tables(tables).combine_chunks())
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -169,6 +169,23 @@ def test_quantile_is_numpys(values, q):
     assert quantile(np.array(values), q) == np.quantile(np.array(values), q)
 
 
+@pytest.mark.parametrize("shape", ["spread", "equal", "few values", "a period", "rising", "heavy tail"])
+def test_quantiles_of_many_values_are_numpys(shape):
+    """Of many values only those near a sample's quantile are sorted; a rank beyond them would be a wrong percentile."""
+    rng, n = np.random.default_rng(7), exact.MANY + 11
+    values = {
+        "spread": rng.gamma(4, 0.01, n),
+        "equal": np.full(n, 0.5),
+        "few values": rng.integers(0, 3, n) * 0.3,
+        "a period": np.resize(np.arange(16.0), n),
+        "rising": np.arange(n) / 7,
+        "heavy tail": 1 / rng.random(n) ** 3,
+    }[shape]
+    qs = [0.0, 1e-5, 0.25, 0.5, 0.9, 0.99, 0.99999, 1.0]
+
+    assert np.quantile(values, qs).tolist() == exact.quantiles(values.copy(), qs)
+
+
 def test_quantiles_leave_undefined_values_out():
     """One null TPOT would turn every percentile into NaN."""
     assert 2.0 == quantile(np.array([np.nan, 1.0, 3.0]), 0.5)

@@ -24,18 +24,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 import numpy as np
 
 from backends.sim import Sim
 from harness.api import Request
-from harness.data.records import to_table
 from harness.metrics.slo import parse
 from harness.metrics.summary import summarize
 
 SLO = "ttft=0.25,tpot=0.1"
-BATCH = 4096  # records that become columns at a time, as in `bench run`
 
 
 def fix(count: int, seed: int = 0, times: int = 1) -> list[Request]:
@@ -89,16 +86,8 @@ def measure(requests: list[Request], name: str, policy: str, log_steps: bool) ->
     gc.disable()
     start = time.process_time()
     sim = Sim(**({"model": "llama2-7b", "policy": policy, "log_steps": log_steps} | SYSTEMS.get(name, {})))
-    tables, core_s = [], 0.0
-    records = sim.simulate(requests)
-    while True:
-        before = time.process_time()
-        batch = list(islice(records, BATCH))
-        core_s += time.process_time() - before
-        if not batch:
-            break
-        tables.append(to_table(batch))
-    table = pa.concat_tables(tables)
+    table = pa.concat_tables(sim.tables(requests))
+    ended = time.process_time()
     steps = sim.steps_table()
     recorded = time.process_time()
     summary = summarize(table, parse(SLO))
@@ -107,8 +96,8 @@ def measure(requests: list[Request], name: str, policy: str, log_steps: bool) ->
     gc.unfreeze()
     assert summary.status["ok"] == len(requests)
     return {
-        "total": end - start, "core": core_s, "records": recorded - start - core_s, "metrics": end - recorded,
-        "steps": steps.num_rows, "attainment": summary.attainment,
+        "total": end - start, "requests": ended - start, "steps": recorded - ended, "metrics": end - recorded,
+        "rows": steps.num_rows, "attainment": summary.attainment,
     }  # fmt: skip
 
 
@@ -126,12 +115,10 @@ def flat(count: int, policy: str) -> None:
             yield Request(i, at_s, 512, 128)
 
     sim = Sim(model="llama2-7b", hardware="a100-80g", policy=policy)
-    records = sim.simulate(drawn())
     start, before = time.process_time(), 0
-    while batch := list(islice(records, BATCH)):
-        to_table(batch)
+    for table in sim.tables(drawn()):
         sim.steps_table()
-        requests += len(batch)
+        requests += len(table)
         if requests - before >= count // 8 or requests == count:
             now = time.process_time()
             cost = (now - start) / (requests - before) * 1e6
@@ -146,11 +133,11 @@ def child(name: str, count: int, policy: str, repeats: int) -> None:
     runs = [[measure(requests, name, policy, log_steps) for log_steps in (True, False)] for _ in range(repeats)]
     best, bare = (min(column, key=lambda run: run["total"]) for column in zip(*runs, strict=True))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    parts = "  ".join(f"{part} {best[part] / count * 1e6:5.2f}" for part in ("core", "records", "metrics"))
+    parts = "  ".join(f"{part} {best[part] / count * 1e6:5.2f}" for part in ("requests", "steps", "metrics"))
     print(
         f"{name:5} {policy:8} {count:>9,} requests  {count / best['total']:>7,.0f} requests/CPU s, "
         f"{count / bare['total']:>7,.0f} without the steps table  "
-        f"(us each: {parts})  {best['steps']:>10,.0f} steps  met {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
+        f"(us each: {parts})  {best['rows']:>10,.0f} steps  met {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
         flush=True,
     )
 
