@@ -50,18 +50,6 @@ def test_json_is_the_stored_answer_and_a_rerun_resumes(bench, tmp_path):
     assert len(capacity_by_seed(first, 0.8)) == first["answers"][0]["seeds"]
 
 
-def test_there_is_no_rate_per_gpu_where_replicas_come_and_go(bench):
-    """The rate of eight GPUs would be printed as that of the one at the start."""
-    code, out, _ = bench(*QUICK, "--goal", "80%", "--router", "autoscale", "--format", "json")
-    (answer,) = json.loads(out)["answers"]
-    _, shown, _ = bench(*QUICK, "--goal", "80%", "--router", "autoscale")
-
-    assert code == 0
-    assert answer["capacity_rps"] > 0
-    assert answer["per_gpu_rps"] is None
-    assert "No rate per GPU: the router adds and gives up replicas" in shown
-
-
 @pytest.mark.nightly
 def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
     """Chains that were observed before a kill would be lost, or count twice."""
