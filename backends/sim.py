@@ -19,6 +19,7 @@ from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
 from backends.serving.replica import Replica
+from backends.serving.routing import requirements
 from backends.simulator.core import preemption_costs
 from backends.simulator.ended import EndedSequence, columns, records
 from backends.simulator.flow import Flow
@@ -291,7 +292,8 @@ class Sim:
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
             "replicas": sum(part.count for part in self._parts), "router": self._parts[0].router,
             "tp": self.tp, "pp": self.pp,
-            "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
+            "gpus_at_start" if requirements(self.cluster.router).scales else "gpus": sum(p.gpus for p in self._parts),
+            "prefix_cache": self.cluster.replicas[0].cache is not None,
             **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),
             **(

@@ -46,11 +46,13 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     yield from _rules(backend)
     if (latency := first(backend, "latency")) is not None:
         yield f"{latency} latency model"
-    replicas, gpus, threads = (backend.get(name) for name in ("replicas", "gpus", "threads"))
+    replicas, gpus, begun, threads = (backend.get(name) for name in ("replicas", "gpus", "gpus_at_start", "threads"))
     if isinstance(replicas, int) and replicas > 1:
         yield f"{replicas:,} replicas ({first(backend, 'router') or 'one router'})"
     if isinstance(threads, int) and threads:
         yield _format.count(threads, "BLAS thread")
+    elif isinstance(begun, int):
+        yield f"{_format.count(begun, 'GPU')} at the start"
     elif isinstance(gpus, int) and gpus:
         shape = _shape(backend)
         yield _format.count(gpus, "GPU") + (f" ({shape})" if shape else "")

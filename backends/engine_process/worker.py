@@ -18,7 +18,7 @@ from backends.engine_process.executor_worker import Allocate, Broken, Build, Cop
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.engine_process.layout import Layout
 from backends.engine_process.pacing import Pace, Pacer
-from backends.serving.cluster import Cluster, Member
+from backends.serving.cluster import Cluster, Member, give_model
 from backends.serving.handoff import Link
 from backends.serving.plugins import Memory
 from backends.serving.replica import Replica
@@ -229,6 +229,7 @@ def engine_core(
     if not isinstance(executor, Pacer):
         executor.allocate(blocks, memory.block_tokens)
     replica = message.core.replica(memory, blocks, cost=cost)
+    give_model(replica, Member(model=None if pacer is None else pacer.latency_model))
     facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
     return EngineCore(replica, executor, message.prompts, clock, message.temperature, sleep), facts
 

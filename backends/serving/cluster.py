@@ -7,7 +7,7 @@ from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
 from backends.serving.plugins import OneRole, Router, StepRouter, StepTimes
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import NONE_UP, DecidingRouter, RoleRouter, acts
+from backends.serving.routing import NONE_UP, DecidingRouter, Requirements, acts, requirements
 from harness.api import LatencyModel, Request
 from harness.errors import UsageError
 
@@ -61,9 +61,38 @@ class Cluster:
         self._apart = any(replica.role == "decode" for replica in replicas)
         for replica, member in zip(self.replicas, self.members, strict=True):
             give_model(replica, member)
-        if self._apart and isinstance(router, RoleRouter) and router.changes_roles:
-            _refuse_policies_of_one_role(replicas)
+        self._refuse_unmet(requirements(router))
         self.refresh()
+
+    def _refuse_unmet(self, needs: Requirements) -> None:
+        """Raise UsageError for a router or policy that would do nothing here, or would fail in the middle of a run."""
+        if needs.layout == "mixed" and self._apart:
+            raise UsageError(
+                "The router acts on replicas alike and would do nothing here; give replicas=4 instead of prefill and "
+                "decode, or another router."
+            )
+        if needs.layout == "apart" and not self._apart:
+            raise UsageError(
+                "The router acts on prefill and decode replicas and would do nothing here; give prefill=2 and decode=2 "
+                "instead of replicas, or another router."
+            )
+        if needs.scales and self.build is None:
+            raise UsageError(
+                "The router adds replicas, and this cluster cannot grow; give another router, or a simulated cluster."
+            )
+        for replica, member in zip(self.replicas, self.members, strict=True):
+            policy = replica.policy
+            strict = isinstance(policy, StepTimes) and (replica.role == "decode" or needs.changes_roles)
+            if member.model is None and (needs.step_times or strict):
+                raise UsageError(
+                    f"The {'router' if needs.step_times else 'policy'} must know how long steps take; only simulated "
+                    "and paced replicas tell."
+                )
+            if needs.changes_roles and self._apart and isinstance(policy, OneRole):
+                raise UsageError(
+                    f"The router changes roles, and the policy of the {replica.role} replicas is for {policy.serves} "
+                    "alone; give one that runs prompts and decodes alike, such as policy=vllm-v1."
+                )
 
     def refresh(self) -> None:
         """Roles have changed, or which replicas are open."""
@@ -135,12 +164,3 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<Cluster {list(self.replicas)!r}>"
-
-
-def _refuse_policies_of_one_role(replicas: list[Replica]) -> None:
-    for replica in replicas:
-        if isinstance(replica.policy, OneRole):
-            raise UsageError(
-                f"The router changes roles, and the policy of the {replica.role} replicas is for "
-                f"{replica.policy.serves} alone; give one that runs prompts and decodes alike, such as policy=vllm-v1."
-            )

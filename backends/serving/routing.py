@@ -271,12 +271,26 @@ class PeriodicRouter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a router needs of its cluster; without it, it would do nothing there, or fail in the middle of a run.
+
+    `layout`: it acts on replicas alike only (`mixed`), or only where prefill and decode are apart (`apart`); None: on
+    any. It changes roles, adds replicas (`scales`), or needs to know how long steps take (`step_times`).
+    """
+
+    layout: Literal["mixed", "apart"] | None = None
+    changes_roles: bool = False
+    scales: bool = False
+    step_times: bool = False
+
+
 @runtime_checkable
-class RoleRouter(Protocol):
-    """A router that may change the roles of replicas."""
+class RequiringRouter(Protocol):
+    """A router that does not go with every cluster."""
 
     @property
-    def changes_roles(self) -> bool: ...
+    def requires(self) -> Requirements: ...
 
 
 @runtime_checkable
@@ -293,6 +307,11 @@ class LearningRouter(Protocol):
     """A router that learns of every request that ends."""
 
     def on_finish(self, finished: FinishedRequest) -> None: ...
+
+
+def requirements(router: object) -> Requirements:
+    """What this router needs of its cluster."""
+    return router.requires if isinstance(router, RequiringRouter) else Requirements()
 
 
 def acts(router: object) -> bool:

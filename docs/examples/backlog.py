@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.serving.routing import Action, ClusterView, Decision, Drain, Hold, ReplicaView, Scale, Send
+from backends.serving.routing import Action, ClusterView, Decision, Drain, Hold, ReplicaView, Requirements, Scale, Send
 
 if TYPE_CHECKING:
     from backends.serving.batch import VisibleRequest
@@ -24,6 +24,11 @@ class Backlog:
     report_s: float = 0.0
     _ready_s: float = field(default=0.0, init=False)  # when the last one that was added is up
     _queued_s: float | None = field(default=None, init=False)  # when a request was last seen waiting
+
+    @property
+    def requires(self) -> Requirements:
+        """A cluster that can grow."""
+        return Requirements(scales=True)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002
         """The open replica with the fewest requests; held while there is none."""

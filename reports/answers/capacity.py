@@ -128,6 +128,8 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         yield f"{clean(one.binding)} binds: it is the first bound to fail as the rate grows."
     if one.per_gpu_rps is not None and (info.gpus or 0) > 1:
         yield f"{_format.number(one.per_gpu_rps)} req/s per GPU ({info.gpus} GPUs)."
+    if one.capacity_rps is not None and "gpus_at_start" in info.backend:
+        yield "No rate per GPU: the router adds and gives up replicas, so each rate has GPUs of its own."
     if one.capacity_rps is not None and one.state != "unreachable":
         if info.one_traffic:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."

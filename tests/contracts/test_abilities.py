@@ -21,6 +21,7 @@ from backends.serving.plugins import (
     StepRouter,
     StepTimes,
 )
+from backends.serving.routing import RequiringRouter
 from backends.sim import Sim
 from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
@@ -43,6 +44,7 @@ TABLE = [
     ("policies", StepTimes, "ooc"),
     ("kv", MapTime, "virtual"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
+    ("routers", RequiringRouter, "autoscale early-reject freeness min-load ooc replan slo-flip"),
     ("arrivals", api.GapLaw, "burstgpt-published diurnal gamma onoff poisson ramp spike steps weibull"),
     ("arrivals", api.RateCurve, "diurnal onoff ramp spike steps"),
     ("arrivals", api.RandomRate, "azure burstgpt servegen"),

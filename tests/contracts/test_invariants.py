@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from backends.engine_process.core import EngineCore
 from backends.latency.linear import Linear
 from backends.serving.journal import Journal
+from backends.serving.routing import requirements
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
@@ -43,10 +44,11 @@ traffic = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 100), st.integer
 )
 ROUTES = [name for name in names("routers") if hasattr(find("routers", name), "route")]
 """Routers that only choose; leaps end where one that knows time may act, so that it has other batches."""
+ALIKE = [name for name in names("routers") if requirements(make("routers", name)).layout != "apart"]
 systems = st.fixed_dictionaries(
     {
         "kv": st.sampled_from(MEMORIES),
-        "router": st.sampled_from(names("routers")),
+        "router": st.sampled_from(ALIKE),
         "admission": st.sampled_from(names("admission")),
         "speculate": st.sampled_from([None, None, "k=3,alpha=0.6"]),
         "preempt": st.sampled_from(["recompute", "swap:blocks=30"]),

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from backends.serving.batch import VisibleRequest
+from backends.serving.cluster import Cluster
+from backends.serving.replica import Replica
 from backends.serving.routers.replan import differ
 from backends.serving.routing import ClusterView, Drain, FinishedRequest, Reject, Scale, Send, SetRole
 from backends.sim import Sim
@@ -321,3 +323,56 @@ def test_offline_requests_are_visible_as_such():
     assert [False, True] == [
         VisibleRequest(Request(0, 0.0, 1, 1, extra=e)).offline for e in (None, Extra(offline=True))
     ]
+
+
+# ---- what a router requires
+
+
+APART = {"prefill": "1", "decode": "1", "policy": "vllm-v1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"router": "autoscale", **APART}, "acts on replicas alike"),
+        ({"router": "freeness:max_replicas=4", **APART}, "acts on replicas alike"),
+        ({"router": "slo-flip", "replicas": 2}, "acts on prefill and decode replicas"),
+        ({"router": "replan", "replicas": 2}, "acts on prefill and decode replicas"),
+        ({"router": "ooc", "replicas": 2}, "acts on prefill and decode replicas"),
+    ],
+    ids=str,
+)
+def test_a_router_that_would_do_nothing_is_refused(fields, why):
+    """Its results would be those of another router under its name."""
+    with pytest.raises(UsageError, match=why):
+        Sim(**fields)
+
+
+@pytest.mark.parametrize(
+    ("router", "roles", "policy", "why"),
+    [
+        ("autoscale", ["mixed"], "vllm-v1", "cannot grow"),
+        ("freeness:max_replicas=4", ["mixed"], "vllm-v1", "cannot grow"),
+        ("replan:most=4", ["prefill", "decode"], "vllm-v1", "cannot grow"),
+        ("min-load", ["mixed"], "vllm-v1", "The router must know how long steps take"),
+        ("early-reject", ["mixed"], "vllm-v1", "The router must know how long steps take"),
+        ("slo-flip", ["prefill", "decode"], "vllm-v1", "The router must know how long steps take"),
+        ("round-robin", ["prefill", "decode"], "ooc", "The policy must know how long steps take"),
+    ],
+)
+def test_a_cluster_of_real_models_refuses_what_would_fail_in_the_middle_of_a_run(router, roles, policy, why):
+    """Requests would be lost when the router first adds a replica, or predicts a step."""
+    replicas = [Replica(make("policies", policy), make("kv", "paged"), 50, i) for i in range(len(roles))]
+    for one, role in zip(replicas, roles, strict=True):
+        one.set_role(role, 0.0)
+    with pytest.raises(UsageError, match=why):
+        Cluster(replicas, make("routers", router))
+
+
+def test_routers_that_can_do_without_go_with_any_cluster():
+    """A refusal that is too broad would take clusters away that work."""
+    replicas = [Replica(make("policies", "ooc"), make("kv", "paged"), 50)]
+    for router in ("freeness", "reject-forward", "reported-queue", "round-robin"):
+        Cluster(replicas, make("routers", router))
+    Sim(router="freeness", **APART)
+    Sim(router="min-load", replicas=2)

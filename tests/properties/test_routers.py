@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.serving.replica import Replica
+from backends.serving.routing import requirements
 from backends.sim import Sim
 from harness.api import Request
 from harness.registry import find, make, names
 
-MIXED = [name for name in names("routers") if name not in {"shortest-prefill-queue", "least-loaded-decode"}]
+ALIKE = [name for name in names("routers") if requirements(make("routers", name)).layout != "apart"]
+MIXED = [name for name in ALIKE if name not in {"shortest-prefill-queue", "least-loaded-decode"}]
 NOT_EQUAL = {"reject-forward", "autoscale"}  # one holds requests back, one does not stay a single replica
 INDEXING = [name for name in MIXED if hasattr(find("routers", name), "route")]
 ROWS = st.lists(

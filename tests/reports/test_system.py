@@ -9,6 +9,7 @@ from reports import _system
     ("backend", "words"),
     [
         ({"gpus": 1, "tp": 1, "pp": 1}, "1 GPU"),
+        ({"gpus_at_start": 1, "tp": 1, "router": "autoscale"}, "1 GPU at the start"),
         ({"gpus": 8, "tp": 2, "pp": 2, "replicas": 2}, "8 GPUs (tp 2, pp 2)"),
         (
             {"gpus": 5, "tp": 1, "prefill": {"replicas": 2, "tp": 2, "pp": 1}, "decode": {"replicas": 1, "tp": 1}},

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from backends.sim import Sim
 from harness.cli import _terminal
 from harness.experiments.sweep.sweep_json import RunCount, Spread, SweepAnswer, SweepPoint
 from reports import answers as pages
@@ -194,3 +195,13 @@ def test_facts_are_not_bold(make_run: Any) -> None:
 
     assert [False] * 3 == [styled[name] for name in ("System", "Throughput", "Requests")]
     assert styled["\x1b[1mchatbot"]
+
+
+def test_there_is_no_rate_per_gpu_where_replicas_come_and_go(capsys: pytest.CaptureFixture[str]) -> None:
+    """The rate of eight GPUs would be printed as that of the one at the start."""
+    backend = Sim(router="autoscale").describe()
+    _terminal.show("text", {**SEARCH, "gpus": None, "backend": backend, "answers": [{**ONE, "per_gpu_rps": None}]})
+
+    assert 1 == backend["gpus_at_start"]
+    assert "gpus" not in backend
+    assert "No rate per GPU: the router adds and gives up replicas" in " ".join(capsys.readouterr().out.split())

@@ -22,6 +22,7 @@ from backends.serving.routing import (
     FinishedRequest,
     Reject,
     ReplicaView,
+    Requirements,
     Scale,
     Send,
 )
@@ -67,6 +68,11 @@ class Autoscale:
             )
         if not 0 < self.goal <= 1:
             raise ValueError(f"goal must be a share in (0, 1], got {self.goal}")
+
+    @property
+    def requires(self) -> Requirements:
+        """Replicas alike, to which it adds; `slo` predicts the step after one is given up."""
+        return Requirements("mixed", scales=True, step_times=self.rule == "slo")
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002
         """The replica with the fewest requests."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from backends.serving.batch import VisibleRequest
 from backends.serving.routers._sent import Sent
-from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView
+from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView, Requirements
 
 LATE = "no prefill replica meets the target for the first token"
 FULL = "no decode replica has room, or meets the target for the tokens that follow"
@@ -46,6 +46,11 @@ class EarlyReject:
             raise ValueError("ttft_s and tpot_s must be above 0")
         if not 0 < self.memory <= 1:
             raise ValueError(f"memory must be a share in (0, 1], got {self.memory}")
+
+    @property
+    def requires(self) -> Requirements:
+        """Predicted times."""
+        return Requirements(step_times=True)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """The prefill replica with the shortest queue, if the request will meet both targets."""

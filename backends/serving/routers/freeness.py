@@ -25,6 +25,7 @@ from backends.serving.routing import (
     Hold,
     Migrate,
     ReplicaView,
+    Requirements,
     Scale,
     Send,
     SequenceView,
@@ -78,6 +79,11 @@ class Freeness:
                 f"min_replicas must be at least 1 and at most max_replicas, got {self.min_replicas} and "
                 f"{self.max_replicas}"
             )
+
+    @property
+    def requires(self) -> Requirements:
+        """With `max_replicas` it adds to replicas alike."""
+        return Requirements("mixed", scales=True) if self.max_replicas is not None else Requirements()
 
     @property
     def tick_s(self) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest
 from backends.serving.routers._sent import Sent
-from backends.serving.routing import ClusterView, Decision, FinishedRequest
+from backends.serving.routing import ClusterView, Decision, FinishedRequest, Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,11 @@ class MinLoad:
 
     report_s: float = 0.0
     _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
+
+    @property
+    def requires(self) -> Requirements:
+        """Predicted times."""
+        return Requirements(step_times=True)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """Prefill and decode replica with the least load."""

@@ -22,6 +22,7 @@ from backends.serving.routing import (
     Migrate,
     Reject,
     ReplicaView,
+    Requirements,
     Send,
     SequenceView,
 )
@@ -60,6 +61,11 @@ class Ooc:
         at_least("pulls", self.pulls)
         if min(self.tpot_s, self.share, self.pull_share, self.memory, self.tick_s) <= 0 or self.report_s < 0:
             raise ValueError("tpot_s, share, pull_share, memory and tick_s must be above 0, report_s at least 0")
+
+    @property
+    def requires(self) -> Requirements:
+        """Prefill and decode replicas, and predicted times."""
+        return Requirements("apart", step_times=True)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """By predicted work; offline requests whole to the prefill replica that has the fewest."""

@@ -22,6 +22,7 @@ from backends.serving.routing import (
     Drain,
     FinishedRequest,
     ReplicaView,
+    Requirements,
     Scale,
     SetRole,
 )
@@ -76,9 +77,9 @@ class Replan:
             raise ValueError(f"alpha and busy must be shares in (0, 1), got {self.alpha} and {self.busy}")
 
     @property
-    def changes_roles(self) -> bool:
-        """True: with `tick`."""
-        return True
+    def requires(self) -> Requirements:
+        """Prefill and decode replicas, whose roles it changes by predicted times; with `most` it adds some."""
+        return Requirements("apart", changes_roles=True, scales=self.most is not None, step_times=True)
 
     @property
     def tick_s(self) -> float:

@@ -26,7 +26,7 @@ class ReportedQueue:
     report_s: float = 0.1
     counts: bool = False
     _sent: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # by replica, since the last report
-    _reported_s: float = field(default=-1.0, init=False, repr=False)
+    _reported_s: float | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.report_s < 0:

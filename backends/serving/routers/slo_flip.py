@@ -13,7 +13,15 @@ from backends.serving._checks import at_least
 from backends.serving.batch import VisibleRequest
 from backends.serving.replica import Role
 from backends.serving.routers._sent import Sent
-from backends.serving.routing import Action, ClusterView, Decision, FinishedRequest, ReplicaView, SetRole
+from backends.serving.routing import (
+    Action,
+    ClusterView,
+    Decision,
+    FinishedRequest,
+    ReplicaView,
+    Requirements,
+    SetRole,
+)
 
 
 @dataclass(slots=True)
@@ -48,9 +56,9 @@ class SloFlip:
             raise ValueError("ttft_s, tpot_s and tick_s must be above 0, settle_s and cost_s at least 0")
 
     @property
-    def changes_roles(self) -> bool:
-        """True: with `tick`."""
-        return True
+    def requires(self) -> Requirements:
+        """Prefill and decode replicas, whose roles it changes by predicted times."""
+        return Requirements("apart", changes_roles=True, step_times=True)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """Prefill replica by predicted time, decode replica by predicted step."""

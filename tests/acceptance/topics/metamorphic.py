@@ -7,6 +7,7 @@ from acceptance.rows import Place, Row
 from acceptance.topics.conservation import MEMORIES, policies, traffic, watched
 from acceptance.topics.shared_core import batches_agree
 from acceptance.topics.speculative import tokens_per_step
+from backends.serving.routing import requirements
 from harness import registry
 
 CLUSTERS: Mapping[str, Mapping[str, Any]] = {
@@ -213,7 +214,10 @@ def _nothing_to_choose() -> Iterator[Row]:
     for id_, kind, option, fields in (
         ("I8.a", "routers", "router", {"kv_blocks": 60}), ("I8.b", "admission", "admission", {"kv_blocks": 30_000}),
     ):  # fmt: skip
-        names = [name for name in registry.names(kind) if name not in ACT_ALONE]
+        names = [
+            name for name in registry.names(kind)
+            if name not in ACT_ALONE and requirements(registry.make(kind, name)).layout != "apart"
+        ]  # fmt: skip
         seen = {str(_stamps(served(requests, **fields, **{option: name}))) for name in names}
         stated = "one replica the router" if kind == "routers" else "enough memory the rule"
         left_out = f"without {' and '.join(ACT_ALONE)}, which act by design" if kind == "routers" else ""
