@@ -6,13 +6,17 @@ feed-forward), the head by sequences, attention by chunk, stored tokens, decodes
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from backends.kernels.engines import engine_host
+from backends.kernels.folders import measured_kernels
+from backends.kernels.steps import Steps
 from harness import untrusted
+from harness.catalog import Formats, Shape, hardware, model
 from harness.errors import UsageError
 
 KEYS = (
@@ -31,28 +35,71 @@ KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """`file` is a JSON file of measured times in seconds, over all layers of one GPU.
+    """A step as the sum of its operators, from measured times of kernels for any model, GPU and division of it.
 
-    `dense_s` (T,) at `tokens` tokens a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of
-    the attention of `decode_seqs` decodes with `decode_context` stored tokens each; `prefill_s` (P, K) of the attention
-    of `chunk` new tokens after `stored` ones. `mixed_s` (P, K, D, C), if there, is the attention of both in one step;
-    without it the two are added. Between measured points times are interpolated, beyond them continued in a straight
-    line. `overhead_s` is added to each step (host, launches), `seq_s` to each running sequence of it, and measured
+    `data` is a folder in the layout of aiconfigurator (SYSTEM/KIND/ENGINE/VERSION/*.parquet); without it the installed
+    package aiconfigurator is read. `system` is one of its systems, by default that of the GPU; of a GPU that was not
+    measured, the system of the nearest one, whose efficiencies are applied to the peaks of `hardware`. `dp` groups of
+    `tp` GPUs share the sequences of a replica, its experts lie on `ep` parts of all of them. Weights are stored as the
+    model says, or as `linear` (plain feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`).
+
+    `engine` (vllm, sglang, trtllm) adds what the engine's host takes, see `engines.toml`: `overhead_s` to each step,
+    `seq_s` to each running sequence of it, `front_s` and `front_token_s` of the prompt before its scheduler. Measured
     times are multiplied by `scale`.
+
+    Or `file` is a JSON file of measured times in seconds, over all layers of one GPU: `dense_s` (T,) at `tokens` tokens
+    a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of the attention of `decode_seqs`
+    decodes with `decode_context` stored tokens each; `prefill_s` (P, K) of the attention of `chunk` new tokens after
+    `stored` ones. `mixed_s` (P, K, D, C), if there, is the attention of both in one step; without it the two are added.
+    Between measured points times are interpolated, beyond them continued in a straight line.
     """
 
-    file: str
-    overhead_s: float = 0.0
-    seq_s: float = 0.0
+    file: str | None = None
+    data: str | None = None
+    system: str | None = None
+    engine: str | None = None
+    model: str = "llama3.1-70b"
+    hardware: str = "h100"
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    linear: str | None = None
+    attention: str | None = None
+    experts: str | None = None
+    kv: str | None = None
+    overhead_s: float | None = None
+    seq_s: float | None = None
+    front_s: float | None = None
+    front_token_s: float | None = None
     scale: float = 1.0
+    measured_system: str = field(init=False, repr=False, compare=False)
+    stored_formats: Formats = field(init=False, repr=False, compare=False)
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
     _curves: dict[int, tuple[float, np.ndarray, np.ndarray]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.overhead_s < 0 or self.seq_s < 0 or self.scale <= 0:
-            raise ValueError("overhead_s and seq_s must not be negative, scale must be above 0")
-        object.__setattr__(self, "_tables", _read(self.file))
-        object.__setattr__(self, "_curves", {})
+        put = object.__setattr__
+        host = engine_host(self.engine)
+        for name in ("overhead_s", "seq_s", "front_s", "front_token_s"):
+            put(self, name, host[name] if getattr(self, name) is None else getattr(self, name))
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.scale <= 0:
+            raise ValueError("scale must be above 0")
+        put(self, "_curves", {})
+        if self.file is not None:
+            if self.data or self.system:
+                raise ValueError("file holds all times; it does not go with data or system")
+            put(self, "_tables", _read(self.file))
+            return
+        shape = Shape(self.tp, self.pp, self.dp, self.ep)
+        shape.check(m := model(self.model))
+        given = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}
+        put(self, "stored_formats", replace(m.formats, **given))
+        kernels = measured_kernels(self.data, self.system, hardware(self.hardware))
+        put(self, "measured_system", kernels.system)
+        put(self, "_tables", Steps(m, shape, self.stored_formats, kernels).grids())
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
