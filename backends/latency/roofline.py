@@ -93,7 +93,7 @@ class Roofline:
         put(self, "_pair_s", self._pair_flops * self._flop_s)
         put(self, "_stored_s", self._kv_bytes * self._byte_s)
         put(self, "_context_s", max(self._decode_flops * self._flop_s, self._stored_s))
-        put(self, "_weight_bytes", self.stored_bits[0] / 8)
+        put(self, "_weight_bytes", (self.stored_bits[0] or 16) / 8)
         host_s = self.layer_overhead_s * self._stage_layers if self.overhead_s is None else self.overhead_s
         put(self, "_host_s", host_s)
         put(self, "_heads", {})
@@ -105,15 +105,15 @@ class Roofline:
         return self._shape.layers // self.pp
 
     @property
-    def stored_bits(self) -> tuple[float, float]:
-        """Bits of an element of the weights of the layers and of the KV, for counting memory."""
-        plain = 8 * self.dtype_bytes
+    def stored_bits(self) -> tuple[float | None, float | None]:
+        """Bits of an element of the weights of the layers and of the KV, for counting memory; None: the model's own."""
+        plain = None if self.dtype_bytes == 2 else 8 * self.dtype_bytes
         return self.weight_bits or plain, self.kv_bits or plain
 
     @property
     def _kv_bytes(self) -> float:
         """Bytes of KV of one cached token on one GPU, over the layers of a stage."""
-        return self._shape.kv_elements_per_gpu(self.tp) * self.stored_bits[1] / 8 * self._stage_layers
+        return self._shape.kv_elements_per_gpu(self.tp) * (self.stored_bits[1] or 16) / 8 * self._stage_layers
 
     @property
     def _pair_flops(self) -> int:
@@ -174,7 +174,7 @@ class Roofline:
             return self._linear_s(tokens, m.hidden, q + kv) + self._linear_s(tokens, q, m.hidden)
         low, heads = m.latent, m.heads // tp
         time_s = self._linear_s(tokens, m.hidden, low.query_rank + low.kept)
-        time_s += self._linear_s(tokens, low.query_rank, heads * (low.nope + low.rope))
+        time_s += self._linear_s(tokens, low.query_rank or m.hidden, heads * (low.nope + low.rope))
         time_s += self._linear_s(tokens, low.rank, heads * (low.nope + low.value))
         return time_s + self._linear_s(tokens, heads * low.value, m.hidden)
 
@@ -192,7 +192,7 @@ class Roofline:
         time_s = self._linear_s(tokens, m.hidden, experts.routed)
         time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, self._weight_bytes)
         time_s += self._product_s(rows, ffn, m.hidden, hit, self._weight_bytes)
-        return time_s + (self._ffn_s(tokens, experts.shared * experts.ffn) if experts.shared else 0.0)
+        return time_s + (self._ffn_s(tokens, experts.shared_width) if experts.shared else 0.0)
 
     def attention_s(self, tokens: int, stored: int) -> float:
         """Seconds of attention of one piece of prompt: `tokens` new ones, causal, after `stored` ones."""

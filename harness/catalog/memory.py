@@ -1,0 +1,214 @@
+"""The arithmetic of memory: parameters, bytes of weights on a GPU, bytes of KV, and the blocks that fit beside.
+
+A model that is stored in several formats has each part counted in its own (`Model.formats`). `dtype_bytes`, where it is
+given, is that of every element instead, `weight_bits` that of the matrices of the layers, and `kv_bits` that of KV.
+"""
+
+import math
+from dataclasses import dataclass
+
+from harness.catalog.facts import Hardware, Model, Shape
+from harness.catalog.tables import format_named, hardware, model
+from harness.errors import UsageError
+
+SEQS = 256
+"""Sequences that run at a time at most, where no policy says it: vLLM's default for many GPUs (`max_num_seqs`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """Bits of an element of each part; `vector`: norms, biases and gates."""
+
+    linear: float
+    attention: float
+    experts: float
+    gate: float
+    head: float
+    vector: float
+
+
+def _bits(m: Model, dtype_bytes: int | None, weight_bits: float | None) -> _Bits:
+    plain = 8.0 * (2 if dtype_bytes is None else dtype_bytes)
+    if weight_bits is not None:
+        return _Bits(weight_bits, weight_bits, weight_bits, weight_bits, plain, plain)
+    if dtype_bytes is not None:
+        return _Bits(plain, plain, plain, plain, plain, plain)
+    linear, attention, experts, head = (
+        format_named(name).bits for name in (m.formats.linear, m.formats.attention, m.formats.experts, m.formats.head)
+    )
+    return _Bits(linear, attention, experts, plain, head, plain)
+
+
+def _kv_bits(m: Model, dtype_bytes: int | None, kv_bits: float | None) -> float:
+    if kv_bits is not None:
+        return kv_bits
+    return format_named(m.formats.kv).bits if dtype_bytes is None else 8.0 * dtype_bytes
+
+
+def _shape(tp: int | Shape, pp: int) -> Shape:
+    return tp if isinstance(tp, Shape) else Shape(tp, pp)
+
+
+def kv_bytes_per_token(m: Model, dtype_bytes: int | None = None, kv_bits: float | None = None) -> int:
+    """Bytes of KV that one token takes over all layers: 2 * layers * kv_heads * head_dim * dtype_bytes.
+
+    With latent attention it is layers * (rank + rope) * dtype_bytes. Layers of linear attention keep nothing per token;
+    those with a window are counted, as they keep a token while it is in the window.
+    """
+    return math.ceil(m.kv_layers * m.kv_elements * _kv_bits(m, dtype_bytes, kv_bits) / 8)
+
+
+def kv_bytes(m: Model, tokens: int, dtype_bytes: int | None = None, kv_bits: float | None = None) -> int:
+    """Bytes of KV and state of a whole sequence of `tokens` tokens: windows are kept no longer than they are."""
+    within = 0 if m.window is None else m.window.layers * min(tokens, m.window.tokens)
+    elements = (m.full_layers * tokens + within) * m.kv_elements
+    state = 0 if m.linear is None else m.linear.layers * m.linear.state_elements * m.linear.state_bits
+    return math.ceil((elements * _kv_bits(m, dtype_bytes, kv_bits) + state) / 8)
+
+
+def parameters(m: Model) -> int:
+    """Number of parameters, exact; layers that draft are not counted."""
+    head = 0 if m.tied else m.embedding
+    ends = m.embedding + m.positions * m.hidden + head + m.norm_vector
+    layers = m.kv_layers * (m.attention_matrix() + m.layer_vector)
+    if m.linear is not None:
+        layers += m.linear.layers * (m.linear.matrix + m.linear.vector + 2 * m.norm_vector)
+    routed = 0
+    if m.experts is not None:
+        routed = m.experts.routed * m.expert_matrix + m.shared_matrix + m.gate + m.expert_vector
+    return ends + layers + m.dense_layers * m.ffn_matrix + m.routed_layers * routed
+
+
+def active_parameters(m: Model) -> int:
+    """Number of parameters that one token meets: all but the experts that it does not choose."""
+    if m.experts is None:
+        return parameters(m)
+    idle = (m.experts.routed - m.experts.per_token) * (m.expert_matrix + m.expert_vector // m.experts.routed)
+    return parameters(m) - m.routed_layers * idle
+
+
+def weight_bytes(
+    m: Model,
+    tp: int | Shape = 1,
+    pp: int = 1,
+    dtype_bytes: int | None = None,
+    weight_bits: float | None = None,
+) -> int:
+    """Bytes of weights on the fullest GPU of a shape (or `tp` x `pp`); exact for the whole model on one GPU.
+
+    Matrices are divided by `tp` (a KV head never is, nor the compressions of latent attention), vectors and position
+    embeddings are repeated; layers are divided by `pp`, and the first stage holds the embedding, the last one the
+    head and the final norm. Experts are divided as `Shape` says; where `ep` does not divide them, a part has one more.
+    """
+    shape = _shape(tp, pp)
+    shape.check(m)
+    bits = _bits(m, dtype_bytes, weight_bits)
+    layers, cut = m.layers // shape.pp, shape.tp
+    linear = -(-m.linear_layers * layers // m.layers)
+    routed = min(m.routed_layers, -(-layers // m.experts.interval)) if m.experts is not None else 0
+    matrices = (layers - linear) * m.attention_matrix(cut) * bits.attention
+    matrices += (layers - routed) * -(-m.ffn_matrix // cut) * bits.linear
+    vectors = (layers - linear) * m.layer_vector
+    if m.linear is not None:
+        matrices += linear * -(-m.linear.matrix // cut) * bits.linear
+        vectors += linear * (m.linear.vector + 2 * m.norm_vector)
+    if m.experts is not None:
+        whole = -(-m.experts.routed // shape.ep)  # experts of one part
+        part_gpus = shape.stage_gpus // shape.ep
+        matrices += routed * -(-whole * m.expert_matrix // part_gpus) * bits.experts
+        matrices += routed * (-(-m.shared_matrix // cut) * bits.linear + m.gate * bits.gate)
+        vectors += routed * -(-whole * m.expert_vector // (m.experts.routed * part_gpus))
+    head = -(-m.embedding // cut)
+    first, last = (
+        head * bits.head + m.positions * m.hidden * bits.vector,
+        m.norm_vector * bits.vector + head * bits.head,
+    )
+    ends = max(first, last) if shape.pp > 1 else first + last - (head * bits.head if m.tied else 0)
+    return math.ceil(matrices / 8) + math.ceil((vectors * bits.vector + ends) / 8)
+
+
+def block_bytes(
+    m: Model,
+    tp: int | Shape = 1,
+    pp: int = 1,
+    block_tokens: int = 16,
+    dtype_bytes: int | None = None,
+    kv_bits: float | None = None,
+) -> int:
+    """Bytes of one block of `block_tokens` tokens on each GPU; KV heads are repeated when tp exceeds them.
+
+    Layers with a window are counted: it is a block of tokens that are in the window.
+    """
+    return _block_bytes(m, _shape(tp, pp), m.kv_layers, block_tokens, _kv_bits(m, dtype_bytes, kv_bits))
+
+
+def _block_bytes(m: Model, shape: Shape, layers: int, block_tokens: int, bits: float) -> int:
+    return math.ceil(block_tokens * -(-layers // shape.pp) * m.kv_elements_per_gpu(shape.tp) * bits / 8)
+
+
+def kv_capacity_blocks(
+    m: Model | str,
+    gpu: Hardware | str,
+    tp: int | Shape = 1,
+    pp: int = 1,
+    utilisation: float = 0.9,
+    block_tokens: int = 16,
+    reserve: float = 0.01,
+    dtype_bytes: int | None = None,
+    weight_bits: float | None = None,
+    kv_bits: float | None = None,
+    seqs: int = SEQS,
+) -> int:
+    """KV blocks that fit beside the weights, per replica.
+
+    A share `utilisation` of the memory is ours, of which the share `reserve` (of the total) is kept for
+    activations; weights and KV take the formats of the model, or `weight_bits` and `kv_bits`. Raises UsageError
+    when not a single block fits.
+
+    With windows, so many tokens fit however they are spread over `seqs` sequences: each may fill its windows, and
+    beyond them only layers with full attention keep KV. State of linear attention is set aside for `seqs` sequences.
+    Memory of data-parallel groups adds up.
+    """
+    m = model(m) if isinstance(m, str) else m
+    gpu = hardware(gpu) if isinstance(gpu, str) else gpu
+    shape = _shape(tp, pp)
+    weights = weight_bytes(m, shape, dtype_bytes=dtype_bytes, weight_bits=weight_bits)
+    left = gpu.memory_bytes * utilisation - gpu.memory_bytes * reserve - weights
+    bits, own = _kv_bits(m, dtype_bytes, kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
+    if m.linear is not None:
+        held = -(-m.linear.layers // shape.pp) * -(-m.linear.state_elements // shape.tp)
+        left -= own * held * m.linear.state_bits / 8
+    blocks = math.floor(left / _block_bytes(m, shape, m.kv_layers, block_tokens, bits)) if m.kv_layers else 0
+    if m.window is not None and m.full_layers:
+        inside = own * -(-m.window.tokens // block_tokens)  # blocks that are in windows
+        if blocks > inside:
+            windows = _block_bytes(m, shape, m.window.layers, block_tokens, bits)
+            full = _block_bytes(m, shape, m.full_layers, block_tokens, bits)
+            blocks = math.floor((left - inside * windows) / full)
+    if blocks < 1:
+        share = utilisation - reserve
+        raise UsageError(
+            f"{m.name} needs {weights / 1e9:.1f} GB of weights per GPU with tp={shape.tp}, pp={shape.pp}, and "
+            f"{gpu.name} offers {gpu.memory_bytes * share / 1e9:.1f} GB; {_larger(m, gpu, shape, share, dtype_bytes)}."
+        )
+    return blocks * shape.dp * shape.sp
+
+
+def _larger(m: Model, gpu: Hardware, shape: Shape, share: float, dtype_bytes: int | None) -> str:
+    for more in range(shape.tp + 1, 9):
+        fits = m.heads % more == 0 and weight_bytes(m, more, shape.pp, dtype_bytes) < gpu.memory_bytes * share
+        if fits:
+            return f"use tp={more} or more"
+    return "use more pipeline stages or a larger GPU"
+
+
+def simdistserve_tokens(m: Model, gpu: Hardware, tp: int = 1, pp: int = 1) -> int:
+    """KV capacity in tokens as DistServe's simulator has it (LLMServe/DistServe `max_num_tokens.csv`).
+
+    Utilisation 0.95, reserve 1 %, blocks of 16; its weights are vocab * h + 2048 * h, undivided, and
+    (12 * h^2 / tp + 5 * h) per layer of the stage, all in fp16. Zero where the weights do not fit.
+    """
+    h, layers = m.hidden, m.layers / pp
+    weights = 2 * (m.vocab * h + 2048 * h + 12 * layers * h * h / tp + 5 * layers * h)
+    block = 16 * 2 * layers * (h / tp) * 2
+    return max(0, math.floor((gpu.memory_bytes * 0.95 - gpu.memory_bytes * 0.01 - weights) / block)) * 16
