@@ -1,6 +1,7 @@
 """Where measured kernels lie: a folder of the user, or the installed package aiconfigurator; and for which GPUs."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,11 +35,6 @@ def measured_kernels(data: str | None, system: str | None, gpu: Hardware) -> Mea
         raise UsageError(
             "operators needs measured times of kernels: install aiconfigurator-core, or give data=FOLDER in its layout."
         )
-    return _kernels(folder.resolve(), system, gpu)
-
-
-@cache
-def _kernels(folder: Path, system: str | None, gpu: Hardware) -> MeasuredKernels:
     known = [one for one in systems(folder) if one in GPU_OF]
     if not known:
         raise UsageError(f"'{folder}' holds no tables of kernels in the layout SYSTEM/gemm/ENGINE/VERSION/*.parquet.")
@@ -46,7 +42,14 @@ def _kernels(folder: Path, system: str | None, gpu: Hardware) -> MeasuredKernels
         system = min(known, key=lambda one: (_apart(hardware(GPU_OF[one]), gpu), one))
     elif system not in known:
         raise no_such("measured system", system, known)
-    return MeasuredKernels(folder, system, hardware(GPU_OF[system]), gpu)
+    return replace(_kernels(folder.resolve(), system), gpu=gpu)
+
+
+@cache
+def _kernels(folder: Path, system: str) -> MeasuredKernels:
+    """What was measured on a system, read once; efficiencies hold for every GPU that they are applied to."""
+    measured = hardware(GPU_OF[system])
+    return MeasuredKernels(folder, system, measured, measured)
 
 
 def _apart(measured: Hardware, gpu: Hardware) -> float:
