@@ -43,7 +43,7 @@ from backends.simulator.loop import simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
-from harness.catalog import hardware, model
+from harness.catalog import facts_of_files, hardware, model
 from harness.errors import UsageError
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
@@ -287,4 +287,5 @@ class Sim:
             ),
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
+            **facts_of_files(self.model, tuple(dict.fromkeys(part.hardware for part in self._parts))),
         }  # fmt: skip

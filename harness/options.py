@@ -132,10 +132,11 @@ class RunSpec:
         default="engine",
     )
     model: str | None = option(
-        SYSTEM, "NAME", check.text, "sim: model name (bench list models); engine: Hugging Face model folder.", part=True
+        SYSTEM, "NAME", check.text, "sim: model name (bench list models), config.json or TOML file; engine: Hugging "
+        "Face model folder.", part=True,
     )
     hardware: str | None = option(
-        SYSTEM, "NAME", check.text, "sim, paced engine: GPU (bench list hardware).", part=True
+        SYSTEM, "NAME", check.text, "sim, paced engine: GPU (bench list hardware), or a TOML file.", part=True
     )
     latency: str | None = option(
         SYSTEM, "SPEC", check.text, "sim, paced engine: step latency model. Default: roofline.", part=True

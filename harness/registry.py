@@ -19,11 +19,11 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
 from harness.api import MeasuredOn
 from harness.errors import UsageError, no_such
-from harness.spec import Spec, build, parse
+from harness.spec import Spec, build, convert, parse
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -200,10 +200,13 @@ def make(kind: str, spec: str | Spec, **given: object) -> Any:
     """Build a plug-in from a spec; `given` are defaults for its fields that the spec overrides.
 
     But those of a latency model are the system whose steps it times: a spec of another one is refused, because memory
-    and GPUs would be counted for the one and time for the other.
+    and GPUs would be counted for the one and time for the other. A backend takes from the spec of its latency model
+    what it is not given of the system.
     """
     parsed = parse(spec) if isinstance(spec, str) else spec
     found = find(kind, parsed.name)
+    if kind == "backends":
+        given = _with_system(found, parsed, given)
     if not isinstance(found, type):
         if parsed.args or parsed.first is not None:
             raise UsageError(f"'{parsed}': {parsed.name} takes no arguments.")
@@ -217,6 +220,36 @@ def make(kind: str, spec: str | Spec, **given: object) -> Any:
 def system_of(latency: Any) -> dict[str, object]:
     """The fields of a latency model that name the system which it times, by name; constants have none."""
     return {field.name: getattr(latency, field.name) for field in fields(latency) if field.name in SYSTEM}
+
+
+def system_in(latency: str | Spec) -> dict[str, str]:
+    """What the spec of a latency model itself gives of the system that it times, by name."""
+    parsed = parse(latency) if isinstance(latency, str) else latency
+    found = find("latency", parsed.name)
+    own = {key.replace("-", "_"): value for key, value in parsed.args.items()}
+    if parsed.first is not None and isinstance(found, type):
+        own.setdefault(fields(found)[0].name, parsed.first)
+    return {key: own[key] for key in SYSTEM if key in own}
+
+
+def _with_system(backend: Any, spec: Spec, given: Mapping[str, object]) -> dict[str, object]:
+    """`given`, and what the spec of the latency model names: of replicas alike all, of prefill and decode the model."""
+    own = {key.replace("-", "_"): value for key, value in spec.args.items()}
+    latency = own.get("latency", given.get("latency"))
+    if latency is None or not isinstance(backend, type):
+        return dict(given)
+    apart = any((own.get(side) or given.get(side)) is not None for side in ("prefill", "decode"))
+    hints = get_type_hints(backend)
+    wanted = {key: value for key, value in system_in(str(latency)).items() if key in hints and key not in own}
+    first = fields(backend)[0].name if spec.first is not None else None
+    return {
+        **{
+            key: convert(value, hints[key], key, str(latency))
+            for key, value in wanted.items()
+            if key != first and not (apart and key != "model")
+        },
+        **given,
+    }
 
 
 def _same_system(latency: Any, spec: Spec, system: Mapping[str, object]) -> None:

@@ -96,6 +96,8 @@ def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
             parts.append(f"deadline of a task {c.deadline_s:g} s")
         if c.priority:
             parts.append(f"priority {c.priority}")
+        if c.offline:
+            parts.append("offline")
         yield f"  {c.tag}: {'; '.join(parts)}"
     if len(workload.classes) > 8:
         yield f"  and {len(workload.classes) - 8} more"

@@ -16,7 +16,8 @@ FOLDER = Path(__file__).with_name("presets")
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of traffic of a mix: its share, and parts as specs. `deadline_s` bounds a whole task.
+    """A class of traffic of a mix: its share, and parts as specs. `deadline_s` bounds a whole task, no one waits for
+    answers of an `offline` class.
 
     `slo` holds its own bounds in seconds, which stand in the SLO of the workload as `metric@name`. With `copies`
     it stands for so many classes alike (tenants) of which number k has a share of 1 / k**`zipf`.
@@ -29,6 +30,7 @@ class Class:
     sessions: str = "single"
     prefixes: str | None = None
     priority: int = 0
+    offline: bool = False
     deadline_s: float | None = None
     slo: Mapping[str, float] = field(default_factory=dict)
     copies: int | None = None

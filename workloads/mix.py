@@ -105,7 +105,7 @@ def _class(c: Class, number: int, sessions: Sessions | None, tasks_rps: float) -
     slo = {} if c.deadline_s is None else {"task": c.deadline_s}
     prefixes = prefixes_of(c.prefixes, number)
     try:
-        return Mixed(arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number)
+        return Mixed(arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline)
     except ValueError as error:
         raise UsageError(f"class {c.name}: {error}") from None
 

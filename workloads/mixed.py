@@ -4,14 +4,14 @@ A workload mixed from arrivals, lengths, sessions and shared prefixes, each with
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
-from harness.api import Arrivals, Lengths
+from harness.api import Arrivals, Extra, Lengths
 from harness.data.records import SCHEDULE, schedule_chunk
 from workloads._timeline import Columns, Timeline
 from workloads.arrivals.closed import Closed
@@ -122,6 +122,7 @@ class Mixed:
     priority: int = 0
     number: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
+    offline: bool = False
 
     def __post_init__(self) -> None:
         if self.sessions is not None and isinstance(self.arrivals, Closed):
@@ -196,7 +197,9 @@ class Mixed:
 
     def _constants(self) -> dict[str, object]:
         own = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
-        return {name: v for name, v in {**own, "tag": self.tag, "priority": self.priority or None}.items() if v}
+        extra = asdict(Extra(offline=True)) if self.offline else None
+        whole = {**own, "tag": self.tag, "priority": self.priority or None, "extra": extra}
+        return {name: v for name, v in whole.items() if v}
 
     def _runs(self, rows: Columns) -> list[Run]:
         runs = []

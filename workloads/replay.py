@@ -1,14 +1,15 @@
 """A recorded trace as a workload: its stamps, lengths, sessions and shared prefixes."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Loaded
+from harness.api import Extra, Loaded
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError, no_such
 from harness.spec import Spec
@@ -18,6 +19,9 @@ from workloads.traces import Trace
 
 CHUNK = 65_536
 """Rows of a chunk of the schedule."""
+
+OFFLINE = "offline"
+"""The tag of rows that are offline requests."""
 
 Turns = Literal["recorded", "answered"]
 TURNS: tuple[Turns, ...] = ("recorded", "answered")
@@ -109,7 +113,7 @@ class Replay:
 
     `turns` 'recorded': later turns of a conversation come at the recorded times too, and do not wait for the
     answer before. 'answered': each comes at its recorded time or when the turn before is answered, whichever is
-    later.
+    later. No one waits for the answers to rows with the tag `offline`.
     """
 
     trace: Trace
@@ -130,6 +134,9 @@ class Replay:
             optional["turn"] = part["turn"].fill_null(0)
         if self.turns == "answered" and "parent" in part.column_names:
             optional["after"] = _lists(part["parent"])
+        if "tag" in known and pc.any(offline := pc.equal(known["tag"], OFFLINE)).as_py():
+            extra = asdict(Extra(offline=True))
+            optional["extra"] = [extra if one else None for one in offline.to_pylist()]
         ids = np.arange(start, start + len(part))
         return schedule_chunk(len(part), id=ids, scheduled_s=part["at_s"], **given, **known, **optional)
 

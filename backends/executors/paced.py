@@ -13,7 +13,16 @@ from backends.serving.batch import Batch
 from backends.simulator.core import BlockCost
 from backends.simulator.loop import step_ends
 from harness.api import FrontTime, LatencyModel, StoredBits
-from harness.catalog import Hardware, Model, block_bytes, hardware, kv_capacity_blocks, model
+from harness.catalog import (
+    Hardware,
+    Model,
+    bits_of_kv,
+    block_bytes,
+    facts_of_files,
+    hardware,
+    kv_capacity_blocks,
+    model,
+)
 from harness.errors import UsageError
 from harness.registry import make
 
@@ -111,5 +120,6 @@ class Paced:
         return {
             "model": self.model, "hardware": self.hardware, "latency": self.latency, "tp": self.tp, "gpus": self.tp,
             "vocab_size": self.vocab_size, "max_tokens": self.max_tokens, "late_after_s": self.late_s,
-            "layer_token_bytes": max(1, int(elements * (self._bits[1] or 16) // 8)),
+            **facts_of_files(self.model, (self.hardware,)),
+            "layer_token_bytes": max(1, int(elements * bits_of_kv(self._model, kv_bits=self._bits[1]) // 8)),
         }  # fmt: skip

@@ -17,17 +17,18 @@ from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, S
 from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
 from backends.simulator.real_time import RealTime, RequestLost, StepDone
+from harness import registry
 from harness.api import Request, Step
 from harness.catalog import model
 from harness.runner import timer
-from harness.spec import Spec, build
+from harness.spec import Spec
 
 _GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
 
 
 def make(spec: Spec) -> SimService:
     """The service of `sim:model=opt-13b,hardware=a100-80g,policy=...`. Raises UsageError where it cannot be live."""
-    return SimService(build(Sim, spec))
+    return SimService(registry.make("backends", spec))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
-from backends.serving.plugins import OneRole, Router, StepRouter
+from backends.serving.plugins import OneRole, Router, StepRouter, StepTimes
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import NONE_UP, DecidingRouter, RoleRouter, acts
 from harness.api import LatencyModel, Request
@@ -20,10 +20,17 @@ class Member:
     model: LatencyModel | None = None
 
 
+def give_model(replica: Replica, member: Member) -> None:
+    """Let the policy of a replica know its latency model, where there is one and it needs to."""
+    for lane in dict.fromkeys((replica, *replica.lanes)):
+        if member.model is not None and isinstance(lane.policy, StepTimes):
+            lane.policy.use_model(member.model)
+
+
 class Cluster:
     """Sends each request to the replica that the router names.
 
-    Requests go to the open replicas that are not for decode alone; where there are none of these, they come with their
+    Requests go to the open replicas that are not for decode alone; in a cluster without any, they come with their
     prompts computed. `handoff_router` chooses among the decode replicas, `build(role)` makes a further replica.
     """
 
@@ -52,6 +59,8 @@ class Cluster:
         self._decode_route = None if handoff_router is None else handoff_router.route
         self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
         self._apart = any(replica.role == "decode" for replica in replicas)
+        for replica, member in zip(self.replicas, self.members, strict=True):
+            give_model(replica, member)
         if self._apart and isinstance(router, RoleRouter) and router.changes_roles:
             _refuse_policies_of_one_role(replicas)
         self.refresh()
@@ -73,7 +82,7 @@ class Cluster:
             refusal = decodes[0].refusal(request)
             if refusal is not None:
                 return decodes[0].index, refusal
-            if not entries:
+            if not entries and all(replica.role == "decode" for replica in self.replicas):
                 return self.offer(arrived_prefilled(request, now_s), None).index, None
         replica = entries[0] if len(entries) == 1 else self.choose(request)
         if replica is None or (self._apart and not decodes and replica.role == "prefill"):

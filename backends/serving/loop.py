@@ -16,7 +16,7 @@ from sys import float_info
 from typing import Generic, TypeVar
 
 from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
-from backends.serving.cluster import Cluster
+from backends.serving.cluster import Cluster, give_model
 from backends.serving.decodes import Decodes
 from backends.serving.driver import Arrivals, Committer, Driver, Fail, Mover, Up
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
@@ -610,18 +610,21 @@ class Loop(Generic[T]):
         request_id = action.request_id
         if request_id in self._migrations or source.blocks.size != target.blocks.size:
             return
-        queued = next((seq for seq in source.waiting if seq._request.id == request_id), None)
+        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
+        queued = None if seq is not None else next((s for s in source.waiting if s._request.id == request_id), None)
         if queued is not None:
-            if target.refusal(Oracle.request(queued)) is None:
+            back = source.role == "decode" and target.role == "prefill"  # it lost its memory after a hand-off
+            if target.refusal(Oracle.request(queued), whole=back) is None:
                 source.send(request_id, now_s)
                 target.restart(queued, now_s)
+                if back:
+                    target.serve_whole(request_id, now_s)
                 self._note(ActionEvent("migrate", now_s, now_s, source.index, target.index, request_id, now_s, 0))
                 for replica in (source, target):
                     self._free.add(replica.index)
                     self._touch(replica.index)
                 self._check_empty(source, now_s)
             return
-        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
         if seq is None or target.refusal(Oracle.request(seq)) is not None:
             return
         move = Migration(seq, source, target, action.live, action.stages, action.last_blocks, now_s)
@@ -768,6 +771,7 @@ class Loop(Generic[T]):
         if self.cluster.build is None:
             raise UsageError("This cluster cannot grow: the router wants a replica more.")
         replica, member = self.cluster.build(action.role)
+        give_model(replica, member)
         replica.alive = False
         self.cluster.replicas.append(replica)
         self.cluster.members.append(member)

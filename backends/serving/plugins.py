@@ -13,6 +13,7 @@ from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from backends.serving.batch import Batch, VisibleRequest
+from harness.api import LatencyModel
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
@@ -79,12 +80,35 @@ class FinishFeedback(Protocol):
 
 
 @runtime_checkable
+class Polling(Protocol):
+    """A policy of an engine that forms each batch while the one before it runs.
+
+    A request that arrives during a step is not in the next batch, but at the earliest in the one after it. An idle
+    replica takes it in at once. In a pipeline it makes no difference.
+    """
+
+    @property
+    def poll_steps(self) -> int:
+        """New requests are taken in every so many steps; 0: as they arrive."""
+        ...
+
+
+@runtime_checkable
 class Predicting(Protocol):
     """A policy that estimates the lengths of answers."""
 
     @property
     def predictor(self) -> str:
         """Spec of its length predictor, which stands in run.json beside the policy."""
+        ...
+
+
+@runtime_checkable
+class StepTimes(Protocol):
+    """A policy that must know how long steps take before they run."""
+
+    def use_model(self, model: LatencyModel) -> None:
+        """Use this latency model; never called where none says how long the steps of the replica take."""
         ...
 
 

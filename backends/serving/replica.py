@@ -18,7 +18,16 @@ from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Inbox, Outbox
 from backends.serving.pipeline import Pipeline
-from backends.serving.plugins import Admission, Clocked, FinishFeedback, HandOffRoom, Memory, Policy, StepFeedback
+from backends.serving.plugins import (
+    Admission,
+    Clocked,
+    FinishFeedback,
+    HandOffRoom,
+    Memory,
+    Policy,
+    Polling,
+    StepFeedback,
+)
 from backends.serving.prefix_cache import PrefixCache
 from backends.serving.speculation import Drafts, Speculation
 from harness.api import Request
@@ -37,7 +46,8 @@ class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_mapped",
-                 "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_reserves", "_watermark", "alive",
+                 "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps", "_reserves", "_steps",
+                 "_unseen", "_watermark", "alive",
                  "blocks", "cache", "decoding", "drafts", "draining", "in_flight", "inbox", "index", "journal",
                  "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
                  "recomputed_tokens", "role", "swap", "waiting", "whole")  # fmt: skip
@@ -91,6 +101,9 @@ class Replica:
         self._maps_ahead = maps_ahead
         self._mapped = (0.0, 0.0)  # begin and end of the last step, beside which blocks were mapped ahead
         self._watermark = int(memory.watermark * num_blocks)
+        self._poll_steps = policy.poll_steps if isinstance(policy, Polling) else 0
+        self._unseen: dict[Sequence, None] = {}  # of those that wait, what the policy has not been shown yet
+        self._steps = 0  # that have ended, where the policy polls
         self._arrived = 0
         self._admitted = 0
         self.recomputed_tokens = 0  # stored once and dropped, to be computed again
@@ -105,7 +118,10 @@ class Replica:
             self.journal.add(request.id, now_s)
         refusal = self.refusal(request)
         if refusal is None:
-            self.waiting.append(Sequence(request, self._arrived, now_s))
+            seq = Sequence(request, self._arrived, now_s)
+            self.waiting.append(seq)
+            if self._poll_steps and self.in_flight is not None:
+                self._unseen[seq] = None
             self._arrived += 1
             self.prompt_tokens += request.prompt_tokens
         return refusal
@@ -131,7 +147,10 @@ class Replica:
             self.swap.back(self, batch)
         if self.inbox.landed and not (self.swap and self.running):
             self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room
-        self._fill(self, batch)
+        if self._unseen:
+            self._fill_without_unseen(batch)
+        else:
+            self._fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
             batch.swap_s = self.swap.moved * self.swap.block_s
@@ -154,10 +173,15 @@ class Replica:
             batch.steps = decoding._steps_ahead(free)
             if batch.repeats is not True:
                 batch.steps = min(batch.steps, batch.repeats)
+            if self._unseen:
+                batch.steps = min(batch.steps, self._poll_steps - self._steps % self._poll_steps)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.padded_context
             if decoding.fresh:
                 decoding.begin(now_s)
+        if self._unseen and self._steps % self._poll_steps == 0:
+            self._unseen.clear()  # taken in while this batch runs: the next one may hold them
+            batch.steps = 1
         batch.replica = self.index
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
@@ -167,6 +191,17 @@ class Replica:
             journal.batch(batch, decoding)
         return batch
 
+    def _fill_without_unseen(self, batch: Batch) -> None:
+        """Fill a batch that was formed while the one before ran; if it stays empty, everything is taken in at once."""
+        late = [seq for seq in self.waiting if seq in self._unseen]
+        for seq in late:
+            self.waiting.remove(seq)
+        self._fill(self, batch)
+        self.waiting.extend(late)
+        if not (batch.prefills or batch.decode_seqs or batch.swaps):
+            self._unseen.clear()
+            self._fill(self, batch)
+
     def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
         """The batch ran `len(end_s)` times (1 to `batch.steps`), ending at these seconds. Returns what is done."""
         assert batch is self.in_flight
@@ -175,6 +210,8 @@ class Replica:
         if self.journal is not None:
             self.journal.commit(end_s)
         self.in_flight = None
+        if self._poll_steps:
+            self._steps += len(end_s)
         if self._map_s:
             self._mapped = (batch.start_s, end_s[-1])  # a step that maps is never one of a leap
         done: list[Sequence] = []
@@ -344,6 +381,7 @@ class Replica:
         self.cache = None if self.cache is None else PrefixCache(self.blocks)
         self.inbox, self.outbox = Inbox(), Outbox()
         self.waiting.clear()
+        self._unseen.clear()
         self.in_flight = None
         self.prompt_tokens = 0
         self.whole.clear()
@@ -409,6 +447,7 @@ class Replica:
         if self.journal is not None:
             self.journal.release(seq._request.id, now_s)
         self.prompt_tokens -= seq.prompt
+        self.whole.discard(seq._request.id)
         self._give_back(seq, *self.outbox.leaving.pop(seq))
 
     def _give_back(self, seq: Sequence, blocks: int, table: list[int]) -> None:

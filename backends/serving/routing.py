@@ -5,7 +5,7 @@ A gateway knows what replicas report, perhaps a while ago, and never how long an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -157,6 +157,11 @@ class ReplicaView:
         """Its requests: those that decode in the order of admission, then those that wait in order of the queue."""
         return sequences_of(self._replica, self._steps) if self._sequences is None else self._sequences
 
+    def decodes(self) -> Iterator[SequenceView]:
+        """Those of its requests that decode, in the order of admission."""
+        seen = decodes_of(self._replica, self._steps) if self._sequences is None else iter(self._sequences)
+        return (seq for seq in seen if seq.phase is Phase.DECODE)
+
     def prefix_tokens(self, request: VisibleRequest) -> int:
         """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
         cache = self._replica.cache
@@ -171,15 +176,20 @@ class ReplicaView:
 
 def sequences_of(replica: Replica, steps: int = 0) -> tuple[SequenceView, ...]:
     """The requests of a replica as a router may see them, `steps` steps of a leap in flight having ended."""
-    decoding = [(seq, seq.computed + steps, steps) for lane in replica.lanes for seq in lane.decoding]
-    waiting = [(seq, 0, 0) for seq in replica.waiting]  # what a prefix cache may hold of it is not stored for it
-    return tuple(
-        SequenceView(
-            request.id, request.tag, request.priority, seq.arrived_s, seq.prompt, stored, seq.emitted + more, seq.phase
-        )
-        for seq, stored, more in (*decoding, *waiting)
-        for request in (seq._request,)  # `seq.request` makes a view each time
-    )  # fmt: skip
+    # what a prefix cache may hold of those that wait is not stored for them
+    return (*decodes_of(replica, steps), *(_sequence_view(seq, 0, 0) for seq in replica.waiting))
+
+
+def decodes_of(replica: Replica, steps: int = 0) -> Iterator[SequenceView]:
+    """Those of them that decode."""
+    return (_sequence_view(seq, seq.computed + steps, steps) for lane in replica.lanes for seq in lane.decoding)
+
+
+def _sequence_view(seq: Sequence, stored: int, more: int) -> SequenceView:
+    request = seq._request  # `seq.request` makes a view each time
+    return SequenceView(
+        request.id, request.tag, request.priority, seq.arrived_s, seq.prompt, stored, seq.emitted + more, seq.phase
+    )
 
 
 def view_of(

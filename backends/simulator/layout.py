@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -24,7 +24,16 @@ from backends.serving.routing import DecidingRouter, acts
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
 from harness.api import ActionEvent, FollowUps, FrontTime, LatencyModel, Request, StoredBits
-from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
+from harness.catalog import (
+    SEQS,
+    Hardware,
+    bits_of_kv,
+    block_bytes,
+    hardware,
+    kv_bytes_per_token,
+    kv_capacity_blocks,
+    model,
+)
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles
 from harness.registry import make
@@ -192,15 +201,27 @@ def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> Repli
     return ReplicaGroup(role, given.count, gpu, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """A policy that runs at most so many sequences at a time."""
+
+    @property
+    def max_seqs(self) -> int:
+        """At least 1."""
+        ...
+
+
 def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
     """KV blocks of one replica: by its memory mode or `kv_blocks`, else as many as fit on its GPUs."""
     given: int | None = memory.blocks or sim.kv_blocks
     if given is not None:
         return given
     weight_bits, kv_bits = part.stored_bits
+    policy = make("policies", part.core.policy)
     return kv_capacity_blocks(
         sim.model, part.hardware, tp=part.tp, pp=part.pp, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
+        seqs=policy.max_seqs if isinstance(policy, Bounded) else SEQS,
     )  # fmt: skip
 
 
@@ -209,7 +230,7 @@ def token_bytes(part: ReplicaGroup, sim: Sim) -> int:
     m = model(sim.model)
     _, kv_bits = part.stored_bits
     elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
-    return max(1, int(elements * (kv_bits or 16) // 8))
+    return max(1, int(elements * bits_of_kv(m, kv_bits=kv_bits) // 8))
 
 
 def block_cost(part: ReplicaGroup, memory: Any, sim: Sim) -> BlockCost:

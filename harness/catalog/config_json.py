@@ -1,6 +1,6 @@
 """A model from the `config.json` of its checkpoint on Hugging Face.
 
-An architecture is a row of `ARCHITECTURES`: its family and what its configuration leaves unsaid. Everything else is
+An architecture is a row of `ARCHITECTURES`: its family and what its configuration does not state. Everything else is
 read: shapes, experts, latent attention, windows, linear attention, and the formats that `quantization_config` names.
 The meaning and defaults of fields are those of huggingface/transformers `configuration_*.py`.
 """
@@ -116,7 +116,7 @@ def model_of(config: Mapping[str, Any], quantised: Mapping[str, Any] | None, nam
     if not kv_heads or heads % kv_heads:
         raise UsageError(f"'{where}': {kv_heads} KV heads do not divide the {heads} attention heads.")
     latent = _latent(c)
-    experts = _experts(c, known)
+    experts, linear = _experts(c, known), _linear(c, hidden, layers)
     family = known.family
     if family == "qwen3" and named[0] == "Glm4MoeForCausalLM":  # GLM-4.5 has norms and biases, GLM-4.5-Air biases alone
         norms, biases = c.says("use_qk_norm"), c.says("attention_bias")
@@ -140,8 +140,8 @@ def model_of(config: Mapping[str, Any], quantised: Mapping[str, Any] | None, nam
         tied=c.says("tie_word_embeddings", default=known.tied),
         experts=experts,
         latent=latent,
-        window=_window(c, known, layers),
-        linear=_linear(c, hidden, layers),
+        window=_window(c, known, layers - (0 if linear is None else linear.layers)),
+        linear=linear,
         output_gate=c.says("attn_output_gate", default=named[0] == "Qwen3NextForCausalLM"),
         drafts=c.count("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", default=0),
         formats=_formats(c, quantised, layers),
@@ -205,6 +205,7 @@ def _experts(c: _Config, known: Architecture) -> Experts | None:
 
 
 def _window(c: _Config, known: Architecture, layers: int) -> Window | None:
+    """The window of some of so many layers of softmax attention."""
     tokens = c.count("sliding_window", "attention_chunk_size", default=0)
     if not tokens:
         return None

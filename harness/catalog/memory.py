@@ -39,7 +39,8 @@ def _bits(m: Model, dtype_bytes: int | None, weight_bits: float | None) -> _Bits
     return _Bits(linear, attention, experts, plain, head, plain)
 
 
-def _kv_bits(m: Model, dtype_bytes: int | None, kv_bits: float | None) -> float:
+def bits_of_kv(m: Model, dtype_bytes: int | None = None, kv_bits: float | None = None) -> float:
+    """Bits of an element of the KV: `kv_bits`, or 8 x `dtype_bytes`, or those of the model's format."""
     if kv_bits is not None:
         return kv_bits
     return format_named(m.formats.kv).bits if dtype_bytes is None else 8.0 * dtype_bytes
@@ -55,7 +56,7 @@ def kv_bytes_per_token(m: Model, dtype_bytes: int | None = None, kv_bits: float 
     With latent attention it is layers * (rank + rope) * dtype_bytes. Layers of linear attention keep nothing per token;
     those with a window are counted, as they keep a token while it is in the window.
     """
-    return math.ceil(m.kv_layers * m.kv_elements * _kv_bits(m, dtype_bytes, kv_bits) / 8)
+    return math.ceil(m.kv_layers * m.kv_elements * bits_of_kv(m, dtype_bytes, kv_bits) / 8)
 
 
 def kv_bytes(m: Model, tokens: int, dtype_bytes: int | None = None, kv_bits: float | None = None) -> int:
@@ -63,7 +64,7 @@ def kv_bytes(m: Model, tokens: int, dtype_bytes: int | None = None, kv_bits: flo
     within = 0 if m.window is None else m.window.layers * min(tokens, m.window.tokens)
     elements = (m.full_layers * tokens + within) * m.kv_elements
     state = 0 if m.linear is None else m.linear.layers * m.linear.state_elements * m.linear.state_bits
-    return math.ceil((elements * _kv_bits(m, dtype_bytes, kv_bits) + state) / 8)
+    return math.ceil((elements * bits_of_kv(m, dtype_bytes, kv_bits) + state) / 8)
 
 
 def parameters(m: Model) -> int:
@@ -139,7 +140,7 @@ def block_bytes(
 
     Layers with a window are counted: it is a block of tokens that are in the window.
     """
-    return _block_bytes(m, _shape(tp, pp), m.kv_layers, block_tokens, _kv_bits(m, dtype_bytes, kv_bits))
+    return _block_bytes(m, _shape(tp, pp), m.kv_layers, block_tokens, bits_of_kv(m, dtype_bytes, kv_bits))
 
 
 def _block_bytes(m: Model, shape: Shape, layers: int, block_tokens: int, bits: float) -> int:
@@ -174,7 +175,7 @@ def kv_capacity_blocks(
     shape = _shape(tp, pp)
     weights = weight_bytes(m, shape, dtype_bytes=dtype_bytes, weight_bits=weight_bits)
     left = gpu.memory_bytes * utilisation - gpu.memory_bytes * reserve - weights
-    bits, own = _kv_bits(m, dtype_bytes, kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
+    bits, own = bits_of_kv(m, dtype_bytes, kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
     if m.linear is not None:
         held = -(-m.linear.layers // shape.pp) * -(-m.linear.state_elements // shape.tp)
         left -= own * held * m.linear.state_bits / 8

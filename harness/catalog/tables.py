@@ -28,6 +28,7 @@ _PARTS: Mapping[str, type] = MappingProxyType(
 )
 _FOLDER = Path(__file__).parent
 _CONFIG = "config.json"
+_RUN = "run.json"
 _QUANTISED = "hf_quant_config.json"
 """Where checkpoints of TensorRT Model Optimizer say how they are quantised, beside their config.json."""
 
@@ -158,7 +159,7 @@ def _read(given: str) -> _File:
     """The file, or the config.json of a folder. Raises UsageError for one that is not there."""
     path = Path(given).expanduser()
     if path.is_dir():
-        path /= _CONFIG
+        path /= _CONFIG if (path / _CONFIG).exists() or not (path / _RUN).exists() else _RUN
     beside = path.with_name(_QUANTISED)
     try:
         text = path.read_text(encoding="utf-8")
@@ -238,6 +239,7 @@ def _gpu(entry: Mapping[str, Any], where: str) -> Hardware:
     given = {key: value for key, value in entry.items() if key != "sources"}
     sourced = {key: value for key, value in given.items() if isinstance(value, dict) and "value" in value}
     plain = {key: value["value"] if key in sourced else value for key, value in given.items()}
+    plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in plain.items()}  # 48e9 bytes
     sources = {key: str(value.get("source", f"'{where}'")) for key, value in sourced.items()}
     sources |= {key: f"'{where}'" for key, value in plain.items() if key not in sourced and not isinstance(value, str)}
     made = _convert(plain, Hardware, where)

@@ -13,8 +13,9 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "presets": "--workload NAME",
         "configs": "--config NAME",
         "backends": "--backend NAME",
-        "models": "--backend sim --model NAME",
-        "hardware": "--backend sim --hardware NAME",
+        "models": "--backend sim --model NAME, or a config.json, a folder with one, or a TOML file",
+        "hardware": "--backend sim --hardware NAME, or a TOML file",
+        "formats": "formats = { experts = NAME } in the TOML file of a model",
         "latency": "--backend sim --latency NAME",
         "policies": "--policy NAME",
         "routers": "--router NAME",
@@ -35,7 +36,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
     }
 )
 """Kind -> how its members are used."""
-_FILES = {"models": "models.toml", "hardware": "hardware.toml"}
+_FILES = {"models": "models.toml", "hardware": "hardware.toml", "formats": "formats.toml"}
 
 
 def kinds() -> list[str]:
@@ -44,7 +45,7 @@ def kinds() -> list[str]:
 
 
 def table(kind: str) -> dict[str, Any]:
-    """Entries of `models` or `hardware`, as they stand in their file."""
+    """Entries of `models`, `hardware` or `formats`, as they stand in their file."""
     path = registry.folder("harness.catalog") / _FILES[kind]
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -73,7 +74,10 @@ def rows(kind: str) -> list[tuple[str, str]]:
     if kind == "configs":
         return [(name, configs.about(name)) for name in names(kind)]
     if kind in _FILES:
-        return [(name, str(entry.get("title") or entry.get("source", ""))) for name, entry in table(kind).items()]
+        return [
+            (name, str(entry.get("title") or entry.get("source") or entry["about"]))
+            for name, entry in table(kind).items()
+        ]
     return [(name, registry.summary(kind, name)) for name in names(kind)]
 
 

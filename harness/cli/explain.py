@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import compose, configs, registry
+from harness import catalog, compose, configs, registry
 from harness.cli import _names, _terminal
 from harness.cli._options import NEW_FILE, formats
 from harness.errors import UsageError, no_such
@@ -24,7 +24,13 @@ _UNITS = {"_s": "seconds; 250ms, 60s, 5min", "_tokens": "tokens", "_rps": "reque
           "_bytes": "bytes; 24GB, 80GiB", "_flops": "FLOP/s"}  # fmt: skip
 
 
-_SCALES = {"_bytes_per_s": (1e9, "GB/s"), "_bytes": (2.0**30, "GiB"), "_flops": (1e12, "TFLOP/s")}
+_SCALES = {
+    "_bytes_per_s": (1e9, "GB/s"),
+    "_bytes": (2.0**30, "GiB"),
+    "_flops": (1e12, "TFLOP/s"),
+    "_ops": (1e12, "TOP/s"),
+    "_w": (1.0, "W"),
+}
 _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "NoneType": "none"}
 
 
@@ -50,14 +56,19 @@ DRAWABLE = ("presets", "arrivals", "lengths")
 def command(name: str, html: str | None, form: str) -> int:
     """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
 
-    A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma).
+    A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma). Files are those
+    of --workload and --model: mix.toml, ./config.json, models.FILE.toml, hardware.FILE.toml.
     """
     kind, dot, short = name.partition(".")
     if not dot or kind not in _names.kinds():
         kind, short = "", name
     wanted = short.split(":")[0].lower().replace("_", "-")
-    if short.partition(":")[0].endswith(".toml"):  # a preset of the user
+    if kind in ("models", "hardware") and catalog.is_file(short):
+        kinds, found = [kind], [_about(kind, short)]
+    elif short.partition(":")[0].endswith(".toml"):  # a preset of the user
         kinds, found = ["presets"], [compose.explain_workload(short)]
+    elif not kind and catalog.is_file(name):
+        kinds, found = ["models"], [_about("models", name)]
     else:
         kinds = [k for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
         found = [_about(k, wanted) for k in kinds]
@@ -164,9 +175,28 @@ def _about(kind: str, name: str) -> str:
         return f"{name} (workload preset)\n{textwrap.indent(text, '  ')}"
     if kind == "configs":
         return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"
-    if kind in ("models", "hardware"):
-        return f"{name} ({kind})\n{_entry(_names.table(kind)[name])}"
+    if kind in ("models", "hardware", "formats"):
+        read = _of_file(kind, name) if catalog.is_file(name) else _names.table(kind)[name]
+        return f"{name} ({kind})\n{_entry({**read, **(_counted(name) if kind == 'models' else {})})}"
     return f"{name} ({kind}: {_names.OPTION[kind]})\n{_plugin(kind, name)}"
+
+
+def _of_file(kind: str, file: str) -> dict[str, Any]:
+    """The figures that a file of a model or a GPU holds, as they are understood."""
+    read: Any = catalog.model(file) if kind == "models" else catalog.hardware(file)
+    given = {f.name: getattr(read, f.name) for f in dataclasses.fields(read) if f.name != "sources"}
+    parts = {key: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for key, v in given.items()}  # type: ignore[arg-type]  # an instance
+    return {key: value for key, value in parts.items() if value is not None}
+
+
+def _counted(name: str) -> dict[str, Any]:
+    """What follows from the figures of a model."""
+    m = catalog.model(name)
+    return {
+        "parameters": f"{catalog.parameters(m):,}, of which a token meets {catalog.active_parameters(m):,}",
+        "weight_bytes": catalog.weight_bytes(m),
+        "kv_bytes_per_token": f"{catalog.kv_bytes_per_token(m):,}",
+    }
 
 
 def _entry(entry: dict[str, Any]) -> str:
@@ -175,6 +205,8 @@ def _entry(entry: dict[str, Any]) -> str:
     for key, value in entry.items():
         source = f"   [{value['source']}]" if isinstance(value, dict) and "source" in value else ""
         shown = value.get("value", value) if isinstance(value, dict) else value
+        if isinstance(shown, dict):
+            shown = ", ".join(f"{part} {number}" for part, number in shown.items() if number is not None)
         lines.append(f"  {key:<{width}}  {_quantity(key, shown)}{source}")
     return "\n".join(lines)
 

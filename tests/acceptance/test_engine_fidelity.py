@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from acceptance.topics import engine_fidelity as fidelity
-from acceptance.topics.engine_fidelity import Point
+from acceptance.topics._paced import LATENCY, OBJECTIVE, Point, System, judged
 
 
 def test_what_was_never_measured_is_not_claimed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,8 @@ def test_mean_and_worst_rate_decide_where_no_step_was_late(
 ) -> None:
     """S27: one rate that is far off would hide behind six that agree, and a busy machine behind either."""
     tried = [Point(float(n), 90.0, 90.0 - apart, late if n == 3 else 0.0) for n, apart in enumerate(points)]
-    row = fidelity.judged("orca", 10.0, tried)
+    orca = System("S27.b.orca", "orca", LATENCY, OBJECTIVE, "10s", {"policy": "orca"})
+    row = judged(orca, 10.0, tried)
 
     assert holds is row.holds
     assert ("too busy" in row.note) is (holds is None)

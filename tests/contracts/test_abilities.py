@@ -10,7 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from backends.serving.plugins import Clocked, FinishFeedback, HandOffRoom, MapTime, Predicting, StepFeedback, StepRouter
+from backends.serving.plugins import (
+    Clocked,
+    FinishFeedback,
+    HandOffRoom,
+    MapTime,
+    Polling,
+    Predicting,
+    StepFeedback,
+    StepRouter,
+    StepTimes,
+)
 from backends.sim import Sim
 from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
@@ -26,9 +36,11 @@ TABLE = [
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
     ("policies", HandOffRoom, "distserve-decode"),
     ("policies", Clocked, "gmax"),
+    ("policies", Polling, "sglang vllm-v1"),
     ("policies", StepFeedback, "autellix edf gmax ltr"),
-    ("policies", FinishFeedback, "autellix gmax ltr"),
-    ("policies", Predicting, "gmax ltr"),
+    ("policies", FinishFeedback, "autellix gmax ltr ooc"),
+    ("policies", Predicting, "gmax ltr ooc"),
+    ("policies", StepTimes, "ooc"),
     ("kv", MapTime, "virtual"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
     ("arrivals", api.GapLaw, "burstgpt-published diurnal gamma onoff poisson ramp spike steps weibull"),

@@ -19,6 +19,7 @@ from harness.registry import find, make, names
 TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
          "chunk-only": "budget=24,max_seqs=6", "static": "batch=4,pad=false", "orca": "max_batch=4",
          "gmax": "budget=32,max_seqs=6,interval=5,group=2", "ltr": "budget=32,max_seqs=6,interval=5",
+         "online-priority": "budget=32,max_seqs=8", "ooc": "budget=32,max_seqs=8,chunk=24,saturation=6",
          "autellix": "budget=32,max_seqs=6,interval=5,quantum=8", "edf": "budget=32,max_seqs=6,interval=5"}  # fmt: skip
 """Limits under which small traffic is cut and queues; a policy that is not named here runs with its own."""
 ROLES = ("distserve-prefill", "distserve-decode")
@@ -172,7 +173,7 @@ class Stub:
 
 
 @pytest.mark.parametrize("admission", ["fcfs", "past-future:max_new=40"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [p if p != "sglang" else "sglang:overlap=false" for p in POLICIES])
 def test_the_engine_forms_the_batches_of_the_simulator(policy, admission, draw):
     """A simulator with a mind of its own tells nothing of the engine (E22, S63)."""
     requests = draw(40, rate_rps=20.0, prompt=(1, 80), output=(1, 40))

@@ -80,7 +80,7 @@ def test_commands_of_a_page_run_in_order(page: Path, most: int | None, tmp_path:
     lines = commands(page, most)
     assert lines
     shutil.copytree(TOP / "baselines", tmp_path / "baselines")
-    shutil.copytree(TOP / "docs" / "examples" / "measured", tmp_path / "docs" / "examples" / "measured")
+    shutil.copytree(TOP / "docs" / "examples", tmp_path / "docs" / "examples")
 
     if _pictures.found() is None:  # what draws pictures
         lines = [line.replace(",png", "") for line in lines]

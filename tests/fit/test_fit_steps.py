@@ -163,6 +163,16 @@ def test_the_steps_of_a_stored_run_and_of_all_below_a_folder_are_read(tmp_path, 
             "prefill_token_squared_s": 4e-9} == pytest.approx(found, rel=1e-3)  # fmt: skip
 
 
+def test_a_decode_replica_is_idle_between_requests(tmp_path):
+    """All its steps have decodes, so that the time without any request would be fitted as time of its steps."""
+    apart = ["--prefill", "2", "--decode", "1", "--latency", "linear:base=8ms", "--rate", "2", "--requests", "60"]
+    main(["run", "--backend", "sim", *apart, "--out", str(tmp_path / "run"), "--no-html", "--quiet"])
+    rows = read([tmp_path / "run"])
+
+    assert len(rows) > 500
+    assert rows.seconds == pytest.approx(0.008)
+
+
 def test_held_out_rows_are_not_seen():
     """An error on rows that the fit saw flatters it."""
     rows = measured("linear", 1000)

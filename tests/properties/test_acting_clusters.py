@@ -8,12 +8,13 @@ from random import Random
 
 import pytest
 
+from backends.serving.cluster import give_model
 from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
 from backends.serving.routing import Drain, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole
 from backends.sim import Sim
 from backends.simulator.flow import Flow
-from harness.api import Request
+from harness.api import Extra, Request
 
 
 @dataclass(slots=True)
@@ -108,15 +109,18 @@ def run(requests, router, fails, fields, leap):
     return sim, records
 
 
-NUMBERS = 100
+NUMBERS = 120
 LINKS = ["none", "1Gbps:latency=1ms"]
 CLUSTERS = [
     {"replicas": 3, "policy": "vllm-v1"},
+    {"replicas": 3, "policy": "sglang:chunk=96,recv_interval=4"},
     {"replicas": 3, "policy": "vllm-v0", "preempt": "swap"},
     {"replicas": 3, "policy": "sarathi", "prefix_cache": "on"},
     {"replicas": 2, "policy": "vllm-v1", "pp": 2},
     {"prefill": "2", "decode": "2", "policy": "vllm-v1"},
     {"prefill": "2", "decode": "2", "policy": "sarathi", "handoff": "push"},
+    {"prefill": "2", "decode": "2", "policy": "ooc"},
+    {"replicas": 3, "policy": "online-priority"},
     {"replicas": 3, "policy": "vllm-v1", "speculate": "k=2,alpha=0.6"},
     {"replicas": 3, "policy": "vllm-v0", "kv": "reserve-oracle"},
 ]  # fmt: skip
@@ -127,7 +131,8 @@ def case(number):
     draw = Random(number)
     rows = sorted((draw.randrange(97), draw.randint(1, 90), draw.randint(1, 70)) for _ in range(draw.randint(1, 24)))
     fails = [(draw.randrange(48) / 8, draw.randrange(2), draw.random() < 0.5) for _ in range(draw.randrange(3))]
-    requests = [Request(i, at / 16, p, o, (1, 2), 32) for i, (at, p, o) in enumerate(rows)]
+    offline = [Extra(offline=True) if (number + i) % 3 == 0 else None for i in range(len(rows))]
+    requests = [Request(i, at / 16, p, o, (1, 2), 32, extra=offline[i]) for i, (at, p, o) in enumerate(rows)]
     return (
         requests,
         draw.randrange(1 << 20),
@@ -169,6 +174,7 @@ def test_nothing_is_lost_whatever_a_router_does(number):
         if replica.pipeline is not None:
             continue
         again = core.replica(core.memory(), 16, replica.index, Journal())
+        give_model(again, sim.cluster.members[replica.index])
         replay(replica.journal.calls, {r.id: r for r in requests}, again)
 
         assert replica.journal.decisions == again.journal.decisions

@@ -38,6 +38,16 @@ def test_every_request_ends_once(fields, requeue, draw):
     sim.cluster.check()
 
 
+@pytest.mark.parametrize("router", ["shortest-prefill-queue", "min-load"])
+def test_no_prompt_is_computed_by_a_prefill_side_that_is_down(router, draw):
+    """A cluster without prefill replicas is one whose requests come with their prompts computed: TTFT was 0 then."""
+    sim = Sim(prefill="1", decode="1", latency="linear", router=router, fail="0@1s")
+    after = [record for record in sim.simulate(burst(draw)) if record.scheduled_s > 1]
+
+    assert len(after) > 10
+    assert {("rejected", "no replica is up that could take it")} == {(record.status, record.error) for record in after}
+
+
 class Once:
     """Does `actions` at the tick of 0.5 s; sends to the first open replica."""
 

@@ -11,6 +11,7 @@ POLICIES = ["static:batch=4", "static:batch=4,pad=false", "orca:max_batch=4", "v
             "sarathi:budget=64,max_seqs=16", "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100",
             "tgi:max_waiting_tokens=3", "chunk-only:budget=48,max_seqs=16", "fastgen:budget=64,max_seqs=16",
             "vllm-v1:budget=64,max_seqs=16", "vllm-v1:budget=32,max_seqs=16,long_prefill=20",
+            "vllm-v1:budget=64,max_seqs=16,async_scheduling=true", "sglang:chunk=64,recv_interval=5",
             "gmax:budget=64,max_seqs=8,interval=20", "autellix:budget=64,max_seqs=8,quantum=40"]  # fmt: skip
 LATENCIES = ["linear", "abc", "roofline"]
 

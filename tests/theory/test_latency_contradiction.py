@@ -14,13 +14,15 @@ OTHER = "roofline:model=llama3-70b,tp=8"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--latency", OTHER],
+        (["--latency", OTHER, "--model", "opt-13b", "--tp", "1"],
          "is for model=llama3-70b, tp=8, but the system has model=opt-13b, tp=1; give --model llama3-70b --tp 8,"),
-        (["--latency", "roofline:hardware=h100"], "is for hardware=h100, but the system has hardware=a100-80g;"),
-        (["--latency", "roofline:pp=2"], "give --pp 2,"),
+        (["--latency", OTHER, "--tp", "2"], "is for tp=8, but the system has tp=2; give --tp 8,"),
+        (["--latency", "roofline:hardware=h100", "--hardware", "a100-80g"],
+         "is for hardware=h100, but the system has hardware=a100-80g;"),
+        (["--latency", "roofline:pp=2", "--pp", "1"], "give --pp 2,"),
         (["--latency", "roofline:model=opt-66b", "--model", "opt-175b"],
          "model=opt-66b, but the system has"),
-        (["--latency", "abc:distserve,model=opt-66b,tp=4"], "is for model=opt-66b, tp=4,"),
+        (["--latency", "abc:distserve,model=opt-66b,tp=4", "--model", "opt-13b"], "is for model=opt-66b,"),
         (["--latency", "fit6"], "is for hardware=h100, but the system has hardware=a100-80g;"),
         (["--latency", "table:yi-34b-tp2", "--model", "yi-34b"], "is for tp=2, but the system has tp=1; give --tp 2,"),
         (["--latency", "mixed"], "is for model=yi-34b, tp=2,"),
@@ -40,11 +42,23 @@ def test_a_latency_model_of_another_system_was_valid(
 @pytest.mark.parametrize(
     "command",
     [
-        ["run", "--backend", "sim:latency=roofline:model=llama3-70b", "--requests", "5"],
+        ["run", "--backend", "sim:latency=roofline:model=llama3-70b,model=opt-13b", "--requests", "5"],
         ["theory", "knee", "--latency", OTHER],
         ["theory", "slo", "--latency", OTHER],
         ["theory", "chunking", "--latency", "table:yi-34b-tp2"],
-        ["place", "--gpus", "2", "--backend", "sim", "--latency", "roofline:model=llama3-8b", "--slo", "ttft=1,tpot=1"],
+        [
+            "place",
+            "--gpus",
+            "2",
+            "--backend",
+            "sim",
+            "--model",
+            "opt-13b",
+            "--latency",
+            "roofline:model=llama3-8b",
+            "--slo",
+            "ttft=1,tpot=1",
+        ],
     ],
     ids=lambda command: " ".join(command[:2]),
 )
@@ -52,6 +66,24 @@ def test_every_command_refuses_it(command: list[str], capsys: pytest.CaptureFixt
     """A placement of one model would be found with the steps of another."""
     assert main(command) == 2
     assert ", but the system has " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "system"),
+    [
+        ({"latency": f"{OTHER},hardware=h100"}, ("llama3-70b", "h100", 8, 1)),
+        ({"latency": "roofline:Llama3-70B,pp=2", "hardware": "h200"}, ("Llama3-70B", "h200", 1, 2)),
+        ({"latency": "roofline:model=llama3-8b,tp=2", "prefill": "1:tp=2", "decode": "2:tp=2"},
+         ("llama3-8b", "a100-80g", 1, 1)),
+    ],
+)  # fmt: skip
+def test_what_is_not_given_comes_from_the_latency_model(
+    given: dict[str, object], system: tuple[str, str, int, int]
+) -> None:
+    """Memory and GPUs are counted for the system that the steps are timed for."""
+    sim = make("backends", "sim", **given)
+
+    assert (sim.model, sim.hardware, sim.tp, sim.pp) == system
 
 
 def test_a_file_of_another_system_is_refused(tmp_path: Path) -> None:

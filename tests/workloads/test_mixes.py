@@ -61,6 +61,16 @@ def test_a_class_more_changes_no_other_class() -> None:
     assert {name: values[:shared] for name, values in alone.items()} == {n: v[:shared] for n, v in three.items()}
 
 
+def test_offline_requests_are_stored_as_such(tmp_path: Path) -> None:
+    """A run that is repeated from its schedule would serve requests that no one waits for as the others."""
+    batch = Mixed(Poisson(1.0), Lognormal(), tag="batch", number=1, offline=True)
+    schedule = Schedule.draw(Blend((CHAT, batch)), seed=0, requests=60)
+    schedule.save(tmp_path / "schedule.parquet")
+    offline = {(r.tag, r.extra is not None and r.extra.offline) for r in Schedule.load(tmp_path / "schedule.parquet")}
+
+    assert {("chat", False), ("batch", True)} == offline
+
+
 def test_bounds_and_priorities_travel_with_their_class() -> None:
     """If this failed, a scheduler could not tell who matters, or when a task must be done."""
     table = Schedule.draw(Blend((CHAT, DIALOG, AGENT)), seed=0, requests=600).table

@@ -81,7 +81,7 @@ def test_the_classes_of_a_mix_have_their_shares_of_the_arrivals(name: str) -> No
 
     np.testing.assert_allclose(weights, rates / rates.sum())
     assert catalog.load(name).rate_rps == pytest.approx(rates @ each)
-    if name != "burstgpt":  # whose campaigns come and go within days
+    if name not in ("burstgpt", "online-offline"):  # campaigns come and go within days, the rate wanders
         table = draw(name, 20_000).table
         starts = table.filter(pc.equal(pc.list_value_length(table["after"]), 0))["tag"].to_pylist()
         found = np.array([starts.count(c.tag) for c in workload.classes]) / len(starts)

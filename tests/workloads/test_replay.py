@@ -37,6 +37,15 @@ def drawn(path: str, **options: object) -> pa.Table:
     return Schedule.draw(replay.load(path, **options).workload, seed=3).table
 
 
+def test_rows_tagged_offline_are_offline_requests(tmp_path: Path) -> None:
+    """A batch beside an online trace would be served as if people waited for it."""
+    file = tmp_path / "both.csv"
+    file.write_text("at_s,prompt_tokens,output_tokens,tag\n0,10,5,offline\n0,20,5,\n1,30,5,chat\n", encoding="utf-8")
+    requests = Schedule.draw(replay.load(str(file)).workload, seed=0)
+
+    assert [True, False, False] == [r.extra is not None and r.extra.offline for r in requests]
+
+
 class TestExactness:
     """Acceptance test A2: gaps, lengths and order identical to 1 us; rows in = rows out + named drops."""
 

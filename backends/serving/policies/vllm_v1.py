@@ -13,6 +13,8 @@ from backends.serving._checks import at_least
 from backends.serving.batch import Batch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
 
@@ -23,13 +25,16 @@ Chunk = tuple["Sequence", int]
 class VllmV1:
     """`budget` tokens a step, at most `max_seqs` running sequences, at most `long_prefill` tokens of one prompt a step.
 
-    `order=priority` admits by priority (lowest number first) and takes memory from the highest number.
+    `order=priority` admits by priority (lowest number first) and takes memory from the highest number. With
+    `async_scheduling` each batch is formed while the one before it runs, so that what arrives meanwhile waits one step
+    more (vLLM's option of that name).
     """
 
     budget: int = 8192
     max_seqs: int = 256
     long_prefill: int | None = None
     order: Literal["fcfs", "priority"] = "fcfs"
+    async_scheduling: bool = False
 
     def __post_init__(self) -> None:
         at_least("budget", self.budget)
@@ -43,6 +48,11 @@ class VllmV1:
         """False: a finished row leaves at once."""
         return False
 
+    @property
+    def poll_steps(self) -> int:
+        """1 with asynchronous scheduling, else 0."""
+        return int(self.async_scheduling)
+
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
         """None: memory is the only limit."""
         return None
@@ -51,24 +61,34 @@ class VllmV1:
         """Running sequences in order, then waiting ones, under the budget."""
         while replica.parked:
             replica.unpark()
+        left = self.run(replica, batch)
+        if batch.preempted:
+            return
+        self.admit(replica, batch, left)
+        batch.repeats = not replica.parked
+
+    def run(self, replica: Replica, batch: Batch, *, decodes: bool = True) -> int:
+        """Running sequences in order, without `decodes` prompts alone; returns how much of the budget is left."""
         chunks = self._chunks(replica) if replica.prefilling else []
         growth = self._make_room(replica, batch, chunks)
         left = self.budget
-        if replica.decoding.members:
+        if decodes and replica.decoding.members:
             replica.decode(batch, left - sum(tokens for _, tokens in chunks), growth)
             left -= batch.decode_seqs
         for seq, tokens in chunks:
             replica.grow(batch, seq, tokens)
             left -= tokens
-        if batch.preempted:
-            return
-        self._admit(replica, batch, left)
-        batch.repeats = not replica.parked
+        return left
 
-    def _admit(self, replica: Replica, batch: Batch, left: int) -> None:
+    def admit(
+        self, replica: Replica, batch: Batch, left: int, may_start: Callable[[Sequence], bool] | None = None
+    ) -> None:
+        """Waiting sequences in order with what is left of the budget, up to the first one that may not start."""
         while left and replica.waiting and replica.running < self.max_seqs:
             if self.order == "priority":
                 _most_urgent_first(replica)
+            if may_start is not None and not may_start(replica.waiting[0]):
+                return
             if not replica.admissible(self._cap(left, left)):
                 return
             tokens = self._cap(replica.waiting[0].need(), left)

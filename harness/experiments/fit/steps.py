@@ -109,20 +109,36 @@ def _of_run(run: Run, gaps: bool) -> Rows:
     columns = {name: steps[name].to_numpy() for name in steps.column_names}
     tokens, seqs = columns["prefill_tokens"], columns["decode_seqs"]
     pairs = pairs_of_run(columns, run.requests)
-    seconds = _until_next(columns) if gaps else columns["end_s"] - columns["start_s"]
+    seconds = _until_next(columns, run.requests) if gaps else columns["end_s"] - columns["start_s"]
     return _usable(tokens, seqs, columns["context_tokens"], pairs, seconds)
 
 
-def _until_next(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """(steps,) seconds to the next step where that has decodes (nothing was idle), else to the end and a usual gap."""
-    start_s, end_s = columns["start_s"], columns["end_s"]
+def _until_next(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.ndarray:
+    """(steps,) seconds to the next step where that has decodes of this one, else to the end and a usual gap.
+
+    A replica whose next decodes were all handed to it since this step began may have been idle in between.
+    """
+    replica, start_s, end_s = columns["replica"], columns["start_s"], columns["end_s"]
+    continued = columns["decode_seqs"][1:] - _landed(replica, start_s, requests)
+    busy = np.zeros(len(start_s), bool)
+    busy[:-1] = (continued > 0) & (replica[1:] == replica[:-1])
     gap_s = np.zeros(len(start_s))
     gap_s[:-1] = start_s[1:] - end_s[:-1]
-    busy = np.zeros(len(start_s), bool)
-    busy[:-1] = (columns["decode_seqs"][1:] > 0) & (columns["replica"][1:] == columns["replica"][:-1])
     usual_s = float(np.median(gap_s[busy])) if busy.any() else 0.0
     seconds: np.ndarray = end_s - start_s + np.where(busy, gap_s, usual_s)
     return seconds
+
+
+def _landed(replica: np.ndarray, start_s: np.ndarray, requests: pa.Table) -> np.ndarray:
+    """(steps - 1,) sequences whose KV came to the replica of each step between its start and that of the next one."""
+    at_s = requests["handoff_end_s"].to_numpy()
+    to = requests["replica"].to_numpy()
+    counts = np.zeros(len(start_s) - 1)
+    for index in np.unique(to[np.isfinite(at_s)]):
+        mine = np.flatnonzero(replica == index)
+        before = np.searchsorted(np.sort(at_s[to == index]), start_s[mine], side="right")
+        counts[mine[:-1]] = np.diff(before)
+    return counts
 
 
 def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:

@@ -161,8 +161,9 @@ def ratio_of(text: str | None) -> tuple[int, int] | None:
 
 
 def hardware_of(text: str) -> tuple[str, ...]:
-    """Names of kinds of GPU with commas, each once."""
-    return tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    """Names or files of kinds of GPU with commas, each once."""
+    parts = (part.strip() for part in text.split(",") if part.strip())
+    return tuple(dict.fromkeys(part if catalog.is_file(part) else part.lower() for part in parts))
 
 
 def is_released(spec: RunSpec, hardware: Sequence[str], rate_rps: float | None) -> bool:
@@ -271,7 +272,8 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     spec = configuration.run_spec(replace(run, values=values), file.given if file else None)
     named = "workload" in values or (file is not None and "workload" in file.given.values)
     workload = spec.workload if named or spec.trace is not None else WORKLOAD
-    return replace(spec, workload=workload, model=spec.model or "opt-13b", hardware=None)
+    timed = None if spec.latency is None else registry.system_in(spec.latency).get("model")
+    return replace(spec, workload=workload, model=spec.model or timed or "opt-13b", hardware=None)
 
 
 def opened(text: str, count: int | None, *, small: bool = False) -> pool.Pool:

@@ -64,7 +64,8 @@ def met(record: RequestRecord, ttft_s: float, tpot_s: float) -> bool:
 # ---- S49: roles that flip -----------------------------------------------------------------------------------------
 
 
-def _azure(file: Path) -> list[TraceRow]:
+def azure(file: Path) -> list[TraceRow]:
+    """The rows of a trace of Azure 2023."""
     from datetime import datetime
 
     found = []
@@ -108,8 +109,8 @@ def _roles(folder: Path) -> Iterator[Row]:
             yield Row(row_id, XLLM, "simulated", f"{published}x min-load", "not run", band, None, ask,
                       f"Needs {file} (`bench trace download azure-2023-{name}`).")  # fmt: skip
             continue
-        yield _ratio(row_id, name, _azure(folder / file), f"{published}x min-load", band, ask, (least, most))
-    conversation = _azure(folder / "AzureLLMInferenceTrace_conv.csv")
+        yield _ratio(row_id, name, azure(folder / file), f"{published}x min-load", band, ask, (least, most))
+    conversation = azure(folder / "AzureLLMInferenceTrace_conv.csv")
     medians = [TraceRow(r.at_s, 1500, 13) for r in conversation]
     yield _ratio("S49.c", "medians of the code service", medians, "1.67x min-load on the code trace", "none",
                  "bench capacity --workload fixed:prompt=1500,output=13 --router slo-flip", None)  # fmt: skip

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from acceptance.rows import Place, Row
+from acceptance.topics._paced import paced_run, sign_row
 from acceptance.topics._trials import quantile, trial
 from backends.serving.routing import Migrate, Send
 from backends.sim import Sim
 from harness.api import Request
+from harness.data.folder import load
 
 SYSTEM = "Llumnix"
 A10: Mapping[str, object] = {
@@ -27,14 +29,16 @@ SEEDS = 6
 TTFT_S = 1.0
 RATES = (9, 12, 16, 20)
 LENGTHS = range(1024, 8193, 1024)
+SHORTER = 32
+"""The engine serves lengths of such a part of those that are simulated, from memory of such a part."""
 
 
 def rows(place: Place) -> Iterator[Row]:
-    """S51: TTFT and preemption against round robin, downtime of a migration by length."""
-    del place
+    """S51: TTFT and preemption against round robin, downtime of a migration by length; S51.f on the engine."""
     yield from _clusters()
     yield _downtime()
     yield _sharegpt()
+    yield _on_the_engine(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,4 +224,34 @@ def _sharegpt() -> Row:
         COMMAND.format(SHAREGPT, rate_rps) + "freeness --link 1GBps",
         f"{rate_rps} req/s, the highest whole rate at which the median P99 TTFT is within 1 s; published for "
         "Qwen2.5-7B on 16 A10, which has more room for KV than llama2-7b here",
+    )  # fmt: skip
+
+
+def _on_the_engine(place: Place) -> Row:
+    """S51.f: lengths and memory of a thirty-second part on four cards of the paced engine."""
+    backend = f"engine:executor=paced:max_model_len={12288 // SHORTER}"
+    means = f"prompt_mean_tokens={256 // SHORTER},output_mean_tokens={256 // SHORTER}"
+    options = {
+        "model": "llama2-7b", "hardware": "a10", "policy": "vllm-v0", "kv": f"paged:blocks={851 // SHORTER}",
+        "replicas": 4, "lengths": f"power-law:{means},clip_tokens={6144 // SHORTER}", "rate": 120, "duration": "10s",
+    }  # fmt: skip
+    late: list[float] = []
+    found, preempted = [], {"round-robin": 0, "freeness": 0}
+    for seed in range(SEEDS):
+        means_s = {}
+        for router in preempted:
+            out = place.work / f"engine-{router}"
+            acts = {"link": "1GBps"} if router == "freeness" else {}
+            late.append(paced_run(out, backend=backend, router=router, seed=seed, **acts, **options))
+            run = load(out)
+            means_s[router] = _mean_ttft_s(run.requests)
+            preempted[router] += run.info.summary.preemptions or 0
+        found.append(means_s["round-robin"] / means_s["freeness"])
+    spelled = " ".join(f"--{name} {value}" for name, value in options.items())
+    return sign_row(
+        "S51.f", f"{SYSTEM}, on the engine", "mean TTFT up to 6.4x lower than round robin (ShareGPT)",
+        "mean TTFT of round robin over freeness", found, late,
+        f"bench run --backend {backend} {spelled} --router freeness --link 1GBps",
+        f"4 cards with {851 // SHORTER} blocks each, the power law of S51.a with lengths of a {SHORTER}nd; "
+        f"preemptions: {preempted['round-robin']:,} with round robin, {preempted['freeness']:,} with freeness.",
     )  # fmt: skip

@@ -1,0 +1,67 @@
+"""SGLang: prompts before decodes, in chunks, batches formed ahead; new requests are taken in every few steps.
+
+Source: sgl-project/sglang `python/sglang/srt/managers/scheduler.py` (`get_next_batch_to_run`, overlap schedule) and its
+options `--chunked-prefill-size`, `--max-prefill-tokens`, `--max-running-requests`, `--scheduler-recv-interval`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving._checks import at_least
+from backends.serving.batch import Batch
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Sglang:
+    """Prompts in chunks of `chunk` tokens a step while decodes stand still; at most `max_seqs` running sequences.
+
+    New requests are taken in every `recv_interval` steps. With `overlap` each batch is formed while the one before it
+    runs; the built-in engine does not overlap steps. The last one admitted is preempted first.
+    """
+
+    chunk: int = 8192
+    max_seqs: int = 1024
+    recv_interval: int = 1
+    overlap: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("chunk", self.chunk)
+        at_least("max_seqs", self.max_seqs)
+        at_least("recv_interval", self.recv_interval)
+        if not self.overlap and self.recv_interval > 1:
+            raise ValueError("recv_interval is that of overlapped steps; it does not go with overlap=false")
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    @property
+    def poll_steps(self) -> int:
+        """`recv_interval` where steps overlap, else 0."""
+        return self.recv_interval if self.overlap else 0
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """The prompt that is begun, then waiting ones, as far as a chunk reaches; without any, all decodes."""
+        left = self.chunk
+        for seq in replica.prefilling:
+            tokens = min(seq.need(), left)
+            if tokens:
+                replica.run(batch, seq, tokens)
+                left -= tokens
+        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
+            tokens = min(replica.waiting[0].need(), left)
+            replica.admit(batch, tokens)
+            left -= tokens
+        if not batch.prefills and replica.decoding.members:
+            replica.decode(batch)
+            batch.repeats = not batch.preempted
