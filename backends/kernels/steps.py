@@ -15,7 +15,9 @@ TOKENS = np.unique(np.concatenate([
 SEQS = 2.0 ** np.arange(13)
 DECODES = np.array([1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096], float)
 CONTEXT = 128 * np.array([0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 8192], float)
-CHUNK = np.array([1, 16, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072], float)
+CHUNK = np.array(
+    [1, 16, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072], float
+)
 STORED = np.array([0, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 1048576], float)
 PARTS = ("linear", "experts", "communication", "other")
 """What depends on the tokens of a step alone."""
