@@ -53,12 +53,9 @@ def _kernels(folder: Path, system: str) -> MeasuredKernels:
 
 
 def _apart(measured: Hardware, gpu: Hardware) -> float:
-    """How far the peaks of two GPUs are apart; a GPU is nearest to itself."""
+    """How far two GPUs are apart: logs of their peaks, and a data centre's GPU is none of a workstation's."""
     if measured.name == gpu.name:
         return -1.0
-    return sum(
-        abs(math.log(one / other))
-        for one, other in (
-            (measured.bandwidth_bytes_per_s, gpu.bandwidth_bytes_per_s), (measured.bf16_flops, gpu.bf16_flops)
-        )
-    )  # fmt: skip
+    linked = (measured.nvlink_bytes_per_s is None) != (gpu.nvlink_bytes_per_s is None)
+    bandwidth = abs(math.log(measured.bandwidth_bytes_per_s / gpu.bandwidth_bytes_per_s))
+    return bandwidth + abs(math.log(measured.bf16_flops / gpu.bf16_flops)) + 2.0 * linked

@@ -12,7 +12,7 @@ TOKENS = np.unique(np.concatenate([
     np.arange(1, 17), np.arange(24, 129, 8), np.arange(160, 513, 32), np.arange(640, 2049, 128),
     1024 * np.arange(3, 9), 4096 * np.arange(3, 9), [65536, 131072],
 ])).astype(float)  # fmt: skip
-SEQS = 2.0 ** np.arange(13)
+SEQS = np.array([2.0**i for i in range(13)])
 DECODES = np.array([1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096], float)
 CONTEXT = 128 * np.array([0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 8192], float)
 CHUNK = np.array(

@@ -110,11 +110,10 @@ class MeasuredKernels:
         """An all-reduce in a CUDA graph: the faster of NCCL's and the engines' own."""
         if gpus == 1:
             return np.zeros_like(elements)
-        found = [
-            self._surface((name, gpus), lambda name=name: self._collective(name, "all_reduce", gpus)).at(elements)
-            for name in ("custom_allreduce", "nccl")
-        ]
-        return Bounds(self.gpu).all_reduce_s(elements, gpus) / np.maximum(*found)
+        own = self._surface(("own", gpus), lambda: self._collective("custom_allreduce", "all_reduce", gpus))
+        nccl = self._surface(("nccl", gpus), lambda: self._collective("nccl", "all_reduce", gpus))
+        best = np.maximum(own.at(elements), nccl.at(elements))
+        return Bounds(self.gpu).all_reduce_s(elements, gpus) / best
 
     def gather_s(self, elements: Array, gpus: int) -> Array:
         """An all-gather or a reduce-scatter of so many elements in all."""
@@ -128,12 +127,15 @@ class MeasuredKernels:
         return LAUNCH_S + Bounds(self.gpu).moved_s(moved_bytes) / STREAMED
 
     def _products(self, fmt: Format) -> Surface:
-        near = fmt if fmt.name in PRODUCTS else format_named("bf16")  # weights that are unpacked first
-        try:
-            t = self._rows("gemm", "gemm", {"gemm_dtype": PRODUCTS[near.name]})
-        except UsageError:
-            near = format_named({"nvfp4": "fp8"}.get(near.name, "bf16"))  # formats that this GPU has no kernels for
-            t = self._rows("gemm", "gemm", {"gemm_dtype": PRODUCTS[near.name]})
+        """Those of the format, or of the next one that the GPU has a table of, not only shapes at the edge of it."""
+        every = len(self._rows("gemm", "gemm", {"gemm_dtype": "bfloat16"})["m"])
+        for near in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ("bf16",)))):
+            try:
+                t = self._rows("gemm", "gemm", {"gemm_dtype": PRODUCTS.get(near.name, "")})
+            except UsageError:
+                continue
+            if len(t["m"]) > every / 10:
+                break
         m, n, k = (t[name].astype(float) for name in ("m", "n", "k"))
         return surface([m, n, k], Bounds(self.measured).product_s(m, n, k, near) / _seconds(t))
 
@@ -164,8 +166,12 @@ class MeasuredKernels:
             t = _nearest(_nearest(t, ("head_dim",), (heads.dim,)), ("window_size",), (heads.window,))
             t["group"] = t["num_heads"] / t["num_key_value_heads"]
             t = _nearest(t, ("num_key_value_heads", "group"), (heads.stored, heads.queries / heads.stored))
-            columns = ("num_heads", "num_key_value_heads", "head_dim", "window_size")
-            measured = Heads(*(int(t[name][0]) for name in columns))
+            measured = Heads(
+                int(t["num_heads"][0]),
+                int(t["num_key_value_heads"][0]),
+                int(t["head_dim"][0]),
+                int(t["window_size"][0]),
+            )
         if phase == "context":
             t = _only(t, t["step"] == 0)
         seqs, tokens = t["batch_size"].astype(float), t[size].astype(float)
@@ -221,10 +227,10 @@ class MeasuredKernels:
 
 
 _NEXT_FORMATS = {
-    "mxfp4-fp8": ("mxfp4", "fp8-block", "bf16"), "nvfp4": ("mxfp4-fp8", "fp8-block", "fp8"), "mxfp4": ("bf16",),
+    "mxfp4-fp8": ("mxfp4", "fp8-block", "bf16"), "nvfp4": ("mxfp4-fp8", "fp8-block", "fp8", "bf16"), "mxfp4": ("bf16",),
     "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
 }  # fmt: skip
-"""Whose efficiency serves for a format that a GPU has no kernels of experts for, the first that there is."""
+"""Whose efficiency serves for a format that a GPU has no kernels for: the first that there is."""
 
 
 def systems(folder: Path) -> list[str]:
