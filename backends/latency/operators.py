@@ -6,13 +6,16 @@ feed-forward), the head by sequences, attention by chunk, stored tokens, decodes
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from backends.kernels.folders import measured_kernels
+from backends.kernels.steps import Steps
 from harness import untrusted
+from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 
 KEYS = (
@@ -29,30 +32,92 @@ KEYS = (
 )
 
 
+SEQ_S = 17e-6
+PREFILL_SCALE = 1.4
+FRONT_S = 1e-3
+"""A request whose predecessor has just ended comes in during the next step: its answer has to be sent first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """`file` is a JSON file of measured times in seconds, over all layers of one GPU.
+    """A step as the sum of its operators, from measured times of kernels: any model on any GPU, divided as it may be.
 
-    `dense_s` (T,) at `tokens` tokens a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of
-    the attention of `decode_seqs` decodes with `decode_context` stored tokens each; `prefill_s` (P, K) of the attention
-    of `chunk` new tokens after `stored` ones. `mixed_s` (P, K, D, C), if there, is the attention of both in one step;
-    without it the two are added. Between measured points times are interpolated, beyond them continued in a straight
-    line. `overhead_s` is added to each step (host, launches), `seq_s` to each running sequence of it, and measured
-    times are multiplied by `scale`.
+    `data` is a folder in the layout of aiconfigurator (SYSTEM/KIND/ENGINE/VERSION/*.parquet); without it the installed
+    package is read. `system` is one of its systems, by default that of the GPU; for a GPU that was not measured, the
+    nearest one by peaks, whose efficiencies are applied to the peaks of `hardware`. `dp` groups of `tp` GPUs share the
+    sequences of a replica, whose experts lie on `ep` parts of all of them. Weights and KV are stored as the model says,
+    or as `linear` (plain feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`).
+
+    Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, `prefill_scale` times as long
+    a step that holds prompts (which no CUDA graph covers), `front_s` seconds of a request before its scheduler, and
+    `overhead_s` of each step. The first two come from rows of public benchmarks (SOURCE), the same for all engines:
+    constants of each engine did no better on models and GPUs left out. Measured times are multiplied by `scale`.
+
+    Or `file` is a JSON file of measured times in seconds, over all layers of one GPU: `dense_s` (T,) at `tokens` tokens
+    a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of the attention of `decode_seqs`
+    decodes with `decode_context` stored tokens each; `prefill_s` (P, K) of the attention of `chunk` new tokens after
+    `stored` ones. `mixed_s` (P, K, D, C), if there, is the attention of both in one step; without it the two are added.
+    Beside them nothing is added unless it is given. Between measured points times are interpolated, beyond them
+    continued in a straight line.
     """
 
-    file: str
+    file: str | None = None
+    data: str | None = None
+    system: str | None = None
+    model: str = "llama3.1-70b"
+    hardware: str = "h100"
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    linear: str | None = None
+    attention: str | None = None
+    experts: str | None = None
+    kv: str | None = None
     overhead_s: float = 0.0
-    seq_s: float = 0.0
+    seq_s: float | None = None
+    prefill_scale: float | None = None
+    front_s: float | None = None
     scale: float = 1.0
+    measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
+    stored_bits: tuple[float | None, float | None] = field(default=(None, None), init=False, repr=False, compare=False)
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
     _curves: dict[int, tuple[float, np.ndarray, np.ndarray]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.overhead_s < 0 or self.seq_s < 0 or self.scale <= 0:
-            raise ValueError("overhead_s and seq_s must not be negative, scale must be above 0")
-        object.__setattr__(self, "_tables", _read(self.file))
-        object.__setattr__(self, "_curves", {})
+        put = object.__setattr__
+        usual = (0.0, 1.0, 0.0) if self.file is not None else (SEQ_S, PREFILL_SCALE, FRONT_S)
+        for name, value in zip(("seq_s", "prefill_scale", "front_s"), usual, strict=True):
+            if getattr(self, name) is None:
+                put(self, name, value)
+        if min(self.overhead_s, self._seq_s, self.front_s or 0.0) < 0:
+            raise ValueError("overhead_s, seq_s and front_s must not be negative")
+        if self.scale <= 0 or self._prefill_scale < 1:
+            raise ValueError("scale must be above 0, and prefill_scale at least 1")
+        put(self, "_curves", {})
+        formats = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}
+        if self.file is not None:
+            if self.data or self.system or formats:
+                raise ValueError("file holds all times; it does not go with data, system or formats")
+            put(self, "_tables", _read(self.file))
+            return
+        m, shape = model(self.model), Shape(self.tp, self.pp, self.dp, self.ep)
+        shape.check(m)
+        kernels = measured_kernels(self.data, self.system, hardware(self.hardware))
+        put(self, "measured_system", kernels.system)
+        put(self, "_tables", Steps(m, shape, replace(m.formats, **formats), kernels).grids())
+        if formats:
+            stored = replace(m, formats=replace(m.formats, **formats))
+            bits = 8 * weight_bytes(stored) / parameters(stored)
+            put(self, "stored_bits", (bits, None if self.kv is None else format_named(self.kv).bits))
+
+    @property
+    def _seq_s(self) -> float:
+        return self.seq_s or 0.0
+
+    @property
+    def _prefill_scale(self) -> float:
+        return 1.0 if self.prefill_scale is None else self.prefill_scale
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
@@ -61,7 +126,7 @@ class Operators:
         tokens = decode_seqs + sum(new for new, _ in prefills)
         seqs = decode_seqs + len(prefills)
         measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
-        return self.overhead_s + self.seq_s * seqs + self.scale * measured
+        return self.overhead_s + self._seq_s * seqs + self.scale * self._prefill_scale * measured
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
@@ -81,7 +146,7 @@ class Operators:
         known = self._curves.get(decode_seqs)
         if known is None:
             t = self._tables
-            base_s = self.overhead_s + self.seq_s * decode_seqs + self.scale * self._dense_s(decode_seqs, decode_seqs)
+            base_s = self.overhead_s + self._seq_s * decode_seqs + self.scale * self._dense_s(decode_seqs, decode_seqs)
             rows = [float(_line(np.array([decode_seqs]), t["decode_seqs"], column)[0]) for column in t["decode_s"].T]
             known = (base_s, t["decode_context"] * decode_seqs, self.scale * np.array(rows))
             self._curves[decode_seqs] = known

@@ -40,14 +40,21 @@ class Server:
     max_seqs: int
     budget: int = 8192
     reserves: bool = False
+    model: str = "opt-13b"
+    hardware: str = "a100-80g"
+    tp: int = 1
+    policy: str | None = None
 
     def simulator(self) -> Simulator:
         """The simulator of it."""
         kv = "reserve-oracle" if self.reserves else "paged"
         seqs = min(self.max_seqs, self.budget)
         blocks = max(2, self.kv_tokens // BLOCK_TOKENS)
-        policy = f"sarathi:budget={self.budget},max_seqs={seqs}"
-        made = make("backends", "sim", latency=self.latency, policy=policy, kv=kv, kv_blocks=blocks, log_steps=False)
+        policy = self.policy or f"sarathi:budget={self.budget},max_seqs={seqs}"
+        made = make(
+            "backends", "sim", model=self.model, hardware=self.hardware, tp=self.tp, latency=self.latency,
+            policy=policy, kv=kv, kv_blocks=blocks, log_steps=False,
+        )  # fmt: skip
         return cast("Simulator", made)
 
 

@@ -1,0 +1,113 @@
+"""The shortest time that the peaks of a GPU permit for each kind of kernel: its arithmetic, memory traffic or link."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.catalog import Format, Hardware, Latent
+
+Array = npt.NDArray[np.float64]
+ACTIVATION_BYTES = 2
+"""Of an element that passes from kernel to kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Attention of one layer on one GPU: `queries` heads over `stored` ones of `dim` elements, or over a `latent`.
+
+    They see the last `window` tokens; 0: all of them.
+    """
+
+    queries: int
+    stored: int
+    dim: int
+    window: int = 0
+    latent: Latent | None = None
+
+    @property
+    def kept(self) -> int:
+        """Elements stored per token."""
+        return 2 * self.stored * self.dim if self.latent is None else self.latent.kept
+
+    @property
+    def pair(self) -> int:
+        """Multiply-adds of a prompt token that attends to one token."""
+        if self.latent is None:
+            return 2 * self.queries * self.dim
+        return self.queries * (self.latent.nope + self.latent.rope + self.latent.value)
+
+    @property
+    def decode_pair(self) -> int:
+        """The same of a decode, which works on the latent itself."""
+        return self.pair if self.latent is None else self.queries * (self.latent.kept + self.latent.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLayer:
+    """Gated experts of one layer: `routed` of width `ffn`, `chosen` per token, on `ep` parts of `tp` GPUs each."""
+
+    hidden: int
+    ffn: int
+    routed: int
+    chosen: int
+    tp: int = 1
+    ep: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds of kernels on `gpu` at its peaks; arrays are broadcast."""
+
+    gpu: Hardware
+
+    def product_s(self, rows: Array, columns: int | Array, inner: int | Array, fmt: Format) -> Array:
+        """(rows x inner) times (inner x columns) of weights."""
+        moved = rows * inner * _activation_bits(fmt) / 8 + inner * columns * fmt.bits / 8
+        moved = moved + rows * columns * ACTIVATION_BYTES
+        return np.maximum(2 * rows * inner * columns / self._flops(fmt), self.moved_s(moved))
+
+    def prefill_s(self, seqs: Array, new: Array, stored: Array, heads: Heads, kv_bits: float) -> Array:
+        """Causal attention of `new` tokens after `stored` ones in each of `seqs` sequences."""
+        pairs = new * stored + new * (new + 1) / 2
+        if heads.window:
+            pairs = np.minimum(pairs, new * heads.window)
+        moved = (new + stored) * heads.kept * kv_bits / 8 + new * heads.pair * ACTIVATION_BYTES
+        return np.maximum(2 * seqs * pairs * heads.pair / self.gpu.bf16_flops, self.moved_s(seqs * moved))
+
+    def decode_s(self, seqs: Array, context: Array, heads: Heads, kv_bits: float) -> Array:
+        """Attention of one new token to `context` ones in each of `seqs` sequences."""
+        pairs = seqs * ((np.minimum(context, heads.window) if heads.window else context) + 1)
+        arithmetic = 2 * pairs * heads.decode_pair / self.gpu.bf16_flops
+        return np.maximum(arithmetic, self.moved_s(pairs * heads.kept * kv_bits / 8))
+
+    def experts_s(self, tokens: Array, layer: ExpertLayer, fmt: Format) -> Array:
+        """The experts of one layer on one GPU, each token choosing without preference."""
+        matrix = 3 * layer.hidden * layer.ffn / layer.tp
+        rows = tokens * layer.chosen / layer.ep
+        hit = layer.routed / layer.ep * (1 - (1 - layer.chosen / layer.routed) ** tokens)
+        moved = hit * matrix * fmt.bits / 8 + rows * layer.hidden * (_activation_bits(fmt) / 8 + ACTIVATION_BYTES)
+        return np.maximum(2 * rows * matrix / self._flops(fmt), self.moved_s(moved))
+
+    def all_reduce_s(self, elements: Array, gpus: int) -> Array:
+        """A ring all-reduce of so many elements over GPUs of a node."""
+        return 2 * self.gather_s(elements, gpus)
+
+    def gather_s(self, elements: Array, gpus: int) -> Array:
+        """An all-gather, or a reduce-scatter, of so many elements in all over GPUs of a node."""
+        sent = (gpus - 1) / gpus * elements * ACTIVATION_BYTES
+        return np.asarray(sent / self.gpu.group_bytes_per_s(gpus))
+
+    def moved_s(self, moved_bytes: Array) -> Array:
+        """So many bytes between memory and processor."""
+        return np.asarray(moved_bytes / self.gpu.bandwidth_bytes_per_s)
+
+    def _flops(self, fmt: Format) -> float:
+        """The peak for products of this format, or that of the next wider type which the GPU has."""
+        gpu = self.gpu
+        wider = {"fp4": (gpu.fp4_flops, gpu.fp8_flops), "fp8": (gpu.fp8_flops,), "int8": (gpu.int8_ops,), "bf16": ()}
+        return next((peak for peak in wider[fmt.compute] if peak is not None), gpu.bf16_flops)
+
+
+def _activation_bits(fmt: Format) -> float:
+    return {"bf16": 16.0, "fp8": 8.0, "int8": 8.0, "fp4": 4.5}[fmt.compute]

@@ -1,0 +1,141 @@
+"""The kernels of one step of a model on a group of GPUs, and their times over grids of what a step may hold."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from backends.kernels.bounds import ACTIVATION_BYTES, Array, ExpertLayer, Heads
+from backends.kernels.tables import MeasuredKernels
+from harness.catalog import Formats, Model, Shape, format_named
+
+TOKENS = np.unique(np.concatenate([
+    np.arange(1, 17), np.arange(24, 129, 8), np.arange(160, 513, 32), np.arange(640, 2049, 128),
+    1024 * np.arange(3, 9), 4096 * np.arange(3, 9), [65536, 131072],
+])).astype(float)  # fmt: skip
+SEQS = np.array([2.0**i for i in range(13)])
+DECODES = np.array([1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096], float)
+CONTEXT = 128 * np.array([0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 8192], float)
+CHUNK = np.array(
+    [1, 16, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072], float
+)
+STORED = np.array([0, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 1048576], float)
+PARTS = ("linear", "experts", "communication", "other")
+"""What depends on the tokens of a step alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Seconds of the parts of a step on one stage of `shape`, whose `dp` groups share its sequences evenly."""
+
+    model: Model
+    shape: Shape
+    formats: Formats
+    kernels: MeasuredKernels
+
+    def linear_s(self, tokens: Array) -> Array:
+        """Projections of attention, and plain feed-forwards."""
+        m, k, fmt = self.model, self.kernels, format_named(self.formats.attention)
+        own, heads = np.maximum(tokens / self.shape.dp, 1), m.heads // self.shape.tp
+        if m.latent is None:
+            queries, stored = heads * m.head_dim, -(-m.kv_heads // self.shape.tp) * m.head_dim
+            one = k.product_s(own, (2 if m.output_gate else 1) * queries + 2 * stored, m.hidden, fmt)
+            one = one + k.product_s(own, m.hidden, queries, fmt)
+        else:
+            low = m.latent
+            one = k.product_s(own, low.query_rank + low.kept, m.hidden, fmt)
+            one = one + k.product_s(own, heads * (low.nope + low.rope), low.query_rank or m.hidden, fmt)
+            one = one + k.product_s(own, heads * (low.nope + low.value), low.rank, fmt)
+            one = one + k.product_s(own, m.hidden, heads * low.value, fmt)
+        return self._share * (m.layers * one + m.dense_layers * self._feed_forward(tokens, m.ffn))
+
+    def experts_s(self, tokens: Array) -> Array:
+        """Gates, routed experts and shared ones; 0 in a dense model."""
+        m, e, k = self.model, self.model.experts, self.kernels
+        if e is None:
+            return np.zeros_like(tokens)
+        layer = ExpertLayer(
+            m.hidden, e.ffn, e.routed, e.per_token, self.shape.stage_gpus // self.shape.ep, self.shape.ep
+        )
+        one = k.experts_s(tokens, layer, format_named(self.formats.experts))
+        one = one + k.product_s(tokens, e.routed, m.hidden, format_named("bf16")) + 2 * k.moved_s(4 * tokens * e.routed)
+        if e.shared:
+            one = one + self._feed_forward(tokens, e.shared_width)
+        return self._share * m.routed_layers * one
+
+    def communication_s(self, tokens: Array) -> Array:
+        """Two all-reduces a layer; between groups with sequences of their own a gather and a scatter for the second."""
+        k, elements, shape = self.kernels, tokens * self.model.hidden, self.shape
+        one = k.all_reduce_s(elements / shape.dp, shape.tp)
+        one = one + (2 * k.gather_s(elements, shape.stage_gpus) if shape.dp > 1 else one)
+        return self._share * self.model.layers * one
+
+    def other_s(self, tokens: Array) -> Array:
+        """Two norms with their residuals and a rotary embedding a layer."""
+        own, m = tokens / self.shape.dp, self.model
+        norm_s = self.kernels.moved_s(3 * own * m.hidden * ACTIVATION_BYTES)
+        rotary_s = self.kernels.moved_s(2 * own * (m.heads // self.shape.tp) * m.head_dim * ACTIVATION_BYTES)
+        return self._share * m.layers * (2 * norm_s + rotary_s)
+
+    def head_s(self, seqs: Array) -> Array:
+        """The head and sampling for so many sequences."""
+        columns = -(-self.model.vocab // self.shape.tp)
+        one = self.kernels.product_s(seqs, columns, self.model.hidden, format_named(self.formats.head))
+        return one + self.kernels.moved_s(4 * seqs * self.model.vocab)
+
+    def decode_s(self, seqs: Array, context: Array) -> Array:
+        """Attention of `seqs` decodes with `context` tokens each."""
+        own, kv = np.maximum(seqs / self.shape.dp, 1), format_named(self.formats.kv)
+        total = np.zeros(np.broadcast_shapes(seqs.shape, context.shape))
+        for heads, layers in self._attention():
+            total = total + layers * self.kernels.decode_s(own, np.maximum(context, 1), heads, kv)
+        return self._share * (total + self._linear_attention_s(own))
+
+    def prefill_s(self, new: Array, stored: Array) -> Array:
+        """Attention of one piece of prompt, `new` tokens after `stored` ones."""
+        total = np.zeros(np.broadcast_shapes(new.shape, stored.shape))
+        for heads, layers in self._attention():
+            total = total + layers * self.kernels.prefill_s(new, stored, heads, format_named(self.formats.kv))
+        return self._share * (total + self._linear_attention_s(np.maximum(new / 64, 1)))  # a state per 64 tokens
+
+    def grids(self) -> dict[str, Array]:
+        """The tables of the latency model `operators`, and the parts of `dense_s`."""
+        parts = {
+            "linear_s": self.linear_s(TOKENS), "experts_s": self.experts_s(TOKENS),
+            "communication_s": self.communication_s(TOKENS), "other_s": self.other_s(TOKENS),
+        }  # fmt: skip
+        return {
+            "tokens": TOKENS, "dense_s": sum(parts.values(), np.zeros(len(TOKENS))),
+            "seqs": SEQS, "head_s": self.head_s(SEQS),
+            "decode_seqs": DECODES, "decode_context": CONTEXT, "decode_s": self.decode_s(DECODES[:, None], CONTEXT),
+            "chunk": CHUNK, "stored": STORED, "prefill_s": self.prefill_s(CHUNK[:, None], STORED),
+        } | parts  # fmt: skip
+
+    @property
+    def _share(self) -> float:
+        """Of the layers, those of one stage."""
+        return 1 / self.shape.pp
+
+    def _feed_forward(self, tokens: Array, width: int) -> Array:
+        m, k, fmt = self.model, self.kernels, format_named(self.formats.linear)
+        ffn = max(1, width // self.shape.tp)
+        rows = np.maximum(tokens / self.shape.dp, 1)
+        up_s = k.product_s(rows, 2 * ffn if m.gated else ffn, m.hidden, fmt)
+        return up_s + k.product_s(rows, m.hidden, ffn, fmt) + k.moved_s(3 * rows * ffn * ACTIVATION_BYTES)
+
+    def _attention(self) -> list[tuple[Heads, int]]:
+        """Kinds of attention and the number of their layers."""
+        m, tp = self.model, self.shape.tp
+        chosen = 0 if m.latent is None else m.latent.index_topk or 0
+        full = Heads(m.heads // tp, -(-m.kv_heads // tp), m.head_dim, chosen, m.latent)
+        if m.window is None:
+            return [(full, m.full_layers)]
+        windowed = Heads(full.queries, full.stored, full.dim, m.window.tokens)
+        return [(full, m.full_layers), (windowed, m.window.layers)]
+
+    def _linear_attention_s(self, states: Array) -> Array | float:
+        """Reading and writing so many states of linear attention."""
+        linear = self.model.linear
+        if linear is None:
+            return 0.0
+        size = linear.state_elements * linear.state_bits / 8 / self.shape.tp
+        return linear.layers * self.kernels.moved_s(2 * states * size)

@@ -1,0 +1,269 @@
+"""Measured times of kernels in the public layout of aiconfigurator: SYSTEM/KIND/ENGINE/VERSION/NAME_perf.parquet.
+
+What is looked up is an efficiency: the shortest time that the peaks of the measured GPU permit over the measured time.
+It varies little from shape to shape and from GPU to GPU, so it also serves shapes and GPUs that were not measured; what
+was measured comes out as it was. All engines use the same few libraries, in versions that change by the month: of all
+kernels measured for a shape the fastest counts, whichever engine's.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from scipy.interpolate import RegularGridInterpolator
+
+from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
+from harness.catalog import Format, Hardware, Latent, format_named
+from harness.errors import UsageError
+
+Columns = dict[str, np.ndarray]
+PRODUCTS = {"fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
+EXPERTS = PRODUCTS | {
+    "mxfp4": "w4a16_mxfp4", "mxfp4-fp8": "w4a8_mxfp4_mxfp8", "int4-g128": "int4_wo", "int4-g32": "int4_wo"
+}  # fmt: skip
+SKEW = "power_law_1.01"
+"""How popular experts are where a table has several distributions: aiconfigurator's default."""
+DEEPSEEK = Latent(rank=512, rope=64, nope=128, value=128, query_rank=1536)
+"""The latent that all tables of latent attention were measured with."""
+LAUNCH_S = 2.5e-6
+"""The least time of a kernel within a CUDA graph: the smallest matrix products of H100 and B200 take 2.5 to 3 us."""
+STREAMED = 0.8
+"""Share of the bandwidth that a kernel reaches which only moves memory (`mem_bw_empirical_scaling_factor`, H100)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Log efficiency over logarithms of sizes: linear between measured points, constant beyond them."""
+
+    axes: tuple[Array, ...]
+    values: RegularGridInterpolator
+
+    def at(self, *sizes: Array | float) -> Array:
+        """The efficiency at these sizes, broadcast."""
+        logs = [
+            np.clip(np.log(np.maximum(size, 1e-9)), axis[0], axis[-1])
+            for size, axis in zip(np.broadcast_arrays(*sizes), self.axes, strict=True)
+        ]
+        found: Array = np.exp(self.values(np.stack(logs, -1)))
+        return found
+
+
+def surface(sizes: Sequence[np.ndarray], efficiency: Array) -> Surface:
+    """Through points that need not fill a grid: a gap is as its neighbour, along the last axis first."""
+    axes = [np.unique(one).astype(float) for one in sizes]
+    grid = np.full([len(axis) for axis in axes], -np.inf)
+    places = tuple(np.searchsorted(axis, one) for axis, one in zip(axes, sizes, strict=True))
+    np.maximum.at(grid, places, np.log(efficiency))
+    for i in reversed(range(grid.ndim)):
+        lines = np.moveaxis(grid, i, -1)
+        for way in (lines, lines[..., ::-1]):
+            for j in range(1, way.shape[-1]):
+                gap = np.isneginf(way[..., j])
+                way[..., j][gap] = way[..., j - 1][gap]
+    for i, axis in enumerate(axes):  # the interpolator needs two points
+        if len(axis) == 1:
+            axes[i], grid = np.array([axis[0], 2 * axis[0]]), np.repeat(grid, 2, axis=i)
+    logs = tuple(np.log(axis) for axis in axes)
+    return Surface(logs, RegularGridInterpolator(logs, grid))
+
+
+@dataclass(slots=True)
+class MeasuredKernels:
+    """Seconds of kernels on `gpu`, with the efficiencies that were measured in `folder` for `system`, a `measured` GPU.
+
+    Raises UsageError where no kernel of a kind was measured.
+    """
+
+    folder: Path
+    system: str
+    measured: Hardware
+    gpu: Hardware
+    _surfaces: dict[object, Surface] = field(default_factory=dict, repr=False)
+    _tables: dict[tuple[str, str], Columns] = field(default_factory=dict, repr=False)
+
+    def product_s(self, rows: Array, columns: int, inner: int, fmt: Format) -> Array:
+        """(rows x inner) times (inner x columns) of weights in this format."""
+        found = self._surface(("product", fmt.name), lambda: self._products(fmt))
+        return Bounds(self.gpu).product_s(rows, columns, inner, fmt) / found.at(rows, columns, inner)
+
+    def prefill_s(self, new: Array, stored: Array, heads: Heads, kv: Format) -> Array:
+        """Causal attention of `new` tokens of one prompt after `stored` ones, as efficient as that of all of them."""
+        found = self._surface(("prefill", heads, kv.bits), lambda: self._attention("context", "isl", heads, kv))
+        return Bounds(self.gpu).prefill_s(np.ones(1), new, stored, heads, kv.bits) / found.at(1.0, new + stored)
+
+    def decode_s(self, seqs: Array, context: Array, heads: Heads, kv: Format) -> Array:
+        """Attention of one new token to `context` ones in each of `seqs` sequences."""
+        found = self._surface(("decode", heads, kv.bits), lambda: self._attention("generation", "step", heads, kv))
+        return Bounds(self.gpu).decode_s(seqs, context, heads, kv.bits) / found.at(seqs, context)
+
+    def experts_s(self, tokens: Array, layer: ExpertLayer, fmt: Format) -> Array:
+        """The routed experts of one layer, without their gate."""
+        found = self._surface(("experts", layer, fmt.name), lambda: self._experts(layer, fmt))
+        return Bounds(self.gpu).experts_s(tokens, layer, fmt) / found.at(tokens)
+
+    def all_reduce_s(self, elements: Array, gpus: int) -> Array:
+        """An all-reduce in a CUDA graph: the faster of NCCL's and the engines' own."""
+        if gpus == 1:
+            return np.zeros_like(elements)
+        own = self._surface(("own", gpus), lambda: self._collective("custom_allreduce", "all_reduce", gpus))
+        nccl = self._surface(("nccl", gpus), lambda: self._collective("nccl", "all_reduce", gpus))
+        best = np.maximum(own.at(elements), nccl.at(elements))
+        return Bounds(self.gpu).all_reduce_s(elements, gpus) / best
+
+    def gather_s(self, elements: Array, gpus: int) -> Array:
+        """An all-gather or a reduce-scatter of so many elements in all."""
+        if gpus == 1:
+            return np.zeros_like(elements)
+        found = self._surface(("gather", gpus), lambda: self._collective("nccl", "all_gather", gpus))
+        return Bounds(self.gpu).gather_s(elements, gpus) / found.at(elements)
+
+    def moved_s(self, moved_bytes: Array) -> Array:
+        """A kernel that only moves memory: norms, activations, rotary embeddings."""
+        return LAUNCH_S + Bounds(self.gpu).moved_s(moved_bytes) / STREAMED
+
+    def _products(self, fmt: Format) -> Surface:
+        """Those of the format, or of the next one that the GPU has a table of, not only shapes at the edge of it."""
+        every = len(self._rows("gemm", "gemm", {"gemm_dtype": "bfloat16"})["m"])
+        for near in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ("bf16",)))):
+            try:
+                t = self._rows("gemm", "gemm", {"gemm_dtype": PRODUCTS.get(near.name, "")})
+            except UsageError:
+                continue
+            if len(t["m"]) > every / 10:
+                break
+        m, n, k = (t[name].astype(float) for name in ("m", "n", "k"))
+        return surface([m, n, k], Bounds(self.measured).product_s(m, n, k, near) / _seconds(t))
+
+    def _experts(self, layer: ExpertLayer, fmt: Format) -> Surface:
+        names = ("hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size")
+        for near in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ()))):
+            try:
+                t = self._rows("moe", "moe", {"moe_dtype": EXPERTS.get(near.name, "bfloat16")})
+                break
+            except UsageError as error:
+                missing = error
+        else:
+            raise missing
+        t = _nearest(t, names, (layer.hidden, layer.ffn, layer.routed, layer.chosen, layer.tp, layer.ep))
+        if (usual := t["distribution"] == SKEW).any():
+            t = _only(t, usual)
+        tokens = t["num_tokens"].astype(float)
+        measured = ExpertLayer(*(int(t[name][0]) for name in names))
+        return surface([tokens], Bounds(self.measured).experts_s(tokens, measured, near) / _seconds(t))
+
+    def _attention(self, phase: str, size: str, heads: Heads, kv: Format) -> Surface:
+        only = {"kv_cache_dtype": "bfloat16" if kv.bits > 8 else "fp8"}
+        if heads.latent is not None:
+            t = _nearest(self._rows("mla", f"{phase}_mla", only), ("num_heads",), (heads.queries,))
+            measured = Heads(int(t["num_heads"][0]), 1, 1, latent=DEEPSEEK)
+        else:
+            t = self._rows("attention", f"{phase}_attention", only | {"attn_dtype": "bfloat16"})
+            t = _nearest(_nearest(t, ("head_dim",), (heads.dim,)), ("window_size",), (heads.window,))
+            t["group"] = t["num_heads"] / t["num_key_value_heads"]
+            t = _nearest(t, ("num_key_value_heads", "group"), (heads.stored, heads.queries / heads.stored))
+            measured = Heads(
+                int(t["num_heads"][0]),
+                int(t["num_key_value_heads"][0]),
+                int(t["head_dim"][0]),
+                int(t["window_size"][0]),
+            )
+        if phase == "context":
+            t = _only(t, t["step"] == 0)
+        seqs, tokens = t["batch_size"].astype(float), t[size].astype(float)
+        bounds = Bounds(self.measured)
+        if phase == "context":
+            bound = bounds.prefill_s(seqs, tokens, np.zeros(1), measured, kv.bits)
+        else:
+            bound = bounds.decode_s(seqs, tokens, measured, kv.bits)
+        return surface([seqs, tokens], bound / _seconds(t))
+
+    def _collective(self, name: str, operation: str, gpus: int) -> Surface:
+        t = _nearest(self._rows("comm", name, {"op_name": operation}), ("num_gpus",), (gpus,))
+        if "backend" in t:
+            t = _only(t, np.array([str(one).endswith("graph") for one in t["backend"]]))
+        if "nccl_dtype" in t:
+            t = _only(t, t["nccl_dtype"] == "half")
+        elements, number = t["message_size"].astype(float), int(t["num_gpus"][0])
+        bounds = Bounds(self.measured)
+        bound = (bounds.all_reduce_s if operation == "all_reduce" else bounds.gather_s)(elements, number)
+        return surface([elements], bound / _seconds(t))
+
+    def _surface(self, key: object, make: Callable[[], Surface]) -> Surface:
+        if key not in self._surfaces:
+            self._surfaces[key] = make()
+        return self._surfaces[key]
+
+    def _rows(self, kind: str, name: str, only: Mapping[str, str]) -> Columns:
+        """The rows of all engines in which these columns have these values."""
+        t = self._table(kind, name)
+        mask = np.ones(len(t["latency"]), bool)
+        for column, value in only.items():
+            mask &= t[column] == value
+        if not mask.any():
+            what = " and ".join(f"{column} {value}" for column, value in only.items())
+            raise UsageError(f"'{self.folder / self.system / kind}' has no times of {name} with {what}.")
+        return _only(t, mask)
+
+    def _table(self, kind: str, name: str) -> Columns:
+        """The newest file of each engine, in the columns that all of them have."""
+        known = self._tables.get((kind, name))
+        if known is not None:
+            return known
+        newest: dict[str, Path] = {}
+        for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{name}_perf.parquet"), key=_version):
+            newest[file.parent.parent.name] = file
+        if not newest:
+            raise UsageError(f"'{self.folder / self.system / kind}' has no {name}_perf.parquet.")
+        parts = [_columns(file) for file in newest.values()]
+        names = set(parts[0]).intersection(*parts[1:])
+        found = {column: np.concatenate([part[column] for part in parts]) for column in names}
+        self._tables[kind, name] = found
+        return found
+
+
+_NEXT_FORMATS = {
+    "mxfp4-fp8": ("mxfp4", "fp8-block", "bf16"), "nvfp4": ("mxfp4-fp8", "fp8-block", "fp8", "bf16"), "mxfp4": ("bf16",),
+    "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
+}  # fmt: skip
+"""Whose efficiency serves for a format that a GPU has no kernels for: the first that there is."""
+
+
+def systems(folder: Path) -> list[str]:
+    """The measured systems in a folder, sorted."""
+    return sorted(one.parent.name for one in folder.glob("*/gemm") if one.is_dir())
+
+
+def _version(file: Path) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", file.parent.name)]
+
+
+def _columns(file: Path) -> Columns:
+    try:
+        table = pq.read_table(file)
+        table = table.filter(pc.greater(table["latency"], 0))
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise UsageError(f"'{file}' cannot be read as times of kernels: {error}.") from None
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _only(t: Columns, mask: np.ndarray) -> Columns:
+    return {name: column[mask] for name, column in t.items()}
+
+
+def _nearest(t: Columns, names: Sequence[str], wanted: Sequence[float]) -> Columns:
+    """The rows of the combination of these columns that is nearest, by ratios."""
+    far = np.zeros(len(t["latency"]))
+    for name, value in zip(names, wanted, strict=True):
+        far += np.abs(np.log((t[name] + 1e-3) / (value + 1e-3)))
+    first = int(np.argmin(far))
+    return _only(t, np.logical_and.reduce([t[name] == t[name][first] for name in names]))
+
+
+def _seconds(t: Columns) -> Array:
+    seconds: Array = t["latency"].astype(float) / 1e3
+    return seconds

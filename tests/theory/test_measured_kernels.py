@@ -1,0 +1,198 @@
+"""Steps from measured kernels: `backends.kernels` and the latency model `operators:data=FOLDER`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backends.kernels.bounds import Bounds, ExpertLayer, Heads
+from backends.kernels.folders import measured_kernels
+from backends.kernels.steps import TOKENS, Steps
+from harness import catalog
+from harness.catalog import Shape, format_named, hardware, model
+from harness.errors import UsageError
+from harness.registry import make
+
+H100, BF16 = hardware("h100"), format_named("bf16")
+EFFICIENCY = 0.5
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "operators"
+
+
+def write(folder: Path, kind: str, name: str, columns: dict[str, object]) -> None:
+    """One table of the public layout; `seconds` becomes its milliseconds."""
+    file = folder / "h100_sxm" / kind / "vllm" / "0.1.0" / f"{name}_perf.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    seconds = np.asarray(columns.pop("seconds"), float)
+    rows = {key: np.broadcast_to(value, seconds.shape) for key, value in columns.items()}
+    pq.write_table(
+        pa.table({key: pa.array(list(value)) for key, value in rows.items()} | {"latency": 1e3 * seconds}), file
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Tables of an H100 on which every kernel takes twice as long as its peaks permit."""
+    bounds, heads = Bounds(H100), Heads(8, 2, 128)
+    m, n, k = (one.ravel().astype(float) for one in np.meshgrid([1, 64, 4096], [256, 8192], [256, 8192]))
+    slow = 1 / EFFICIENCY
+    write(tmp_path, "gemm", "gemm", {
+        "gemm_dtype": "bfloat16", "m": m, "n": n, "k": k, "seconds": slow * bounds.product_s(m, n, k, BF16),
+    })  # fmt: skip
+    size, tokens = (one.ravel().astype(float) for one in np.meshgrid([1, 64], [128, 8192]))
+    attention = {"num_heads": 8, "num_key_value_heads": 2, "head_dim": 128, "window_size": 0, "attn_dtype": "bfloat16",
+                 "kv_cache_dtype": "bfloat16", "batch_size": size}  # fmt: skip
+    prefill_s = bounds.prefill_s(size, tokens, np.zeros(1), heads, 16)
+    write(tmp_path, "attention", "context_attention", attention | {
+        "isl": tokens, "step": 0, "seconds": slow * prefill_s,
+    })  # fmt: skip
+    write(tmp_path, "attention", "generation_attention", attention | {
+        "step": tokens, "seconds": slow * bounds.decode_s(size, tokens, heads, 16),
+    })  # fmt: skip
+    layer = ExpertLayer(4096, 14336, 8, 2)
+    tokens = np.array([1.0, 64, 4096])
+    write(tmp_path, "moe", "moe", {
+        "moe_dtype": "bfloat16", "hidden_size": 4096, "inter_size": 14336, "num_experts": 8, "topk": 2,
+        "moe_tp_size": 1, "moe_ep_size": 1, "distribution": "balanced", "num_tokens": tokens,
+        "seconds": slow * bounds.experts_s(tokens, layer, BF16),
+    })  # fmt: skip
+    elements = np.array([1024.0, 1e6])
+    for name, operation in (("custom_allreduce", "all_reduce"), ("nccl", "all_reduce")):
+        write(tmp_path, "comm", name, {
+            "op_name": operation, "num_gpus": 2, "message_size": elements,
+            "seconds": slow * bounds.all_reduce_s(elements, 2),
+        })  # fmt: skip
+    return tmp_path
+
+
+def test_what_was_measured_comes_out_as_it_was_and_other_shapes_are_as_efficient(folder: Path) -> None:
+    """A table of kernels holds for the shapes in it, between them and beyond them."""
+    kernels, bounds = measured_kernels(str(folder), None, H100), Bounds(H100)
+
+    for rows in (1.0, 33.0, 4096.0, 100_000.0):
+        at = np.array([rows])
+        assert bounds.product_s(at, 5120, 3072, BF16) / EFFICIENCY == pytest.approx(
+            kernels.product_s(at, 5120, 3072, BF16)
+        )
+        assert bounds.decode_s(at, 777.0, Heads(16, 4, 128), 16) / EFFICIENCY == pytest.approx(
+            kernels.decode_s(at, np.array([777.0]), Heads(16, 4, 128), BF16)
+        )
+        layer = ExpertLayer(2048, 768, 128, 8, 2, 4)
+        assert bounds.experts_s(at, layer, BF16) / EFFICIENCY == pytest.approx(kernels.experts_s(at, layer, BF16))
+        assert bounds.all_reduce_s(at, 4) / EFFICIENCY == pytest.approx(kernels.all_reduce_s(at, 4))
+
+
+def test_a_gpu_that_was_not_measured_has_the_efficiency_of_the_nearest_and_peaks_of_its_own(folder: Path) -> None:
+    """An MI300X reads its memory 1.58 times as fast as an H100, so a product of one row takes so much less."""
+    amd, rows = hardware("mi300x"), np.ones(1)
+    ratio = measured_kernels(str(folder), None, H100).product_s(rows, 8192, 8192, BF16) / measured_kernels(
+        str(folder), None, amd
+    ).product_s(rows, 8192, 8192, BF16)
+
+    assert amd.bandwidth_bytes_per_s / H100.bandwidth_bytes_per_s == pytest.approx(float(ratio[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("llama3.1-70b", Shape(2, 1)),
+        ("mixtral-8x7b", Shape(1, 1, 2, 2)),
+        ("gpt-oss-20b", Shape(1)),
+        ("gemma3-12b", Shape(2)),
+    ],
+)
+def test_parts_add_up_and_more_work_takes_longer(folder: Path, name: str, shape: Shape) -> None:
+    """A step is its projections, experts, exchanges and norms; none of them shrinks with more tokens."""
+    m = model(name)
+    kernels = measured_kernels(str(folder), None, H100)
+    if shape.dp > 1:
+        pytest.skip("the tables of this test have no gathers") if not (SHARED / "h100_sxm").is_dir() else None
+        kernels = measured_kernels(str(SHARED), None, H100)
+    grids = Steps(m, shape, replace(m.formats, experts="bf16", kv="bf16"), kernels).grids()
+    parts = sum(grids[f"{part}_s"] for part in ("linear", "experts", "communication", "other"))
+
+    np.testing.assert_allclose(grids["dense_s"], parts, rtol=1e-12)
+    assert (grids["experts_s"] > 0).all() == (m.experts is not None)
+    assert (grids["communication_s"] > 0).all() == (shape.stage_gpus > 1)
+    assert (grids["dense_s"] > 0.5 * np.maximum.accumulate(grids["dense_s"])).all()
+    assert (np.diff(grids["decode_s"], axis=1) >= 0).all()
+
+
+def test_stages_share_the_layers(folder: Path) -> None:
+    """Each of two stages takes half as long over its layers; a head is whole."""
+    m, kernels = model("llama3.1-70b"), measured_kernels(str(folder), None, H100)
+    one, two = (Steps(m, Shape(1, pp), m.formats, kernels).grids() for pp in (1, 2))
+
+    np.testing.assert_allclose(one["dense_s"], 2 * two["dense_s"])
+    np.testing.assert_allclose(one["head_s"], two["head_s"])
+
+
+def test_windows_make_long_contexts_cheap(folder: Path) -> None:
+    """Half of gpt-oss's layers see 128 tokens: reading 8,192 takes a good half of what it takes without windows."""
+    m, kernels = model("gpt-oss-20b"), measured_kernels(str(folder), None, H100)
+    seqs, context = np.array([64.0]), np.array([8192.0])
+    windowed, full = (
+        Steps(one, Shape(1), m.formats, kernels).decode_s(seqs, context)[0] for one in (m, replace(m, window=None))
+    )
+
+    assert (8193 + 129) / (2 * 8193) == pytest.approx(windowed / full)
+
+
+def test_the_latency_model_is_the_sum_of_its_grids(folder: Path) -> None:
+    """At points of the grid a step of decodes is dense + head + attention + host; one with prompts takes longer."""
+    spec = f"operators:data={folder},seq_s=1e-5,overhead_s=0.001,prefill_scale=1.5"
+    built = make("latency", spec, model="llama3.1-8b", hardware="h100")
+    grids = Steps(
+        model("llama3.1-8b"), Shape(), model("llama3.1-8b").formats, measured_kernels(str(folder), None, H100)
+    ).grids()
+    at = list(TOKENS).index(16)
+    d, c = list(grids["decode_seqs"]).index(16), list(grids["decode_context"]).index(1024)
+    decode_s = grids["dense_s"][at] + grids["head_s"][4] + grids["decode_s"][d, c]
+    k = list(TOKENS).index(1024)
+    prompt_s = grids["dense_s"][k] + grids["head_s"][0] + grids["prefill_s"][list(grids["chunk"]).index(1024), 0]
+
+    assert 0.001 + 16e-5 + decode_s == pytest.approx(built.decode_s(16, 16 * 1024))
+    assert 0.001 + 1e-5 + 1.5 * prompt_s == pytest.approx(built.step_s([(1024, 0)], 0, 0))
+    assert built.measured_system == "h100_sxm"
+
+
+def test_formats_change_what_is_read_and_what_is_stored(folder: Path) -> None:
+    """KV in FP8 is counted with 8 bits; without a format the model's own are counted."""
+    spec = f"operators:data={folder},kv=fp8"
+
+    with pytest.raises(UsageError, match="no times of generation_attention with kv_cache_dtype fp8"):
+        make("latency", spec, model="llama3.1-8b", hardware="h100")
+    assert (None, None) == make("latency", f"operators:data={folder}", model="llama3.1-8b", hardware="h100").stored_bits
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("operators:data=nowhere", "holds no tables of kernels"),
+        ("operators:data={folder},system=h200_sxm", "No measured system named 'h200_sxm'"),
+        ("operators:data={folder},linear=fp9", "No format named 'fp9'"),
+        ("operators:data={folder},dp=2,ep=3", "ep=3"),
+        ("operators:data={folder},prefill_scale=0.5", "prefill_scale at least 1"),
+    ],
+)
+def test_wrong_use_is_one_sentence(folder: Path, spec: str, message: str) -> None:
+    """What is missing is named."""
+    with pytest.raises(UsageError, match=message):
+        make("latency", spec.format(folder=folder), model="llama3.1-8b", hardware="h100")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the public tables of kernels are not here")
+def test_real_tables_price_every_model_of_the_catalogue() -> None:
+    """No model of the catalogue, and no GPU, is without an answer."""
+    rng = np.random.default_rng(0)
+    gpus = [name for name in catalog.gpus() if hardware(name).nvlink_bytes_per_s]
+    for name in catalog.models():
+        m = model(name)
+        tp = max(t for t in (1, 2, 4, 8) if m.heads % t == 0)
+        gpu = gpus[rng.integers(len(gpus))]
+        built = make("latency", f"operators:data={SHARED}", model=name, hardware=gpu, tp=tp)
+
+        assert 0 < built.decode_s(1, 1000) <= built.decode_s(64, 64000), (name, gpu)
+        assert 0 < built.step_s([(1000, 0)], 0, 0) < 10, (name, gpu)
