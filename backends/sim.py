@@ -165,7 +165,7 @@ class Sim:
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
-        self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
+        self._steps = StepLog((replica.blocks.size for replica in self.cluster.replicas), self.cluster.members)
         self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.api import StepParts
 from harness.catalog import Hardware, Model, Shape, bits_of_kv, format_named, hardware, model
 
 LAYER_OVERHEAD_S = 97.6e-6
@@ -357,13 +358,36 @@ class Roofline:
         time_s = time_s + self._context_s * (own_seqs + context) + attention_s
         return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
 
+    def step_parts(
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+    ) -> StepParts:
+        """Of what the time of steps consists, over all stages."""
+        tokens, sampled = decode_seqs + sum(new for new, _ in prefills), decode_seqs + len(prefills)
+        attention_s, own_seqs = (
+            sum(self.attention_s(new, stored) for new, stored in prefills),
+            -(-decode_seqs // self.dp),
+        )
+        own, context = tokens, context_tokens / self.dp
+        if self.dp > 1:
+            own = self._fullest(prefills, tokens)
+            attention_s = self._longest_s(prefills, attention_s)
+        decodes_s = self._context_s * (own_seqs + context)
+        if self._bounded:
+            decodes_s = decodes_s + self._bounded_s(own_seqs, context)
+        layers = self._layers_of(tokens, own)
+        same = np.full(len(context_tokens), float(self.pp))
+        return StepParts(
+            (decodes_s + attention_s) * same, (layers.linear_s + self._head_s(sampled)) * same, layers.experts_s * same,
+            layers.communication_s * same, (self._host_s + self.seq_s * own_seqs) * same,
+        )  # fmt: skip
+
     def _fullest(self, prefills: Sequence[tuple[int, int]], tokens: int) -> int:
         """How many of the tokens of a step are those of the fullest group."""
-        return max(-(-tokens // self.dp), *(new for new, _ in prefills))
+        return max(-(-tokens // self.dp), *(new for new, _ in prefills), 0)
 
     def _longest_s(self, prefills: Sequence[tuple[int, int]], attention_s: float) -> float:
         """Seconds of the attention of the pieces of that group, of `attention_s` for all."""
-        return max(attention_s / self.dp, *(self.attention_s(new, stored) for new, stored in prefills))
+        return max(attention_s / self.dp, *(self.attention_s(new, stored) for new, stored in prefills), 0.0)
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""

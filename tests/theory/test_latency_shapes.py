@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from backends.latency.roofline import Roofline
 from backends.sim import Sim
 from harness import catalog
+from harness.api import Request, StepParts
 from harness.catalog import Shape
 from harness.cli import main
 from harness.registry import make
@@ -134,3 +136,62 @@ def test_the_latency_model_of_another_shape_is_refused() -> None:
     """Memory would be counted for one division and time for the other."""
     with pytest.raises(catalog.tables.UsageError, match="is for dp=2, but the system has dp=1"):
         make("backends", "sim", model="mixtral-8x22b", latency="roofline:dp=2", dp=1)
+
+
+@pytest.mark.parametrize("spec", ["model=llama3-8b", "model=llama3-8b,pp=2", "model=gpt-oss-20b,hardware=h200",
+                                  "model=mixtral-8x22b,dp=4,ep=2,hardware=h200,seq_s=1ms"])  # fmt: skip
+@pytest.mark.parametrize("step", [((), 17, 9000), (((512, 100), (30, 0)), 17, 9000), (((512, 0),), 0, 0)])
+def test_the_parts_of_a_step_add_up_to_it(spec: str, step: tuple[tuple[tuple[int, int], ...], int, int]) -> None:
+    """A part that is missing or counted twice would explain a time that no step has."""
+    model = make("latency", f"roofline:{spec}")
+    parts = model.step_parts(step[0], step[1], np.array([step[2]]))
+
+    assert model.pp * model.step_s(*step) == pytest.approx(sum(parts)[0], rel=1e-12)
+    assert all(part[0] >= 0 for part in parts)
+    assert (parts.experts_s[0] > 0) == ("llama" not in spec)
+
+
+@pytest.mark.parametrize("given", [{"leap": True}, {"replicas": 2}, {"tp": 2, "leap": False}])
+def test_the_steps_table_holds_the_parts_of_each_step(given: dict[str, Any]) -> None:
+    """Also of steps that were logged as a leap, and with prompts in them."""
+    sim = Sim("llama3-8b", "h100", **given)
+    requests = (Request(i, i / 5, 700 + i, 60) for i in range(40))
+    assert 40 == len(list(sim.simulate(requests)))
+    steps = sim.steps_table()
+    total_s = sum(steps[name].to_numpy() for name in StepParts._fields)
+
+    assert total_s == pytest.approx(steps["end_s"].to_numpy() - steps["start_s"].to_numpy(), rel=1e-9)
+    assert (steps["communication_s"].to_numpy() > 0).all() == ("tp" in given)
+
+
+def test_parts_that_a_model_does_not_know_are_absent() -> None:
+    """A zero would be read as a part that takes no time."""
+    sim = Sim(latency="linear")
+    assert 1 == len(list(sim.simulate([Request(0, 0.0, 50, 5)])))
+
+    steps = sim.steps_table()
+    assert all(steps[name].null_count == len(steps) == 5 for name in StepParts._fields)
+
+
+def test_parts_of_operators_add_up_to_their_step(tmp_path: Path) -> None:
+    """Times of kernels are apart, those of a file are not; norms count with the matrices they stand between."""
+    axes = {"tokens": [1, 4096], "seqs": [1, 64], "decode_seqs": [1, 64], "decode_context": [0, 8192],
+            "chunk": [1, 4096], "stored": [0, 8192]}  # fmt: skip
+    apart = {
+        "linear_s": [4e-3, 2e-2],
+        "experts_s": [2e-3, 1e-2],
+        "communication_s": [1e-3, 8e-3],
+        "other_s": [5e-4, 2e-3],
+    }
+    times = {"dense_s": np.sum([*apart.values()], 0).tolist(), "head_s": [1e-4, 2e-4],
+             "decode_s": [[1e-4, 1e-3], [2e-4, 9e-3]], "prefill_s": [[1e-5, 1e-4], [3e-3, 9e-3]]}  # fmt: skip
+    (tmp_path / "times.json").write_text(json.dumps(axes | times), encoding="utf-8")
+    model = make("latency", f"operators:file={tmp_path / 'times.json'},overhead_s=1ms,seq_s=10us,scale=1.1")
+
+    assert model.step_parts((), 8, np.array([900])) is None
+    model._tables.update({name: np.array(values) for name, values in apart.items()})
+    for prefills, seqs, context in (((), 8, 900), (((300, 20), (9, 0)), 8, 900), (((50, 0),), 0, 0)):
+        parts = model.step_parts(prefills, seqs, np.array([context]))
+        assert model.step_s(prefills, seqs, context) == pytest.approx(sum(parts)[0], rel=1e-12)
+        tokens = seqs + sum(new for new, _ in prefills)
+        assert 1.1 * np.interp(tokens, [1, 4096], apart["experts_s"]) == pytest.approx(parts.experts_s[0])
