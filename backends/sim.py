@@ -33,6 +33,7 @@ from backends.simulator.layout import (
     blocks_of,
     cluster,
     cluster_facts,
+    divided,
     failures,
     first_token_only,
     link_of,
@@ -45,7 +46,7 @@ from backends.simulator.loop import simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
-from harness.catalog import facts_of_files, hardware, model
+from harness.catalog import Shape, facts_of_files, hardware, model
 from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
 from harness.errors import UsageError
 
@@ -60,7 +61,8 @@ COMPAT_LACKS = MappingProxyType(
 
 @dataclass(slots=True)
 class Sim:
-    """A simulated cluster of `replicas` equal replicas, each on `tp` x `pp` GPUs, `pp` of them stages of a pipeline.
+    """A simulated cluster of `replicas` equal replicas, each on `tp` x `dp` x `pp` GPUs: `pp` stages of a pipeline, in
+    each `dp` groups of `tp` GPUs with sequences of their own, and experts on `ep` equal parts of all of them.
 
     Or, with `prefill=2:tp=2` and `decode=1`, so many replicas for prefill and for decode alone: KV is handed on over
     `link` (nvlink, pcie, none, 25Gbps, 600GBps:latency=1ms), pulled or pushed (`handoff`). With `prefill` alone every
@@ -91,6 +93,8 @@ class Sim:
     preempt: str = "recompute"
     tp: int = 1
     pp: int = 1
+    dp: int = 1
+    ep: int = 1
     replicas: int = 1
     router: str = "round-robin"
     prefill: str | None = None
@@ -117,9 +121,9 @@ class Sim:
     _acted: ActionCounts = field(default_factory=ActionCounts, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.replicas < 1 or self.tp < 1 or self.pp < 1:
-            given = f"{self.replicas}, {self.tp} and {self.pp}"
-            raise ValueError(f"replicas, tp and pp must be at least 1, got {given}")
+        if min(self.replicas, self.tp, self.pp, self.dp, self.ep) < 1:
+            given = f"{self.replicas}, {self.tp}, {self.pp}, {self.dp} and {self.ep}"
+            raise ValueError(f"replicas, tp, pp, dp and ep must be at least 1, got {given}")
         if self.max_model_len is not None and self.max_model_len < 1:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
         if not 0 < self.utilisation <= 1:
@@ -133,9 +137,9 @@ class Sim:
         self._link, self._rate = Link(), None
         if acts or (self.prefill is not None and self.decode is not None and self.compat is None):
             text = self.link
-            if text == "nvlink" and first.role == "mixed" and hardware(first.hardware).nvlink_bytes_per_s is None:
+            if text == "nvlink" and first.role == "mixed" and hardware(first.shape.hardware).nvlink_bytes_per_s is None:
                 text = "pcie"
-            self._link, self._rate = link_of(text, self.model, [part.hardware for part in self._parts])
+            self._link, self._rate = link_of(text, self.model, [part.shape.hardware for part in self._parts])
         if self.fail is not None:
             self._changes = failures(self.fail, sum(part.count for part in self._parts))
         self._model = first.model
@@ -164,7 +168,7 @@ class Sim:
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
-        self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
+        self._steps = StepLog((replica.blocks.size for replica in self.cluster.replicas), self.cluster.members)
         self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
@@ -173,8 +177,8 @@ class Sim:
         blocks = blocks_of(part, memory, self)
         journal, cost = Journal() if self.journal else None, block_cost(part, memory, self)
         front = core.replica(memory, blocks, index, journal, cost)
-        if part.pp > 1:
-            Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(part.pp)])
+        if (stages := part.shape.pp) > 1:
+            Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(stages)])
         return front
 
     def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
@@ -218,7 +222,7 @@ class Sim:
     @property
     def _ring(self) -> bool:
         """Whether batches merge at every stage, which the serving core does not know."""
-        return self.compat is not None and any(part.pp > 1 for part in self._parts)
+        return self.compat is not None and any(part.shape.pp > 1 for part in self._parts)
 
     @property
     def _acts(self) -> bool:
@@ -283,7 +287,7 @@ class Sim:
         """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
         predictors = dict.fromkeys(part.core.predictor for part in self._parts if part.core.predictor is not None)
-        piped = self._flow if any(part.pp != 1 for part in self._parts) else None
+        piped = self._flow if any(part.shape.pp != 1 for part in self._parts) else None
         return {
             "backend": "sim", "model": self.model, "max_tokens": self.max_tokens,
             "hardware": self.hardware, "latency": self.latency,
@@ -291,7 +295,7 @@ class Sim:
             "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
             "replicas": sum(part.count for part in self._parts), "router": self._parts[0].router,
-            "tp": self.tp, "pp": self.pp,
+            **divided(Shape(self.tp, self.pp, self.dp, self.ep)),
             "gpus_at_start" if requirements(self.cluster.router).scales else "gpus": sum(p.gpus for p in self._parts),
             "prefix_cache": self.cluster.replicas[0].cache is not None,
             **({"predictor": " + ".join(predictors)} if predictors else {}),
@@ -303,5 +307,5 @@ class Sim:
             ),
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
-            **facts_of_files(self.model, tuple(dict.fromkeys(part.hardware for part in self._parts))),
+            **facts_of_files(self.model, tuple(dict.fromkeys(part.shape.hardware for part in self._parts))),
         }  # fmt: skip

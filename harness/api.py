@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from harness.errors import Crashed
 
@@ -430,7 +430,8 @@ class Step:
     """One executor call: a row of the `steps` table.
 
     Tokens and sequences are those of this step; `context_tokens` counts the KV entries that its decodes read;
-    `waiting`, `running` and `free_blocks` are taken when the batch was formed.
+    `waiting`, `running` and `free_blocks` are taken when the batch was formed. Its parts (`StepParts`) are None where
+    they are not known.
     """
 
     replica: int
@@ -442,6 +443,11 @@ class Step:
     waiting: int
     running: int
     free_blocks: int
+    attention_s: float | None = None
+    linear_s: float | None = None
+    experts_s: float | None = None
+    communication_s: float | None = None
+    host_s: float | None = None
 
 
 ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
@@ -688,6 +694,31 @@ class LatencyModel(Protocol):
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds; element i equals `decode_s(decode_seqs, context_tokens[i])`, bit for bit."""
+        ...
+
+
+class StepParts(NamedTuple):
+    """Seconds of the parts of (k,) steps over all stages of a pipeline, whose sum is the time of the step.
+
+    attention_s: over KV; linear_s: other matrices, and what goes with them such as norms; experts_s: routed and shared
+    experts with their gate; communication_s: between GPUs; host_s: launches and the work of the host.
+    """
+
+    attention_s: np.ndarray
+    linear_s: np.ndarray
+    experts_s: np.ndarray
+    communication_s: np.ndarray
+    host_s: np.ndarray
+
+
+@runtime_checkable
+class PartsOfSteps(Protocol):
+    """A latency model that also knows of what the time of a step consists."""
+
+    def step_parts(
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+    ) -> StepParts | None:
+        """Parts of the steps `step_s(prefills, decode_seqs, c)` for the (k,) `context_tokens` c; None: not known."""
         ...
 
 

@@ -166,6 +166,12 @@ class RunSpec:
         PARALLELISM, "N", check.count, "sim: tensor parallelism, GPUs per pipeline stage.", part=True
     )
     pp: int | None = option(PARALLELISM, "N", check.count, "sim: pipeline parallelism, stages per replica.", part=True)
+    dp: int | None = option(
+        PARALLELISM, "N", check.count, "sim: attention data parallelism, groups of tp GPUs per stage.", part=True
+    )
+    ep: int | None = option(
+        PARALLELISM, "N", check.count, "sim: expert parallelism, parts of the experts of a stage.", part=True
+    )
     prefill: str | None = option(
         PARALLELISM, "SPEC", check.text, "sim, engine: prefill-only replicas: 2, or 2:tp=2,pp=1.", part=True
     )

@@ -50,7 +50,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 )
 OF_TRIALS = ("workloads.catalog", "backends.sim")
 """Modules that every simulated trial needs, for processes that import them before the first trial."""
-SYSTEM = ("model", "hardware", "tp", "pp")
+SYSTEM = ("model", "hardware", "tp", "pp", "dp", "ep")
 """What a latency model and the system that it times must agree on."""
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
                           "run_metrics": "metric of a run", "profiles": "definition profile",

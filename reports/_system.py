@@ -74,7 +74,7 @@ def _shape(backend: Mapping[str, Any]) -> str:
     sides = [(f"{role} ", backend[role]) for role in ("prefill", "decode") if isinstance(backend.get(role), dict)]
     shapes = []
     for name, of in sides or [("", backend)]:
-        cut = [f"{way} {of[way]}" for way in ("tp", "pp") if isinstance(of.get(way), int) and of[way] > 1]
+        cut = [f"{way} {of[way]}" for way in ("tp", "pp", "dp", "ep") if isinstance(of.get(way), int) and of[way] > 1]
         copies = [f"{of['replicas']:,}"] if sides and isinstance(of.get("replicas"), int) else []
         if parts := copies + cut:
             shapes.append(name + ", ".join(parts))

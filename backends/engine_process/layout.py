@@ -76,6 +76,9 @@ def _one_side(engine: Engine, given: Mapping[str, object], role: Role, text: str
 def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, policy: str, router: str) -> Part:
     if its.pp != 1:
         raise UsageError("The engine has no pipelines; leave out pp.")
+    for name, value in (("dp", its.dp), ("ep", its.ep)):
+        if value != 1:
+            raise UsageError(f"The engine does not divide experts or attention by {name}; leave out {name}.")
     own = {"tp": its.tp if its.tp != 1 else None, "hardware": its.hardware, "latency": its.latency}
     core = Core.of(
         policy, engine.kv, engine.admission, engine.seed, engine.prefix_cache, engine.speculate, engine.preempt

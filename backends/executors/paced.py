@@ -61,7 +61,7 @@ class Paced:
         if self.late_s < 0:
             raise ValueError(f"late_s must be at least 0 seconds, got {self.late_s}")
         self._model, self._gpu = model(self.model), hardware(self.hardware)
-        built = make("latency", self.latency, model=self.model, hardware=self.hardware, tp=self.tp, pp=1)
+        built = make("latency", self.latency, model=self.model, hardware=self.hardware, tp=self.tp, pp=1, dp=1, ep=1)
         if isinstance(built, Recorded):
             raise UsageError(
                 "latency=recorded repeats a run that is over; a paced engine serves requests as they come."

@@ -15,6 +15,7 @@ import numpy as np
 from backends.kernels.folders import measured_kernels
 from backends.kernels.steps import Steps
 from harness import untrusted
+from harness.api import StepParts
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 
@@ -140,6 +141,30 @@ class Operators:
         base_s, context, seconds = self._curve(decode_seqs)
         times: np.ndarray = base_s + _line(context_tokens, context, seconds)
         return times
+
+    def step_parts(
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+    ) -> StepParts | None:
+        """Of what the time of steps consists, over all stages; None for times of a file, which are not apart."""
+        t = self._tables
+        if "linear_s" not in t:
+            return None
+        tokens = np.array([decode_seqs + sum(new for new, _ in prefills)])
+        seqs, k = decode_seqs + len(prefills), len(context_tokens)
+        linear, experts, sent, other = (
+            _line(tokens, t["tokens"], t[f"{name}_s"]) for name in ("linear", "experts", "communication", "other")
+        )
+        linear = linear + other + _line(np.array([seqs]), t["seqs"], t["head_s"])
+        if prefills:
+            attention = np.array([self._attention_s(prefills, decode_seqs, int(one)) for one in context_tokens])
+        else:
+            _, context, seconds = self._curve(decode_seqs)
+            attention = _line(context_tokens, context, seconds) / self.scale
+        of = np.full(k, self.scale * self.pp)
+        host_s = np.full(k, (self.overhead_s + self._seq_s * seqs) * self.pp)
+        if prefills:  # what launches take beside kernels
+            host_s += (self._prefill_scale - 1) * (attention + linear + experts + sent) * of
+        return StepParts(attention * of, linear * of, experts * of, sent * of, host_s)
 
     def _curve(self, decode_seqs: int) -> tuple[float, np.ndarray, np.ndarray]:
         """(seconds without attention, (C,) tokens of context of all, (C,) seconds of their attention)."""

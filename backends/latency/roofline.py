@@ -7,26 +7,74 @@ come from `models.toml` and `hardware.toml`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-from harness.catalog import Hardware, Model, check_parallel, hardware, model
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
+from harness.api import StepParts
+from harness.catalog import Hardware, Model, Shape, bits_of_kv, format_named, hardware, model
 
 LAYER_OVERHEAD_S = 97.6e-6
+STATE_TOKENS = 64
+"""Tokens of a prompt for which linear attention reads and writes its state once (the chunks of its kernels)."""
+
+
+class _Stored(NamedTuple):
+    """How the matrices of a part are kept and multiplied: seconds of an operation, bytes of an element of each kind."""
+
+    flop_s: float
+    in_bytes: float
+    weight_bytes: float
+    out_bytes: float
+
+
+class _Attention(NamedTuple):
+    """Attention of one kind of the layers of a stage: seconds of a pair, in prompts and decodes, and of a token read.
+
+    With a `window` a token attends to so many tokens at most, itself among them.
+    """
+
+    pair_s: float
+    decode_s: float
+    stored_s: float
+    window: int = 0
+
+    def piece_s(self, tokens: int, stored: int) -> float:
+        """`tokens` new ones, causal, after `stored` ones."""
+        pairs, read = tokens * stored + tokens * (tokens + 1) // 2, tokens + stored
+        if self.window and read > self.window:
+            below = min(tokens, max(0, self.window - stored))  # tokens that see all before them
+            pairs = below * stored + below * (below + 1) // 2 + (tokens - below) * self.window
+            read = min(read, tokens + self.window)
+        return max(pairs * self.pair_s, read * self.stored_s)
+
+
+class _Layers(NamedTuple):
+    """Seconds of the layers of a stage but for attention, and those of their parts."""
+
+    total_s: float
+    linear_s: float
+    experts_s: float
+    communication_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Seconds of a step of `model` on `tp` x `pp` GPUs; weights, KV and operands take `dtype_bytes` an element.
+    """Seconds of a step of `model` on `tp` x `dp` x `pp` GPUs, its weights and KV in the formats of the model.
 
-    weight_bits (of the matrices of the layers) and kv_bits are those of what is read where it is quantised, with the
-    scales of its groups (4 bits in groups of 128 are 4.125); the arithmetic stays that of `dtype_bytes`, and the
-    simulator counts its memory with them. Experts: a step reads those that its tokens meet on the average, each
-    choosing without preference, divided by `tp` in equal shares. Latent attention runs in its absorbed form in decode.
+    A product runs at the peak of its format, or of the next wider one that the GPU has. With dtype_bytes weights, KV
+    and operands take so many bytes an element instead. weight_bits (of the matrices of the layers) and kv_bits are
+    those of what is read where it is quantised, with the scales of its groups (4 bits in groups of 128 are 4.125); the
+    arithmetic stays that of `dtype_bytes`, by default 2, and the simulator counts its memory with them. Experts: a step
+    reads those that its tokens meet on the average, each choosing without preference, on `ep` parts of the GPUs of a
+    stage, which divide their matrices. Latent attention runs in its absorbed form in decode. Layers with a window read
+    the window, and decodes are taken as equally long for that; sparse attention reads the tokens that it chooses.
+
+    `dp` groups of `tp` GPUs share the sequences of a step evenly, but a piece of a prompt is never divided: the step
+    takes as long as its fullest group. Experts get the tokens of all groups and send them back, over the link of a node
+    or, of more GPUs than it joins, over the network of the GPU; a token goes to no part of which it chooses no expert.
 
     Shares are of the dense peak, the memory bandwidth and the link (one direction). memory_share 0.892,
     flops_share 0.582 and layer_overhead_s 97.6 us come from a fit of a whole-model roofline to four public runs of
@@ -45,7 +93,9 @@ class Roofline:
     hardware: str = "a100-80g"
     tp: int = 1
     pp: int = 1
-    dtype_bytes: int = 2
+    dp: int = 1
+    ep: int = 1
+    dtype_bytes: int | None = None
     memory_share: float = 0.892
     flops_share: float = 0.582
     link_share: float = 0.6
@@ -56,17 +106,21 @@ class Roofline:
     weight_bits: float | None = None
     kv_bits: float | None = None
     paged_prefill: float = 1.0
-    _shape: Model = field(init=False, repr=False, compare=False)
+    _model: Model = field(init=False, repr=False, compare=False)
+    _shape: Shape = field(init=False, repr=False, compare=False)
     _gpu: Hardware = field(init=False, repr=False, compare=False)
     _flop_s: float = field(init=False, repr=False, compare=False)
     _byte_s: float = field(init=False, repr=False, compare=False)
-    _pair_s: float = field(init=False, repr=False, compare=False)  # one token attends to one token: arithmetic
-    _stored_s: float = field(init=False, repr=False, compare=False)  # KV of one token is read
-    _context_s: float = field(init=False, repr=False, compare=False)
-    _weight_bytes: float = field(init=False, repr=False, compare=False)
+    _parts: dict[str, _Stored] = field(init=False, repr=False, compare=False)
+    _attention: tuple[_Attention, ...] = field(init=False, repr=False, compare=False)
+    _bounded: bool = field(init=False, repr=False, compare=False)  # a window, a choice of tokens or a state
+    _pair_s: float = field(init=False, repr=False, compare=False)  # of the only kind where it is not
+    _stored_s: float = field(init=False, repr=False, compare=False)
+    _context_s: float = field(init=False, repr=False, compare=False)  # of a token of context in layers without a window
+    _state_s: float = field(init=False, repr=False, compare=False)
     _host_s: float = field(init=False, repr=False, compare=False)
     _heads: dict[int, float] = field(init=False, repr=False, compare=False)
-    _layers: dict[int, float] = field(init=False, repr=False, compare=False)
+    _layers: dict[int, dict[int, _Layers]] = field(init=False, repr=False, compare=False)
     _decodes: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,19 +135,29 @@ class Roofline:
         if self.overhead_s is not None and self.layer_overhead_s != LAYER_OVERHEAD_S:
             raise ValueError("overhead_s is that of all layers; give it or layer_overhead_s, not both")
         for name in ("weight_bits", "kv_bits"):
-            if (bits := getattr(self, name)) is not None and not 0 < bits <= 8 * self.dtype_bytes:
-                raise ValueError(f"{name} must be above 0 and at most {8 * self.dtype_bytes}, the bits of dtype_bytes")
-        shape, gpu = model(self.model), hardware(self.hardware)
-        check_parallel(shape, self.tp, self.pp)
+            if (bits := getattr(self, name)) is not None and not 0 < bits <= 8 * self._plain_bytes:
+                raise ValueError(f"{name} must be above 0 and at most {8 * self._plain_bytes}, the bits of dtype_bytes")
+        m, gpu, shape = model(self.model), hardware(self.hardware), Shape(self.tp, self.pp, self.dp, self.ep)
+        shape.check(m)
         put = object.__setattr__
+        put(self, "_model", m)
         put(self, "_shape", shape)
         put(self, "_gpu", gpu)
-        put(self, "_flop_s", 1 / (gpu.peak_flops(self.dtype_bytes) * self.flops_share))
+        put(self, "_flop_s", 1 / (gpu.peak_flops(self._plain_bytes) * self.flops_share))
         put(self, "_byte_s", 1 / (gpu.bandwidth_bytes_per_s * self.memory_share))
-        put(self, "_pair_s", self._pair_flops * self._flop_s)
-        put(self, "_stored_s", self._kv_bytes * self._byte_s)
-        put(self, "_context_s", max(self._decode_flops * self._flop_s, self._stored_s))
-        put(self, "_weight_bytes", (self.stored_bits[0] or 16) / 8)
+        put(
+            self,
+            "_parts",
+            {part: self._stored_as(part) for part in ("linear", "attention", "experts", "gate", "head")},
+        )
+        attention = tuple(self._kinds_of_attention())
+        put(self, "_attention", attention)
+        put(self, "_bounded", m.linear is not None or any(one.window for one in attention))
+        put(self, "_pair_s", attention[0].pair_s)
+        put(self, "_stored_s", attention[0].stored_s)
+        put(self, "_context_s", sum(max(one.decode_s, one.stored_s) for one in attention if not one.window))
+        state_bits = 0 if m.linear is None else m.linear.layers * m.linear.state_elements * m.linear.state_bits
+        put(self, "_state_s", 2 * state_bits / 8 / self.tp / self.pp * self._byte_s)
         host_s = self.layer_overhead_s * self._stage_layers if self.overhead_s is None else self.overhead_s
         put(self, "_host_s", host_s)
         put(self, "_heads", {})
@@ -101,119 +165,182 @@ class Roofline:
         put(self, "_decodes", {})
 
     @property
+    def _plain_bytes(self) -> int:
+        """Bytes of an element of what is not quantised."""
+        return 2 if self.dtype_bytes is None else self.dtype_bytes
+
+    @property
     def _stage_layers(self) -> int:
-        return self._shape.layers // self.pp
+        return self._model.layers // self.pp
 
     @property
     def stored_bits(self) -> tuple[float | None, float | None]:
         """Bits of an element of the weights of the layers and of the KV, for counting memory; None: the model's own."""
-        plain = None if self.dtype_bytes == 2 else 8 * self.dtype_bytes
+        plain = None if self.dtype_bytes is None else 8 * self.dtype_bytes
         return self.weight_bits or plain, self.kv_bits or plain
 
-    @property
-    def _kv_bytes(self) -> float:
-        """Bytes of KV of one cached token on one GPU, over the layers of a stage."""
-        return self._shape.kv_elements_per_gpu(self.tp) * (self.stored_bits[1] or 16) / 8 * self._stage_layers
+    def _stored_as(self, part: str) -> _Stored:
+        plain, formats = self._plain_bytes, self._model.formats
+        layers_bits = self.weight_bits if part != "head" else None
+        if layers_bits is not None or self.dtype_bytes is not None or part == "gate":
+            return _Stored(self._flop_s, plain, plain if layers_bits is None else layers_bits / 8, plain)
+        names = {
+            "linear": formats.linear, "attention": formats.attention, "experts": formats.experts, "head": formats.head
+        }  # fmt: skip
+        fmt = format_named(names[part])
+        flop_s = 1 / (self._gpu.peak_or_wider(fmt.compute) * self.flops_share)
+        return _Stored(flop_s, fmt.activation_bits / 8, fmt.bits / 8, plain)
 
-    @property
-    def _pair_flops(self) -> int:
-        """FLOPs of one prompt token attending to one token on one GPU, over the layers of a stage."""
-        m = self._shape
-        widths = 2 * m.head_dim if m.latent is None else m.latent.nope + m.latent.rope + m.latent.value
-        return 2 * (m.heads // self.tp) * widths * self._stage_layers
-
-    @property
-    def _decode_flops(self) -> int:
-        """The same of a decode, which with latent attention works on what is kept."""
-        m = self._shape
-        if m.latent is None:
-            return self._pair_flops
-        return 2 * (m.heads // self.tp) * (m.latent.kept + m.latent.rank) * self._stage_layers
+    def _kinds_of_attention(self) -> Iterator[_Attention]:
+        """Of one GPU, over the layers of a stage."""
+        m, low = self._model, self._model.latent
+        full = self._stage_layers if m.full_layers == m.layers else m.full_layers / self.pp
+        heads, element_s = m.heads // self.tp, bits_of_kv(m, self.dtype_bytes, self.kv_bits) / 8
+        widths = 2 * m.head_dim if low is None else low.nope + low.rope + low.value
+        decode_widths = widths if low is None else low.kept + low.rank  # a decode works on what is kept
+        if low is not None and low.index_topk is not None:
+            index = 2 * low.index_heads * low.index_dim * full * self._flop_s
+            yield _Attention(index, index, low.index_dim * element_s * full * self._byte_s)
+        kept = m.kv_elements_per_gpu(self.tp) if low is None else low.kept
+        for layers, window in (
+            (full, 0 if low is None else low.index_topk or 0),
+            (0, 0) if m.window is None else (m.window.layers / self.pp, m.window.tokens),
+        ):
+            if layers:
+                pair_s, decode_s = (2 * heads * wide * layers * self._flop_s for wide in (widths, decode_widths))
+                yield _Attention(pair_s, decode_s, kept * element_s * layers * self._byte_s, window)
 
     def gemm_s(self, rows: int, inner: int, columns: int) -> float:
         """Seconds of (rows x inner) times (inner x columns): the longer of arithmetic and traffic."""
-        return self._product_s(rows, inner, columns, 1, self.dtype_bytes)
+        plain = self._plain_bytes
+        return self._product_s(rows, inner, columns, 1, _Stored(self._flop_s, plain, plain, plain))
 
-    def _product_s(self, rows: float, inner: int, columns: int, matrices: float, weight_bytes: float) -> float:
+    def _product_s(self, rows: float, inner: int, columns: int, matrices: float, of: _Stored) -> float:
         """Seconds of `rows` rows over `matrices` equal matrices, the longer of arithmetic and traffic."""
-        moved = (rows * inner + rows * columns) * self.dtype_bytes + matrices * inner * columns * weight_bytes
-        return max(2 * rows * inner * columns * self._flop_s, moved * self._byte_s)
-
-    def _linear_s(self, rows: int, inner: int, columns: int) -> float:
-        """A product with weights of a layer, which may be quantised."""
-        return self._product_s(rows, inner, columns, 1, self._weight_bytes)
+        moved = (
+            rows * inner * of.in_bytes + rows * columns * of.out_bytes + matrices * inner * columns * of.weight_bytes
+        )
+        return max(2 * rows * inner * columns * of.flop_s, moved * self._byte_s)
 
     def allreduce_s(self, tokens: int) -> float:
         """Seconds of one ring all-reduce of the activations of `tokens` tokens, two bytes an element."""
-        sent_bytes = 2 * (self.tp - 1) / self.tp * tokens * self._shape.hidden * 2
+        sent_bytes = 2 * (self.tp - 1) / self.tp * tokens * self._model.hidden * 2
         fixed_s = self.link_latency_s if self.tp > 1 else 0.0
         return fixed_s + sent_bytes / (self._gpu.link_bytes_per_s * self.link_share)
 
+    def exchange_s(self, tokens: int) -> float:
+        """Seconds in which the GPUs of a stage send the `tokens` tokens of all groups to their experts, or back."""
+        m, gpu, gpus = self._model, self._gpu, self._shape.stage_gpus
+        met = 1.0 if self.ep == 1 or m.experts is None else 1 - (1 - 1 / self.ep) ** m.experts.per_token
+        link_bytes_per_s = gpu.link_bytes_per_s
+        if gpu.link_gpus is not None and gpus > gpu.link_gpus:
+            link_bytes_per_s = gpu.network_bytes_per_s or link_bytes_per_s
+        sent_bytes = (gpus - 1) / gpus * met * tokens * m.hidden * 2
+        return self.link_latency_s + sent_bytes / (link_bytes_per_s * self.link_share)
+
     def layers_s(self, tokens: int) -> float:
         """Seconds of the layers of a stage but for attention: projections, feed-forward, all-reduces."""
-        known = self._layers.get(tokens)
+        return self._layers_of(tokens, -(-tokens // self.dp)).total_s
+
+    def _layers_of(self, tokens: int, own: int) -> _Layers:
+        """`own` of the tokens are those of the fullest group."""
+        of_all = self._layers.get(tokens)
+        if of_all is None:
+            of_all = self._layers[tokens] = {}
+        known = of_all.get(own)
         if known is None:
-            known = self._layers[tokens] = self._all_layers_s(tokens)
+            known = of_all[own] = self._all_layers(tokens, own)
         return known
 
-    def _all_layers_s(self, tokens: int) -> float:
-        m, layers = self._shape, self._stage_layers
-        beside_s = self._projections_s(tokens)
+    def _all_layers(self, tokens: int, own: int) -> _Layers:
+        m, layers = self._model, self._stage_layers
+        beside_s, reduced_s = self._projections_s(own), self.allreduce_s(own)
         routed = min(m.routed_layers, layers)
-        dense_s = (layers - routed) * (beside_s + self._ffn_s(tokens, m.ffn) + 2 * self.allreduce_s(tokens))
+        ffn_s = self._ffn_s(own, m.ffn) if routed < layers else 0.0
+        total_s = (layers - routed) * (beside_s + ffn_s + 2 * reduced_s)
+        linear_s, communication_s = layers * beside_s + (layers - routed) * ffn_s, (layers - routed) * 2 * reduced_s
         if not routed:
-            return dense_s
-        return dense_s + routed * (beside_s + self._experts_s(tokens) + 2 * self.allreduce_s(tokens))
+            return _Layers(total_s, linear_s, 0.0, communication_s)
+        experts_s = self._experts_s(tokens, own)
+        sent_s = 2 * reduced_s if self.dp == 1 else reduced_s + 2 * self.exchange_s(tokens)
+        total_s += routed * (beside_s + experts_s + sent_s)
+        return _Layers(total_s, linear_s, routed * experts_s, communication_s + routed * sent_s)
 
     def _projections_s(self, tokens: int) -> float:
-        """Queries, keys, values and output of one layer."""
-        m, tp = self._shape, self.tp
+        """Queries, keys, values and output of one layer; of layers of both kinds of attention the mean."""
+        m, tp, of = self._model, self.tp, self._parts["attention"]
         q = m.heads // tp * m.head_dim
+        if m.linear is not None:
+            linear_s = self._product_s(tokens, m.hidden, -(-m.linear.matrix // (m.hidden * tp)), 1, of)
+            share = m.linear.layers / m.layers
         if m.latent is None:
-            kv = 2 * -(-m.kv_heads // tp) * m.head_dim
-            return self._linear_s(tokens, m.hidden, q + kv) + self._linear_s(tokens, q, m.hidden)
+            wide, kv = 2 * q if m.output_gate else q, 2 * -(-m.kv_heads // tp) * m.head_dim
+            time_s = self._product_s(tokens, m.hidden, wide + kv, 1, of) + self._product_s(tokens, q, m.hidden, 1, of)
+            return time_s if m.linear is None else share * linear_s + (1 - share) * time_s
         low, heads = m.latent, m.heads // tp
-        time_s = self._linear_s(tokens, m.hidden, low.query_rank + low.kept)
-        time_s += self._linear_s(tokens, low.query_rank or m.hidden, heads * (low.nope + low.rope))
-        time_s += self._linear_s(tokens, low.rank, heads * (low.nope + low.value))
-        return time_s + self._linear_s(tokens, heads * low.value, m.hidden)
+        time_s = self._product_s(tokens, m.hidden, low.query_rank + low.kept, 1, of)
+        time_s += self._product_s(tokens, low.query_rank or m.hidden, heads * (low.nope + low.rope), 1, of)
+        time_s += self._product_s(tokens, low.rank, heads * (low.nope + low.value), 1, of)
+        return time_s + self._product_s(tokens, heads * low.value, m.hidden, 1, of)
 
     def _ffn_s(self, tokens: int, width: int) -> float:
         """A feed-forward of `width` that all tokens pass."""
-        m, ffn = self._shape, -(-width // self.tp)
-        up_s = self._linear_s(tokens, m.hidden, 2 * ffn if m.gated else ffn)
-        return up_s + self._linear_s(tokens, ffn, m.hidden)
+        m, ffn, of = self._model, -(-width // self.tp), self._parts["linear"]
+        up_s = self._product_s(tokens, m.hidden, 2 * ffn if m.gated else ffn, 1, of)
+        return up_s + self._product_s(tokens, ffn, m.hidden, 1, of)
 
-    def _experts_s(self, tokens: int) -> float:
+    def _experts_s(self, tokens: int, own: int) -> float:
         """The gate, the experts that `tokens` tokens meet and those that are shared."""
-        m, experts = self._shape, self._shape.experts
+        m, experts, of = self._model, self._model.experts, self._parts["experts"]
         assert experts is not None
-        rows, hit, ffn = tokens * experts.per_token, experts.hit(tokens), -(-experts.ffn // self.tp)
-        time_s = self._linear_s(tokens, m.hidden, experts.routed)
-        time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, self._weight_bytes)
-        time_s += self._product_s(rows, ffn, m.hidden, hit, self._weight_bytes)
-        return time_s + (self._ffn_s(tokens, experts.shared_width) if experts.shared else 0.0)
+        rows, hit = tokens * experts.per_token / self.ep, experts.hit(tokens) / self.ep
+        ffn = -(-experts.ffn // (self._shape.stage_gpus // self.ep))
+        time_s = self._product_s(own, m.hidden, experts.routed, 1, self._parts["gate"])
+        time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, of)
+        time_s += self._product_s(rows, ffn, m.hidden, hit, of)
+        return time_s + (self._ffn_s(own, experts.shared_width) if experts.shared else 0.0)
 
     def attention_s(self, tokens: int, stored: int) -> float:
         """Seconds of attention of one piece of prompt: `tokens` new ones, causal, after `stored` ones."""
-        pairs = tokens * stored + tokens * (tokens + 1) // 2
-        return self.paged_prefill * max(pairs * self._pair_s, (tokens + stored) * self._stored_s)
+        if not self._bounded:
+            pairs = tokens * stored + tokens * (tokens + 1) // 2
+            return self.paged_prefill * max(pairs * self._pair_s, (tokens + stored) * self._stored_s)
+        time_s = self.paged_prefill * sum(one.piece_s(tokens, stored) for one in self._attention)
+        return time_s + self._state_s * max(1.0, tokens / STATE_TOKENS)
 
-    def _dense_s(self, tokens: int, sampled: int, decode_seqs: int) -> float:
-        """Everything but the reading of context: host, layers, the head for the `sampled` last tokens."""
+    def _head_s(self, sampled: int) -> float:
         head_s = self._heads.get(sampled)
         if head_s is None:
-            head_s = self.gemm_s(sampled, self._shape.hidden, -(-self._shape.vocab // self.tp))
+            rows, columns = -(-sampled // self.dp), -(-self._model.vocab // self.tp)
+            head_s = self._product_s(rows, self._model.hidden, columns, 1, self._parts["head"])
             self._heads[sampled] = head_s
-        return self._host_s + self.seq_s * decode_seqs + self.layers_s(tokens) + head_s
+        return head_s
 
-    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
-        """(base, slope): seconds without context, and per cached token."""
+    def _dense_s(self, tokens: int, own: int, sampled: int, own_seqs: int) -> float:
+        """Everything but attention: host, layers, the head for the `sampled` last tokens."""
+        return self._host_s + self.seq_s * own_seqs + self._layers_of(tokens, own).total_s + self._head_s(sampled)
+
+    def decode_line(self, decode_seqs: int) -> tuple[float, float] | None:
+        """(base, slope): seconds without context, and per cached token; None where some layers read less."""
+        return None if self._bounded else self._line(decode_seqs)
+
+    def _line(self, decode_seqs: int) -> tuple[float, float]:
+        """But for windows and states."""
         known = self._decodes.get(decode_seqs)
         if known is None:
-            dense_s = self._dense_s(decode_seqs, decode_seqs, decode_seqs)
-            known = self._decodes[decode_seqs] = (dense_s + self._context_s * decode_seqs, self._context_s)
+            own = -(-decode_seqs // self.dp)
+            dense_s = self._dense_s(decode_seqs, own, decode_seqs, own)
+            known = self._decodes[decode_seqs] = (dense_s + self._context_s * own, self._context_s / self.dp)
         return known
+
+    def _bounded_s(self, own_seqs: int, context_tokens: Any) -> Any:
+        """Seconds in which decodes of a group read windows and states, with so many tokens stored."""
+        time_s = self._state_s * own_seqs
+        for one in self._attention:
+            if one.window:
+                seen = np.minimum(own_seqs + context_tokens, own_seqs * one.window)
+                time_s = time_s + max(one.decode_s, one.stored_s) * seen
+        return time_s
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
@@ -223,16 +350,56 @@ class Roofline:
         for new, stored in prefills:
             tokens += new
             attention_s += self.attention_s(new, stored)
-        time_s = self._dense_s(tokens, decode_seqs + len(prefills), decode_seqs)
-        return time_s + self._context_s * (decode_seqs + context_tokens) + attention_s
+        own, own_seqs, context = tokens, decode_seqs, float(context_tokens)
+        if self.dp > 1:
+            own, own_seqs, context = self._fullest(prefills, tokens), -(-decode_seqs // self.dp), context / self.dp
+            attention_s = self._longest_s(prefills, attention_s)
+        time_s = self._dense_s(tokens, own, decode_seqs + len(prefills), own_seqs)
+        time_s = time_s + self._context_s * (own_seqs + context) + attention_s
+        return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
+
+    def step_parts(
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+    ) -> StepParts:
+        """Of what the time of steps consists, over all stages."""
+        tokens, sampled = decode_seqs + sum(new for new, _ in prefills), decode_seqs + len(prefills)
+        attention_s, own_seqs = (
+            sum(self.attention_s(new, stored) for new, stored in prefills),
+            -(-decode_seqs // self.dp),
+        )
+        own, context = tokens, context_tokens / self.dp
+        if self.dp > 1:
+            own = self._fullest(prefills, tokens)
+            attention_s = self._longest_s(prefills, attention_s)
+        decodes_s = self._context_s * (own_seqs + context)
+        if self._bounded:
+            decodes_s = decodes_s + self._bounded_s(own_seqs, context)
+        layers = self._layers_of(tokens, own)
+        same = np.full(len(context_tokens), float(self.pp))
+        return StepParts(
+            (decodes_s + attention_s) * same, (layers.linear_s + self._head_s(sampled)) * same, layers.experts_s * same,
+            layers.communication_s * same, (self._host_s + self.seq_s * own_seqs) * same,
+        )  # fmt: skip
+
+    def _fullest(self, prefills: Sequence[tuple[int, int]], tokens: int) -> int:
+        """How many of the tokens of a step are those of the fullest group."""
+        return max(-(-tokens // self.dp), *(new for new, _ in prefills), 0)
+
+    def _longest_s(self, prefills: Sequence[tuple[int, int]], attention_s: float) -> float:
+        """Seconds of the attention of the pieces of that group, of `attention_s` for all."""
+        return max(attention_s / self.dp, *(self.attention_s(new, stored) for new, stored in prefills), 0.0)
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
-        base_s, slope_s = self.decode_line(decode_seqs)
+        if self._bounded:
+            return float(self.decode_many_s(decode_seqs, np.array([context_tokens]))[0])
+        base_s, slope_s = self._line(decode_seqs)
         return base_s + slope_s * context_tokens
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
-        base_s, slope_s = self.decode_line(decode_seqs)
+        base_s, slope_s = self._line(decode_seqs)
         times: np.ndarray = base_s + slope_s * context_tokens
+        if self._bounded:
+            times += self._bounded_s(-(-decode_seqs // self.dp), context_tokens / self.dp)
         return times

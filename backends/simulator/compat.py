@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from backends.latency.abc import SIMDISTSERVE
-from harness.catalog import hardware, model, simdistserve_tokens
+from harness.catalog import Shape, hardware, model, simdistserve_tokens
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, parse
 
@@ -20,7 +20,7 @@ class Mode:
     kv: str
 
 
-def mode(name: str, latency: str | None, model_name: str, hardware_name: str, tp: int, pp: int) -> Mode:
+def mode(name: str, latency: str | None, model_name: str, shape: Shape) -> Mode:
     """The mode `distserve_sim`: LLMServe/DistServe's simulator @82831f1.
 
     `latency` is a spec of `abc` (vllm if None). Prompts go first, all that wait in one batch up to the KV capacity;
@@ -34,7 +34,7 @@ def mode(name: str, latency: str | None, model_name: str, hardware_name: str, tp
     if spec.name != "abc":
         raise UsageError(f"compat={name} needs latency=abc:vllm or abc:distserve, got '{latency}'.")
     overheads = {key: str(value) for key, value in SIMDISTSERVE.items()}
-    tokens = simdistserve_tokens(model(model_name), hardware(hardware_name), tp, pp)
+    tokens = simdistserve_tokens(model(model_name), hardware(shape.hardware), shape.tp, shape.pp)
     return Mode(
         latency=str(Spec(spec.name, overheads | spec.args, spec.first)),
         policy=f"distserve-sim:max_prefill_tokens={tokens}",

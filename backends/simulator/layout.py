@@ -27,6 +27,7 @@ from harness.api import ActionEvent, FollowUps, FrontTime, LatencyModel, Request
 from harness.catalog import (
     SEQS,
     Hardware,
+    Shape,
     bits_of_kv,
     block_bytes,
     hardware,
@@ -36,7 +37,7 @@ from harness.catalog import (
 )
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles
-from harness.registry import make
+from harness.registry import make, system_of
 from harness.spec import build, parse, seconds
 
 if TYPE_CHECKING:
@@ -48,23 +49,24 @@ _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`count` replicas of one role, each on `tp` x `pp` GPUs; `policy`, `router` and `latency` are specs.
+    """`count` replicas of one role, each divided as `tp`, `pp`, `dp` and `ep` say (`harness.catalog.Shape`).
 
-    `hardware` is the kind of GPU where it is not that of the cluster.
+    `policy`, `router` and `latency` are specs; `hardware` is the kind of GPU where it is not that of the cluster.
     """
 
     count: int
     tp: int = 1
     pp: int = 1
+    dp: int = 1
+    ep: int = 1
     hardware: str | None = None
     policy: str | None = None
     router: str | None = None
     latency: str | None = None
 
-    @property
-    def gpus(self) -> int:
-        """GPUs of all its replicas."""
-        return self.count * self.tp * self.pp
+    def shape(self, hardware: str) -> Shape:
+        """How the GPUs of one of its replicas divide the model, in a cluster of `hardware`."""
+        return Shape(self.tp, self.pp, self.dp, self.ep, hardware=self.hardware or hardware)
 
 
 def side(text: str, role: str) -> Side:
@@ -73,7 +75,7 @@ def side(text: str, role: str) -> Side:
     if not re.fullmatch(r"\d+", spec.name):
         raise UsageError(f"{role} must be how many replicas and of what shape, such as 2 or 2:tp=2,pp=1, got '{text}'.")
     found = build(Side, replace(spec, name=role, args={"count": spec.name, **spec.args}))
-    for name in ("count", "tp", "pp"):
+    for name in ("count", "tp", "pp", "dp", "ep"):
         if getattr(found, name) < 1:
             raise UsageError(f"'{text}': {name} of {role} must be at least 1, got {getattr(found, name)}.")
     return found
@@ -120,6 +122,8 @@ def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
     return float(match[1]) * _SCALE[match[2]] / (8 if bits else 1)
 
 
+DIVISIONS = ("tp", "pp", "dp", "ep")
+"""Options that divide a replica between GPUs."""
 POLICY = "sarathi"
 ROUTER = "round-robin"
 OF_ROLE = {
@@ -130,7 +134,7 @@ OF_ROLE = {
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """`count` equal replicas of one role, each on `tp` x `pp` GPUs.
+    """`count` equal replicas of one role, each on the GPUs of `shape`.
 
     `core` decides inside each of them, `model` says how long their steps take; `front_s` and
     `stored_bits` are what it knows beyond steps (`harness.api.FrontTime`, `StoredBits`).
@@ -138,9 +142,7 @@ class ReplicaGroup:
 
     role: Role
     count: int
-    hardware: str
-    tp: int
-    pp: int
+    shape: Shape
     policy: str
     kv: str
     router: str
@@ -153,7 +155,7 @@ class ReplicaGroup:
     @property
     def gpus(self) -> int:
         """GPUs of all its replicas."""
-        return self.count * self.tp * self.pp
+        return self.count * self.shape.gpus
 
 
 def router_acts(spec: str) -> bool:
@@ -164,9 +166,9 @@ def router_acts(spec: str) -> bool:
 def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
     if sim.prefill is None and sim.decode is None:
-        return (_group(sim, "mixed", Side(sim.replicas, sim.tp, sim.pp), sim.policy, sim.router),)
-    for name, value in (("replicas", sim.replicas), ("tp", sim.tp), ("pp", sim.pp)):
-        if value != 1:
+        return (_group(sim, "mixed", Side(sim.replicas, sim.tp, sim.pp, sim.dp, sim.ep), sim.policy, sim.router),)
+    for name in ("replicas", *DIVISIONS):
+        if getattr(sim, name) != 1:
             raise UsageError(f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead.")
     roles: list[tuple[Role, str | None]] = [("prefill", sim.prefill), ("decode", sim.decode)]
     return tuple(_one_side(sim, role, text) for role, text in roles if text is not None)
@@ -185,20 +187,34 @@ def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
 
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
-    gpu, tp, pp = given.hardware or sim.hardware, given.tp, given.pp
-    latency, kv = given.latency or sim.latency, sim.kv
+    shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
     if sim.compat is not None:
         named = None if latency == "roofline" else latency
-        way = mode(sim.compat, named, sim.model, gpu, tp, pp)
+        way = mode(sim.compat, named, sim.model, shape)
         latency, policy, kv = way.latency, way.policy, way.kv
-    built = make("latency", latency, model=sim.model, hardware=gpu, tp=tp, pp=pp)
-    if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
+    built = _timed(latency, sim.model, shape)
+    if isinstance(built, Recorded) and (role != "mixed" or shape.pp > 1):
         what = "pipeline stages" if role == "mixed" else "prefill and decode"
         raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
     front_s = built.front_s if isinstance(built, FrontTime) else 0.0
     stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
-    return ReplicaGroup(role, given.count, gpu, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
+    return ReplicaGroup(role, given.count, shape, policy, kv, router, latency, core, built, front_s, stored_bits)
+
+
+def _timed(latency: str, of: str, shape: Shape) -> LatencyModel | Recorded:
+    """The latency model of that spec for the model named `of`. Raises UsageError where it knows no dp or ep."""
+    apart = {name: value for name in ("dp", "ep") if (value := getattr(shape, name)) > 1}
+    if apart:
+        shape.check(model(of))
+    division = {name: getattr(shape, name) for name in DIVISIONS}
+    built: LatencyModel | Recorded = make("latency", latency, model=of, hardware=shape.hardware, **division)
+    if unknown := apart.keys() - system_of(built):
+        name, given = min(unknown), ", ".join(f"{name}={apart[name]}" for name in sorted(unknown))
+        raise UsageError(
+            f"latency={parse(latency).name} knows no {name}; leave out {given}, or take latency=roofline or operators."
+        )
+    return built
 
 
 @runtime_checkable
@@ -219,7 +235,7 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
     weight_bits, kv_bits = part.stored_bits
     policy = make("policies", part.core.policy)
     return kv_capacity_blocks(
-        sim.model, part.hardware, tp=part.tp, pp=part.pp, utilisation=sim.utilisation,
+        sim.model, part.shape.hardware, part.shape, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
         seqs=policy.max_seqs if isinstance(policy, Bounded) else SEQS,
     )  # fmt: skip
@@ -229,16 +245,16 @@ def token_bytes(part: ReplicaGroup, sim: Sim) -> int:
     """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
     m = model(sim.model)
     _, kv_bits = part.stored_bits
-    elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
+    elements = m.kv_elements_per_gpu(part.shape.tp) // (2 if m.latent is None else 1)
     return max(1, int(elements * bits_of_kv(m, kv_bits=kv_bits) // 8))
 
 
 def block_cost(part: ReplicaGroup, memory: Any, sim: Sim) -> BlockCost:
-    """Cost of moving a block of one of its GPUs to the host."""
-    m, gpu = model(sim.model), hardware(part.hardware)
+    """Cost of moving a block of one of its GPUs to the host; blocks of data-parallel groups move at the same time."""
+    m, shape = model(sim.model), part.shape
     _, kv_bits = part.stored_bits
-    size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
-    return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
+    size = block_bytes(m, shape, block_tokens=memory.block_tokens, kv_bits=kv_bits)
+    return BlockCost(size, m.layers // shape.pp, hardware(shape.hardware).pcie_bytes_per_s / 2 * shape.dp)
 
 
 def cluster(
@@ -251,7 +267,7 @@ def cluster(
         if role != "mixed":
             replica.set_role(role, 0.0)
         model = None if isinstance(part.model, Recorded) else part.model
-        return replica, Member(part.tp * part.pp, model)
+        return replica, Member(part.shape.gpus, model)
 
     def further(role: Role) -> tuple[Replica, Member]:
         part = next((part for part in parts if part.role == role), parts[0])
@@ -305,6 +321,11 @@ def failures(text: str, replicas: int) -> list[tuple[float, Fail | Up]]:
     return changes
 
 
+def divided(shape: Shape) -> dict[str, int]:
+    """How a replica is divided, for run.json; dp and ep only where they are more than 1."""
+    return {name: value for name in DIVISIONS if (value := getattr(shape, name)) > 1 or name in ("tp", "pp")}
+
+
 def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
     """Facts for run.json of a cluster with prefill and decode apart, or whose router moves KV."""
     facts: dict[str, object] = {}
@@ -317,7 +338,7 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
         blocks = of.replicas[first].blocks
         first += part.count
         facts[part.role] = {
-            "replicas": part.count, "hardware": part.hardware, "tp": part.tp, "pp": part.pp, "gpus": part.gpus,
+            "replicas": part.count, "hardware": part.shape.hardware, **divided(part.shape), "gpus": part.gpus,
             "policy": part.policy,
             "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
         }  # fmt: skip

@@ -58,7 +58,7 @@ class Worker:
 
     def __init__(self, index: int, rank: int, part: ReplicaGroup, model: LatencyModel, limits: tuple[int, int]) -> None:
         self.index = index
-        self.is_first, self.is_last = rank == 0, rank == part.pp - 1
+        self.is_first, self.is_last = rank == 0, rank == part.shape.pp - 1
         self.model = model
         self.limits = limits  # tokens of a prefill batch, context tokens of a decode batch
         self.prompts: deque[list[Item]] = deque()  # of the first stage one by one, then batch by batch
@@ -226,7 +226,7 @@ def _ring(part: ReplicaGroup, index: int) -> Worker:
     limits = (policy.max_prefill_tokens, policy.max_decode_tokens)
     assert isinstance(part.model, Abc)
     later = replace(part.model, call_s=0.0, call_token_s=0.0)
-    workers = [Worker(index, rank, part, later if rank else part.model, limits) for rank in range(part.pp)]
+    workers = [Worker(index, rank, part, later if rank else part.model, limits) for rank in range(part.shape.pp)]
     for worker, following in zip(workers, [*workers[1:], workers[0]], strict=True):
         worker.following = following
     return workers[0]

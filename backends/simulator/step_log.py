@@ -4,15 +4,17 @@ A leap is one entry here and is spread into its steps later, many entries in one
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import lcm
 
 import numpy as np
 import pyarrow as pa
 
 from backends.serving.batch import Batch
+from backends.serving.cluster import Member
 from backends.serving.decodes import Decodes
 from backends.serving.speculation import Drafts
+from backends.simulator.step_parts import columns_of_parts
 from harness.data.records import STEPS
 
 SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a table
@@ -21,16 +23,29 @@ SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a ta
 class StepLog:
     """Executed batches, in order."""
 
-    __slots__ = ("_count", "_end_s", "_leaps", "_numbers", "_phases", "_size", "_start_s", "_tables")
+    __slots__ = (
+        "_count",
+        "_end_s",
+        "_leaps",
+        "_loads",
+        "_members",
+        "_numbers",
+        "_phases",
+        "_size",
+        "_start_s",
+        "_tables",
+    )
 
-    def __init__(self, block_tokens: Iterable[int]) -> None:
-        """`block_tokens` are the sizes of the blocks of all replicas, which may differ."""
+    def __init__(self, block_tokens: Iterable[int], members: Sequence[Member] = ()) -> None:
+        """`block_tokens` are the sizes of the blocks of all replicas, which may differ; `members` know the parts."""
+        self._members = members
         self._size = lcm(*block_tokens)
         self._tables: list[pa.Table] = []
         self._clear()
 
     def _clear(self) -> None:
         self._count = 0  # entries
+        self._loads: list[Sequence[tuple[int, int]]] = []  # pieces of prompts of entries that have some
         self._numbers: list[int] = []  # eight per entry: its steps, then the columns of whole numbers
         self._start_s: list[float] = []
         self._end_s: list[float] = []
@@ -44,6 +59,8 @@ class StepLog:
             self._leaps += (self._count, decoding.tick)
             phases = decoding.phases
             self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
+        if batch.loads:
+            self._loads.append(batch.loads)
         self._start_s.append(batch.start_s)
         self._numbers += (
             count, batch.replica, batch.prefill_tokens if batch.loads else 0, batch.decode_seqs, batch.context_tokens,
@@ -86,7 +103,13 @@ class StepLog:
             "running": np.repeat(numbers[6], count),
             "free_blocks": np.repeat(numbers[7], count) - self._taken(row, nth, first),
         }
-        arrays = [pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False)) for f in STEPS]
+        columns |= columns_of_parts(columns, self._loads, self._members) if self._members else {}
+        arrays = [
+            pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False), from_pandas=f.nullable)
+            if f.name in columns
+            else pa.nulls(len(row), f.type)
+            for f in STEPS
+        ]
         self._tables.append(pa.Table.from_arrays(arrays, schema=STEPS))
         self._clear()
 

@@ -19,6 +19,11 @@ class Format:
     compute: Compute
     about: str = ""
 
+    @property
+    def activation_bits(self) -> float:
+        """Bits of an element that is multiplied with one of this format."""
+        return {"bf16": 16.0, "fp8": 8.0, "int8": 8.0, "fp4": 4.5}[self.compute]
+
 
 @dataclass(frozen=True, slots=True)
 class Formats:
@@ -172,6 +177,11 @@ class Hardware:
     def peak(self, compute: Compute) -> float | None:
         """Operations per second of this kind; None if the GPU has none."""
         return {"bf16": self.bf16_flops, "fp8": self.fp8_flops, "fp4": self.fp4_flops, "int8": self.int8_ops}[compute]
+
+    def peak_or_wider(self, compute: Compute) -> float:
+        """The same, or the peak of the next wider type where the GPU has none of this one."""
+        wider: Mapping[Compute, tuple[Compute, ...]] = {"fp4": ("fp4", "fp8"), "fp8": ("fp8",), "int8": ("int8",)}
+        return next((peak for one in wider.get(compute, ()) if (peak := self.peak(one)) is not None), self.bf16_flops)
 
     @property
     def link_bytes_per_s(self) -> float:

@@ -95,9 +95,14 @@ STEPS: pa.Schema = _schema(
         _field("waiting", pa.int64(), unit="sequences"),
         _field("running", pa.int64(), unit="sequences"),
         _field("free_blocks", pa.int64(), unit="blocks"),
+        _field("attention_s", pa.float64(), nullable=True),
+        _field("linear_s", pa.float64(), nullable=True),
+        _field("experts_s", pa.float64(), nullable=True),
+        _field("communication_s", pa.float64(), nullable=True),
+        _field("host_s", pa.float64(), nullable=True),
     ],
 )
-"""One row per executor call."""
+"""One row per executor call, its parts where the latency model of a simulation knows them."""
 
 ACTIONS: pa.Schema = _schema(
     "actions",

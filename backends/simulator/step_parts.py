@@ -1,0 +1,37 @@
+"""The parts of logged steps, for columns of the `steps` table: computed when it is made, not while the run goes on."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from backends.serving.cluster import Member
+from harness.api import PartsOfSteps, StepParts
+
+Columns = Mapping[str, np.ndarray]
+
+
+def columns_of_parts(
+    steps: Columns, loads: Sequence[Sequence[tuple[int, int]]], members: Sequence[Member]
+) -> dict[str, np.ndarray]:
+    """(steps,) seconds of each part, NaN where the latency model of the replica does not know them.
+
+    `loads` holds the pieces of prompts of each step that has some, in order.
+    """
+    found = np.full((len(StepParts._fields), len(steps["replica"])), np.nan)
+    prefills, seqs, context = (steps[name] for name in ("prefill_tokens", "decode_seqs", "context_tokens"))
+    known = [member.model if isinstance(member.model, PartsOfSteps) else None for member in members]
+    for pieces, row in zip(loads, np.flatnonzero(prefills).tolist(), strict=True):
+        if (model := known[steps["replica"][row]]) is not None:
+            parts = model.step_parts(pieces, int(seqs[row]), context[row : row + 1])
+            if parts is not None:
+                found[:, row : row + 1] = parts
+    for i, alike in enumerate(known):
+        if alike is None or any(alike is other for other in known[:i]):
+            continue
+        of = np.array([model is alike for model in known])
+        rows = np.flatnonzero((prefills == 0) & of[steps["replica"]])
+        rows = rows[np.argsort(seqs[rows], kind="stable")]
+        for group in np.split(rows, np.flatnonzero(np.diff(seqs[rows])) + 1):
+            if len(group) and (parts := alike.step_parts((), int(seqs[group[0]]), context[group])) is not None:
+                found[:, group] = parts
+    return dict(zip(StepParts._fields, found, strict=True))
