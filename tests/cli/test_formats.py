@@ -45,6 +45,8 @@ LINES = [
     "theory ping-pong",
     "theory kv-reuse",
     "theory speculative",
+    "theory weights",
+    "theory attention",
     "fit --steps run",
     "validate --backend sim --against run",
     "policy vllm-v0 --requests 4",

@@ -48,6 +48,23 @@ def _numbers(value: object, name: str) -> list[float]:
     return found
 
 
+def counts(what: str, most: int) -> Value:
+    """The type of '3', '1,2,3' or '1..4': whole numbers from 1 to `most`, one by one."""
+
+    def check(value: object, name: str) -> list[int]:
+        text = str(value).strip()
+        if match := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", text):
+            low, high = int(match[1]), int(match[2])
+            found = [low, high] if high > most else [*range(low, high + 1)]
+        else:
+            found = [int(one) for one in text.split(",") if one.strip().isdigit()]
+        if not found or min(found) < 1 or max(found) > most:
+            raise UsageError(f"{name} must be {what} from 1 to {most:,}, such as 3, 1,2,3 or 1..4, got '{value}'.")
+        return found
+
+    return Value(check)
+
+
 def _answer_file(value: object, name: str) -> str:  # noqa: ARG001  # the message names the file
     _terminal.check(str(value))
     return str(value)

@@ -1,6 +1,5 @@
 """`bench theory moe` and `ping-pong`: tokens per expert, expert traffic, and disaggregated experts."""
 
-import re
 from collections.abc import Iterator
 from math import ceil
 from typing import Any
@@ -9,7 +8,7 @@ import click
 
 from harness import catalog
 from harness.cli._options import COUNT, DURATION, Value
-from harness.cli.theory._options import form_options, option, show
+from harness.cli.theory._options import counts, form_options, option, show
 from harness.errors import UsageError
 from harness.experiments.theory import tables
 from harness.experiments.theory.kv import link_bytes_per_s
@@ -87,24 +86,19 @@ def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any
                    shape.intensity(plan.rows))  # fmt: skip
 
 
-def _counts(value: object, name: str) -> list[int]:
-    """'3', '1,2,3' or '1..4'."""
-    parts = str(value).strip().split(",")
-    if match := re.fullmatch(r"(\d+)\.\.(\d+)", str(value).strip()):
-        found = [*range(int(match[1]), int(match[2]) + 1)]
-    else:
-        found = [int(one) for one in parts if one.strip().isdigit()]
-    if not found or min(found) < 1 or max(found) > 1000:
-        raise UsageError(f"{name} must be micro-batches from 1 to 1,000, such as 3, 1,2,3 or 1..4, got '{value}'.")
-    return found
-
-
 @click.command("ping-pong", short_help="Disaggregated attention and experts, with micro-batches.")
 @option("--Ta", "ta", type=DURATION, default="1ms", metavar="TIME", help="Attention time per micro-batch and layer.")
 @option("--Te", "te", type=DURATION, default="1ms", metavar="TIME", help="Expert time per micro-batch and layer.")
 @option("--Tc", "several", type=Value(lambda text, name: [duration_s(one, name) for one in str(text).split(",")]),
         default="0.3ms", metavar="TIME", help="One-way transfer time, comma-separated.")  # fmt: skip
-@option("--m", "ms", type=Value(_counts), default="1..4", metavar="N", help="Micro-batches: 3, 1,2,3 or 1..4.")
+@option(
+    "--m",
+    "ms",
+    type=counts("micro-batches", 1000),
+    default="1..4",
+    metavar="N",
+    help="Micro-batches: 3, 1,2,3 or 1..4.",
+)
 @option("--layers", type=click.IntRange(1, 1000), default=56, metavar="N", help="Layers.")
 @form_options
 def ping_pong(
