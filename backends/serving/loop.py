@@ -35,6 +35,7 @@ from backends.serving.routing import (
     Hold,
     LearningRouter,
     Migrate,
+    OrderedRouter,
     PeriodicRouter,
     Reject,
     Replicate,
@@ -88,6 +89,7 @@ class Loop(Generic[T]):
         self.now_s = 0.0
         self.actions: list[ActionEvent] = []
         self.held: dict[int, tuple[VisibleRequest, Hold, float]] = {}  # by the router, how, since when
+        self._held_requests: list[VisibleRequest] | None = []  # the same for views; None where it has changed
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
@@ -104,6 +106,7 @@ class Loop(Generic[T]):
         self._periodic = router if isinstance(router, PeriodicRouter) else None
         self._learning = router if isinstance(router, LearningRouter) else None
         self._hand_off_rule = router.hand_off if isinstance(router, HandOffRouter) else None
+        self._in_order = isinstance(router, OrderedRouter) and router.holds_in_order
         self._acts = cluster.acts or fails
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
         self._changed = False  # something that the router may see, since it decided last
@@ -242,6 +245,7 @@ class Loop(Generic[T]):
             self.withdrawn.add(request_id)
             self._drop_withdrawn(now_s)
         else:
+            self._held_requests = None
             self._returned.pop(request_id, None)
 
     def gpu_s(self, now_s: float) -> float:
@@ -259,12 +263,13 @@ class Loop(Generic[T]):
 
     def _push_next(self, what: int, count: int, every_s: float) -> None:
         """The next tick or report, after number `count`. Where a router has left an idle cluster alone for `IDLE` of
-        them, the next one is that before the next arrival.
+        them, the next one is that before the next arrival or planned change.
         """
         self._idle_ticks = 0 if len(self._events) >= self._passive or self.held else self._idle_ticks + 1
-        arrival_s, following = self._arrivals.next_s, count + 1
-        if self._idle_ticks > IDLE and arrival_s < inf:
-            following = max(following, int((arrival_s - self._begun_s) / every_s) - 1)
+        following = count + 1
+        if self._idle_ticks > IDLE and (next_s := self._arrivals.next_s) < inf:
+            next_s = min([next_s, *(event[0] for event in self._events if event[1] == CHANGE)])
+            following = max(following, int((next_s - self._begun_s) / every_s) - 1)
         self._push(self._begun_s + following * every_s, what, following, None)
 
     def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
@@ -276,6 +281,7 @@ class Loop(Generic[T]):
         elif isinstance(payload, (Fail, Up)):
             self._passive -= 1
             self._changes -= 1
+            self._idle_ticks = 0
             self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
@@ -457,8 +463,11 @@ class Loop(Generic[T]):
             if not self.held:
                 self._settle_all(now_s)  # from now on the router decides after every step
                 self._changed = False  # it has just seen everything
-            self.held[request.id] = visible, decision, self.held[request.id][2] if request.id in self.held else now_s
-            if decision.until_s is not None:
+            was = self.held.get(request.id)
+            self.held[request.id] = visible, decision, now_s if was is None else was[2]
+            if was is None:
+                self._held_requests = None
+            if decision.until_s is not None and (was is None or was[1].until_s != decision.until_s):
                 self._push(decision.until_s, ASK, request.id, None)
             return
         self._release(request.id, now_s)
@@ -468,6 +477,7 @@ class Loop(Generic[T]):
     def _release(self, request_id: int, now_s: float) -> None:
         """The router does not hold the request any more, if it did."""
         if (was := self.held.pop(request_id, None)) is not None:
+            self._held_requests = None
             self._note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
 
     def _refuse(self, request: Request, reason: str, now_s: float) -> None:
@@ -512,6 +522,8 @@ class Loop(Generic[T]):
             for visible, hold, _ in list(self.held.values()):
                 if hold.until_s is None or hold.on_change:
                     self._ask(visible, now_s)
+                    if self._in_order and visible.id in self.held:
+                        break
         self._changed = False
 
     def _may_let_go(self) -> bool:
@@ -576,8 +588,10 @@ class Loop(Generic[T]):
                 view.free_blocks = replica.blocks.free + early
                 view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
                 view.reported_s = now_s
+        if self._held_requests is None:
+            self._held_requests = [visible for visible, *_ in self.held.values()]
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [visible for visible, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        return ClusterView(views, self._held_requests, moves)  # type: ignore[arg-type]  # none is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 

@@ -294,6 +294,16 @@ class RequiringRouter(Protocol):
 
 
 @runtime_checkable
+class OrderedRouter(Protocol):
+    """A router that holds in order: where one request is held until a replica changes, so is each that came later."""
+
+    @property
+    def holds_in_order(self) -> bool:
+        """Whether it does; then only the first of those that wait for a change is decided on again."""
+        ...
+
+
+@runtime_checkable
 class HandOffRouter(Protocol):
     """A router that decides again when a prompt is computed."""
 

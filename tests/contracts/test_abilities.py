@@ -44,6 +44,7 @@ TABLE = [
     ("policies", Predicting, "gmax ltr ooc"),
     ("policies", StepTimes, "ooc"),
     ("kv", MapTime, "virtual"),
+    ("routers", OrderedRouter, "reject-forward"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
     ("routers", RequiringRouter, "autoscale early-reject freeness min-load ooc replan slo-flip"),
     ("arrivals", api.GapLaw, "burstgpt-published diurnal gamma onoff poisson ramp spike steps weibull"),

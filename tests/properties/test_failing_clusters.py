@@ -127,12 +127,31 @@ def test_idle_time_costs_no_ticks(once):
     assert 1e5 - 1 <= ticks[-1]
 
 
+def test_a_failure_is_seen_in_idle_time(once):
+    """A router that replaces what went down would hear of it a day later."""
+    router = Once()
+    ticks = []
+    router.tick = lambda now_s, _: ticks.append(now_s) or ()
+    sim = once(router, replicas=2, fail="1@50000.2s")
+    list(sim.simulate([Request(0, 0.0, 10, 2), Request(1, 1e5, 10, 2)]))
+
+    assert 50000.5 == min(at_s for at_s in ticks if at_s > 50000.2)
+    assert len(ticks) < 2200
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"fail": "0@-1s"}, "time begins"),
         ({"prefill": "1", "decode": "1:router=min-load"}, "is that of the cluster"),
         ({"router": "early-reject:memory=0", "replicas": 2}, "memory must be a share"),
+        (
+            {"prefill": "1", "decode": "1", "router": "autoscale"},
+            "mixed replicas, and this cluster has only decode and",
+        ),
+        ({"prefill": "1", "decode": "1", "router": "freeness:max_replicas=2"}, "gives up mixed replicas"),
+        ({"replicas": 2, "router": "slo-flip"}, "changes roles of prefill and decode replicas; give both"),
+        ({"replicas": 2, "router": "replan:most=4"}, "changes roles of prefill and decode replicas; give both"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(fields, words):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from backends.serving.routers.reject_forward import RejectForward
 from backends.sim import Sim
 from harness.api import Request
 
@@ -48,6 +49,16 @@ def test_no_request_waits_at_a_replica_and_none_is_lost(router):
         if record.status == "ok":
             assert len(record.token_s) == 16
             assert "budget_s" not in router or record.prefill_start_s - record.scheduled_s < 0.21
+
+
+def test_what_is_held_waits_its_turn(monkeypatch):
+    """Each step of each replica would ask for all that is held: the square of an overload."""
+    decided, decide = [], RejectForward.decide
+    monkeypatch.setattr(RejectForward, "decide", lambda *given: decided.append(1) or decide(*given))
+    sim, _ = served("reject-forward:retry_s=0,budget_s=60", poisson(200))
+    steps = sim.steps_table().num_rows
+
+    assert len(decided) < 600 + 2 * steps, "once on arrival, and for the first of the queue after a step"
 
 
 def test_old_reports_herd_requests():

@@ -42,6 +42,11 @@ class RejectForward:
         """0: an answer to a try is never old."""
         return 0.0
 
+    @property
+    def holds_in_order(self) -> bool:
+        """True: a replica that rejects one request rejects all."""
+        return True
+
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
         """The least busy replica if it accepts; where it does not, no other does either."""
         entries = [replica for replica in view.replicas if replica.open and replica.role != "decode"]
@@ -51,7 +56,7 @@ class RejectForward:
         if best.requests < self.slots:
             self._tries.pop(request.id, None)
             return Send(best.index)
-        if self.budget_s is not None and now_s - request.scheduled_s >= self.budget_s:
+        if self.budget_s is not None and now_s >= request.scheduled_s + self.budget_s:
             self._tries.pop(request.id, None)
             return Reject(f"no replica accepted it within {self.budget_s:g} s")
         if not self.retry_s:
