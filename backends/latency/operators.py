@@ -33,7 +33,7 @@ KEYS = (
 )
 
 
-SEQ_S = 17e-6
+SEQ_S = 16e-6
 PREFILL_SCALE = 1.4
 FRONT_S = 1e-3
 """A request whose predecessor has just ended comes in during the next step: its answer has to be sent first."""

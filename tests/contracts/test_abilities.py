@@ -21,7 +21,7 @@ from backends.serving.plugins import (
     StepRouter,
     StepTimes,
 )
-from backends.serving.routing import RequiringRouter
+from backends.serving.routing import OrderedRouter, RequiringRouter
 from backends.sim import Sim
 from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
@@ -33,7 +33,7 @@ TOP = Path(__file__).resolve().parents[2]
 TABLE = [
     ("latency", api.LatencyModel, "abc file fit6 linear mixed operators roofline table"),
     ("latency", api.FrontTime, "file fit6 linear mixed operators"),
-    ("latency", api.StoredBits, "file roofline"),
+    ("latency", api.StoredBits, "file operators roofline"),
     ("latency", api.PartsOfSteps, "operators roofline"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
     ("policies", HandOffRoom, "distserve-decode"),

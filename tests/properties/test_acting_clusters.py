@@ -13,6 +13,7 @@ from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
 from backends.serving.routing import Drain, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole
 from backends.sim import Sim
+from backends.simulator.ended import records as records_of
 from backends.simulator.flow import Flow
 from harness.api import Extra, Request
 
@@ -104,7 +105,7 @@ def run(requests, router, fails, fields, leap):
     for at_s, index, requeue in fails:
         flow.loop.plan(at_s, Fail(index, requeue))
         flow.loop.plan(at_s + 2.0, Up(index))
-    records = list(flow.records())
+    records = list(records_of(flow.ended()))
     sim.cluster.check()
     return sim, records
 

@@ -9,6 +9,7 @@ from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
 from backends.sim import Sim
+from backends.simulator.ended import records as records_of
 from backends.simulator.flow import Flow
 from harness.api import Extra, Request
 
@@ -137,7 +138,7 @@ def test_nothing_is_lost_and_journals_replay(number, system):
         for at_s, index in fails:
             flow.loop.plan(at_s, Fail(index, requeue=True))
             flow.loop.plan(at_s + 2.0, Up(index))
-        return sim, list(flow.records())
+        return sim, list(records_of(flow.ended()))
 
     sim, records = run(leap=True)
 
