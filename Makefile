@@ -89,7 +89,7 @@ pictures: gallery ## renew the pictures of README and docs/guide/report.md from 
 claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones with ONLY=id
 	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
 
-systems: $(STAMP) ## compare with published results and write docs/systems.md, 40 minutes; options: ONLY=S05,E16 OUT=FILE
+systems: $(STAMP) ## compare with published results and write docs/systems.md, an hour; options: ONLY=S05,E16 OUT=FILE
 	$(BIN)/python tests/acceptance/run.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT),$(if $(ONLY),,--out docs/systems.md)) \
 	  || test $$? = 1 # a row misses its band
 

@@ -1,7 +1,7 @@
 """Prints the acceptance table or some of its rows, or writes docs/systems.md (`make systems`).
 
     python tests/acceptance/run.py --only S05,E16             only these rows
-    python tests/acceptance/run.py --out docs/systems.md      all rows; 40 minutes, S58.aic alone 12
+    python tests/acceptance/run.py --out docs/systems.md      all rows; an hour, S58.aic alone 12 minutes
 
 Exit code 1 if a row misses its band, 3 if a topic failed, 2 for wrong usage.
 """
