@@ -46,6 +46,7 @@ LINES = [
     "theory kv-reuse",
     "theory speculative",
     "theory experts --dp 1 --tokens 32 --redundant 0",
+    "theory afd",
     "theory weights",
     "theory attention",
     "fit --steps run",

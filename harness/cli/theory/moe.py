@@ -1,6 +1,7 @@
 """`bench theory moe`, `experts` and `ping-pong`: tokens per expert, traffic, balance, disaggregation."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 from statistics import fmean
 from typing import Any
@@ -188,3 +189,60 @@ def _lines(rows: list[tuple[Any, ...]]) -> Iterator[Line]:
         for column in (4, 5):
             points = tuple((row[0], row[column]) for row in rows if row[1] == tc)
             yield Line(f"transfer {tc * 1e3:g} ms", points, simulated=column == 5)
+
+
+@click.command("afd", short_help="Attention and experts on different GPUs, beside colocated replicas.")
+@option("--model", default="mixtral-8x22b", metavar="NAME", help="Mixture of experts (bench list models).")
+@option("--gpu", default="a100-80g", metavar="NAME", help="GPU (bench list hardware).")
+@option("--experts", "several", type=counts("experts", 1024), metavar="N",
+        help="Routed experts of the same size, comma-separated. [default: the model's]")  # fmt: skip
+@option("--context", type=COUNT, default=650, metavar="TOKENS", help="Context per sequence.")
+@option("--itl", type=DURATION, default="150ms", metavar="TIME", help="Longest decode step.")
+@option("--link", default="200Gbps", metavar="RATE", help="Network of a GPU, between attention and experts.")
+@form_options
+def afd(
+    model: str, gpu: str, several: list[int] | None, context: int, itl: float, link: str, form: str, out: str | None
+) -> int:
+    """Decode tokens per second and GPU of the best deployment with attention and experts on different GPUs, and of the
+    best colocated replica, both within --itl (MegaScale-Infer).
+
+    The rule is the number of attention nodes that balances both sides, k1 E / (k3 K), for the chosen division.
+    """
+    from harness.experiments.theory.afd import Decode, colocated, deployments
+
+    shape = catalog.model(model)
+    first = Decode(shape, catalog.hardware(gpu), context, itl, link_bytes_per_s(link))
+    least = first.experts.per_token
+    rows, nodes = [], []
+    for count in dict.fromkeys(several or [first.experts.routed]):
+        if count < least:
+            raise UsageError(f"--experts {count} are fewer than the {least} that a token of {model} visits.")
+        decode = replace(first, model=replace(shape, experts=replace(first.experts, routed=count)))
+        together, apart = colocated(decode), [*deployments(decode)]
+        best = max(apart, key=lambda one: one.rate, default=None)
+        rows.append((
+            count,
+            *((None,) * 3 if together is None
+              else (f"({together.tp},{together.pp})", together.batch, together.rate)),
+            *((None,) * 3 if best is None else (best.gpus, best.batch * best.m * best.nodes, best.rate)),
+            None if together is None or best is None else best.rate / together.rate,
+        ))  # fmt: skip
+        nodes += [(count, one.tp_a, one.tp_e, one.m, one.batch, one.nodes, one.rule, one.rate)
+                  for one in sorted(apart, key=lambda one: -one.rate)[:5]]  # fmt: skip
+    return show(tables.answer(
+        "afd", {"model": model, "gpu": gpu, "experts": [row[0] for row in rows], "context_tokens": context,
+                "itl_s": itl, "link": link},
+        [f"Decode of {model} on {gpu}, {context:,} tokens of context, a step within {itl * 1e3:g} ms."],
+        [
+            tables.table("Tokens per second and GPU",
+                         [("experts", "count"), ("colocated (tp,pp)", "text"), ("batch", "count"),
+                          ("colocated", "tokens_per_s"), ("GPUs", "count"), ("sequences", "count"),
+                          ("apart", "tokens_per_s"), ("apart / colocated", "ratio")], rows),
+            tables.table("Best number of attention nodes by division",
+                         [("experts", "count"), ("tp of attention", "count"), ("tp of experts", "count"),
+                          ("m", "count"), ("micro-batch", "count"), ("nodes", "count"), ("rule", "number"),
+                          ("rate", "tokens_per_s")], nodes),
+        ],
+        [("Constants are those of the peaks; arithmetic and memory traffic add up for both. Only 3 or 4 micro-batches "
+          "that hide the transfers count; '-': nothing fits, or none does. Tokens choose experts evenly.")],
+    ), form, out)  # fmt: skip
