@@ -45,6 +45,8 @@ LINES = [
     "theory ping-pong",
     "theory kv-reuse",
     "theory speculative",
+    "theory experts --dp 1 --tokens 32 --redundant 0",
+    "theory afd",
     "theory weights",
     "theory attention",
     "fit --steps run",

@@ -6,8 +6,9 @@ from harness.cli._commands import Commands
 
 FORMS = {
     "slo": "decode:slo", "prefill": "prefill:prefill", "kv": "kv:kv", "handoff": "kv:handoff", "knee": "decode:knee",
-    "chunking": "prefill:chunking", "moe": "moe:moe", "ping-pong": "moe:ping_pong", "kv-reuse": "kv:kv_reuse",
-    "speculative": "decode:speculative", "weights": "kernels:weights", "attention": "kernels:attention",
+    "chunking": "prefill:chunking", "moe": "moe:moe", "experts": "moe:experts", "ping-pong": "moe:ping_pong",
+    "afd": "moe:afd", "kv-reuse": "kv:kv_reuse", "speculative": "decode:speculative", "weights": "kernels:weights",
+    "attention": "kernels:attention",
 }  # fmt: skip
 """Name -> module of this folder, and the command in it."""
 _EPILOG = """

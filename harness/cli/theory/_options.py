@@ -48,8 +48,8 @@ def _numbers(value: object, name: str) -> list[float]:
     return found
 
 
-def counts(what: str, most: int) -> Value:
-    """The type of '3', '1,2,3' or '1..4': whole numbers from 1 to `most`, one by one."""
+def counts(what: str, most: int, least: int = 1) -> Value:
+    """The type of '3', '1,2,3' or '1..4': whole numbers from `least` to `most`, one by one."""
 
     def check(value: object, name: str) -> list[int]:
         text = str(value).strip()
@@ -58,8 +58,10 @@ def counts(what: str, most: int) -> Value:
             found = [low, high] if high > most else [*range(low, high + 1)]
         else:
             found = [int(one) for one in text.split(",") if one.strip().isdigit()]
-        if not found or min(found) < 1 or max(found) > most:
-            raise UsageError(f"{name} must be {what} from 1 to {most:,}, such as 3, 1,2,3 or 1..4, got '{value}'.")
+        if not found or min(found) < least or max(found) > most:
+            raise UsageError(
+                f"{name} must be {what} from {least} to {most:,}, such as 3, 1,2,3 or 1..4, got '{value}'."
+            )
         return found
 
     return Value(check)

@@ -1,12 +1,15 @@
-"""`bench theory moe` and `ping-pong`: tokens per expert, expert traffic, and disaggregated experts."""
+"""`bench theory moe`, `experts` and `ping-pong`: tokens per expert, traffic, balance, disaggregation."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
+from statistics import fmean
 from typing import Any
 
 import click
 
 from harness import catalog
+from harness.catalog import Shape
 from harness.cli._options import COUNT, DURATION, Value
 from harness.cli.theory._options import counts, form_options, option, show
 from harness.errors import UsageError
@@ -86,6 +89,56 @@ def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any
                    shape.intensity(plan.rows))  # fmt: skip
 
 
+@click.command("experts", short_help="Load of GPUs with experts, and redundant experts.")
+@option("--model", default="deepseek-v3-fp8", metavar="NAME", help="Mixture of experts (bench list models).")
+@option("--tp", type=COUNT, default=4, metavar="N", help="GPUs of attention of one sequence.")
+@option("--dp", type=COUNT, default=8, metavar="N", help="Groups of them; experts are spread over all tp x dp GPUs.")
+@option("--redundant", type=counts("redundant experts", 100_000, 0), default="0,32", metavar="N",
+        help="Redundant experts, comma-separated.")  # fmt: skip
+@option("--shared/--no-shared", default=False, help="Place the shared expert like a routed one.")
+@option("--tokens", type=COUNT, default=1024, metavar="N", help="Tokens per GPU in a step.")
+@option("--skew", type=click.FloatRange(0, 5), default=1.01, metavar="X",
+        help="Exponent of the power law of popularity; 0: all experts alike.")  # fmt: skip
+@option("--seeds", type=click.IntRange(1, 100), default=5, metavar="N", help="Seeds of popularity and choices.")
+@form_options
+def experts(
+    model: str, tp: int, dp: int, redundant: list[int], shared: bool, tokens: int, skew: float, seeds: int, form: str,
+    out: str | None,
+) -> int:  # fmt: skip
+    """The most loaded GPU over the mean of all GPUs that share the experts of a layer, in steps whose tokens choose
+    experts at random; without balance, and with experts placed by the counters of the step before.
+
+    The default is DeepSeek-V3's unit of prefill (32 GPUs); its unit of decode is --dp 80 --redundant 63 --shared
+    --tokens 30 (320 GPUs).
+    """
+    from harness.experiments.theory.expert_load import ExpertUnit, imbalance
+
+    shape = Shape(tp, dp=dp, ep=tp * dp)
+    units = [ExpertUnit(catalog.model(model), shape, one, shared) for one in dict.fromkeys(redundant)]
+    held = [unit.per_gpu for unit in units]  # refuses wrong ones before the first is drawn
+    if tokens * shape.gpus > 1_000_000:
+        raise UsageError(f"--tokens {tokens:,} on {shape.gpus:,} GPUs are more than 1,000,000 tokens a step.")
+    rows = []
+    for unit, per_gpu in zip(units, held, strict=True):
+        found = [imbalance(unit, tokens * shape.gpus, skew, seed) for seed in range(seeds)]
+        placed, hottest = [one.placed for one in found], [one.hottest for one in found]
+        mean = fmean(placed)
+        rows.append((unit.redundant, per_gpu, found[0].tokens, fmean(hottest), fmean(one.in_order for one in found),
+                     mean, min(placed), max(placed), 1 - 1 / mean))  # fmt: skip
+    return show(tables.answer(
+        "experts", {"model": model, "tp": tp, "dp": dp, "redundant": redundant, "shared": shared, "tokens": tokens,
+                    "skew": skew, "seeds": seeds},
+        [f"{units[0].experts.routed} routed experts over {shape.gpus} GPUs, {tokens * shape.gpus:,} tokens a step."],
+        [tables.table("Most loaded GPU over the mean",
+                    [("redundant", "count"), ("experts a GPU", "count"), ("tokens an expert", "number"),
+                     ("hottest", "count"), ("in order, none redundant", "ratio"), ("placed by load", "ratio"),
+                     ("least", "ratio"), ("most", "ratio"), ("idle", "share")], rows)],
+        [("Popularity is a model, not a measurement: drawn per seed from a power law, as aiconfigurator does. 'idle' "
+          "is the share of a step in which the mean GPU waits for the most loaded one. Copies of an expert share its "
+          "tokens evenly.")],
+    ), form, out)  # fmt: skip
+
+
 @click.command("ping-pong", short_help="Disaggregated attention and experts, with micro-batches.")
 @option("--Ta", "ta", type=DURATION, default="1ms", metavar="TIME", help="Attention time per micro-batch and layer.")
 @option("--Te", "te", type=DURATION, default="1ms", metavar="TIME", help="Expert time per micro-batch and layer.")
@@ -136,3 +189,60 @@ def _lines(rows: list[tuple[Any, ...]]) -> Iterator[Line]:
         for column in (4, 5):
             points = tuple((row[0], row[column]) for row in rows if row[1] == tc)
             yield Line(f"transfer {tc * 1e3:g} ms", points, simulated=column == 5)
+
+
+@click.command("afd", short_help="Attention and experts on different GPUs, beside colocated replicas.")
+@option("--model", default="mixtral-8x22b", metavar="NAME", help="Mixture of experts (bench list models).")
+@option("--gpu", default="a100-80g", metavar="NAME", help="GPU (bench list hardware).")
+@option("--experts", "several", type=counts("experts", 1024), metavar="N",
+        help="Routed experts of the same size, comma-separated. [default: the model's]")  # fmt: skip
+@option("--context", type=COUNT, default=650, metavar="TOKENS", help="Context per sequence.")
+@option("--itl", type=DURATION, default="150ms", metavar="TIME", help="Longest decode step.")
+@option("--link", default="200Gbps", metavar="RATE", help="Network of a GPU, between attention and experts.")
+@form_options
+def afd(
+    model: str, gpu: str, several: list[int] | None, context: int, itl: float, link: str, form: str, out: str | None
+) -> int:
+    """Decode tokens per second and GPU of the best deployment with attention and experts on different GPUs, and of the
+    best colocated replica, both within --itl (MegaScale-Infer).
+
+    The rule is the number of attention nodes that balances both sides, k1 E / (k3 K), for the chosen division.
+    """
+    from harness.experiments.theory.afd import Decode, colocated, deployments
+
+    shape = catalog.model(model)
+    first = Decode(shape, catalog.hardware(gpu), context, itl, link_bytes_per_s(link))
+    least = first.experts.per_token
+    rows, nodes = [], []
+    for count in dict.fromkeys(several or [first.experts.routed]):
+        if count < least:
+            raise UsageError(f"--experts {count} are fewer than the {least} that a token of {model} visits.")
+        decode = replace(first, model=replace(shape, experts=replace(first.experts, routed=count)))
+        together, apart = colocated(decode), [*deployments(decode)]
+        best = max(apart, key=lambda one: one.rate, default=None)
+        rows.append((
+            count,
+            *((None,) * 3 if together is None
+              else (f"({together.tp},{together.pp})", together.batch, together.rate)),
+            *((None,) * 3 if best is None else (best.gpus, best.batch * best.m * best.nodes, best.rate)),
+            None if together is None or best is None else best.rate / together.rate,
+        ))  # fmt: skip
+        nodes += [(count, one.tp_a, one.tp_e, one.m, one.batch, one.nodes, one.rule, one.rate)
+                  for one in sorted(apart, key=lambda one: -one.rate)[:5]]  # fmt: skip
+    return show(tables.answer(
+        "afd", {"model": model, "gpu": gpu, "experts": [row[0] for row in rows], "context_tokens": context,
+                "itl_s": itl, "link": link},
+        [f"Decode of {model} on {gpu}, {context:,} tokens of context, a step within {itl * 1e3:g} ms."],
+        [
+            tables.table("Tokens per second and GPU",
+                         [("experts", "count"), ("colocated (tp,pp)", "text"), ("batch", "count"),
+                          ("colocated", "tokens_per_s"), ("GPUs", "count"), ("sequences", "count"),
+                          ("apart", "tokens_per_s"), ("apart / colocated", "ratio")], rows),
+            tables.table("Best number of attention nodes by division",
+                         [("experts", "count"), ("tp of attention", "count"), ("tp of experts", "count"),
+                          ("m", "count"), ("micro-batch", "count"), ("nodes", "count"), ("rule", "number"),
+                          ("rate", "tokens_per_s")], nodes),
+        ],
+        [("Constants are those of the peaks; arithmetic and memory traffic add up for both. Only 3 or 4 micro-batches "
+          "that hide the transfers count; '-': nothing fits, or none does. Tokens choose experts evenly.")],
+    ), form, out)  # fmt: skip
