@@ -259,12 +259,13 @@ class Loop(Generic[T]):
 
     def _push_next(self, what: int, count: int, every_s: float) -> None:
         """The next tick or report, after number `count`. Where a router has left an idle cluster alone for `IDLE` of
-        them, the next one is that before the next arrival.
+        them, the next one is that before the next arrival or planned change.
         """
         self._idle_ticks = 0 if len(self._events) >= self._passive or self.held else self._idle_ticks + 1
-        arrival_s, following = self._arrivals.next_s, count + 1
-        if self._idle_ticks > IDLE and arrival_s < inf:
-            following = max(following, int((arrival_s - self._begun_s) / every_s) - 1)
+        following = count + 1
+        if self._idle_ticks > IDLE and (arrival_s := self._arrivals.next_s) < inf:
+            until_s = min([arrival_s, *(at_s for at_s, what, *_ in self._events if what == CHANGE)])
+            following = max(following, int((until_s - self._begun_s) / every_s) - 1)
         self._push(self._begun_s + following * every_s, what, following, None)
 
     def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
@@ -798,6 +799,7 @@ class Loop(Generic[T]):
             self._touch(target.index)
 
     def _change(self, change: Fail | Up, now_s: float) -> None:
+        self._idle_ticks = 0
         self._settle_all(now_s)
         replica = self.cluster.replicas[change.replica]
         if isinstance(change, Up):
