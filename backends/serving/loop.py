@@ -88,6 +88,7 @@ class Loop(Generic[T]):
         self.now_s = 0.0
         self.actions: list[ActionEvent] = []
         self.held: dict[int, tuple[VisibleRequest, Hold, float]] = {}  # by the router, how, since when
+        self._held_requests: list[VisibleRequest] | None = []  # what the router sees of them, None: to be listed anew
         self.withdrawn: set[int] = set()  # and still in a step, or under way between two replicas
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
@@ -238,6 +239,7 @@ class Loop(Generic[T]):
 
     def withdraw(self, request_id: int, now_s: float) -> None:
         """A request is not wanted any more: it gets no more tokens, and is in no further step."""
+        self._held_requests = None
         if self.held.pop(request_id, None) is None:
             self.withdrawn.add(request_id)
             self._drop_withdrawn(now_s)
@@ -458,6 +460,8 @@ class Loop(Generic[T]):
             if not self.held:
                 self._settle_all(now_s)  # from now on the router decides after every step
                 self._changed = False  # it has just seen everything
+            if request.id not in self.held:
+                self._held_requests = None
             self.held[request.id] = visible, decision, self.held[request.id][2] if request.id in self.held else now_s
             if decision.until_s is not None:
                 self._push(decision.until_s, ASK, request.id, None)
@@ -469,6 +473,7 @@ class Loop(Generic[T]):
     def _release(self, request_id: int, now_s: float) -> None:
         """The router does not hold the request any more, if it did."""
         if (was := self.held.pop(request_id, None)) is not None:
+            self._held_requests = None
             self._note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
 
     def _refuse(self, request: Request, reason: str, now_s: float) -> None:
@@ -578,7 +583,9 @@ class Loop(Generic[T]):
                 view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
                 view.reported_s = now_s
         moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
-        return ClusterView(views, [visible for visible, *_ in self.held.values()], moves)  # type: ignore[arg-type]  # none is None by now
+        if self._held_requests is None:
+            self._held_requests = [visible for visible, *_ in self.held.values()]
+        return ClusterView(views, self._held_requests, moves)  # type: ignore[arg-type]  # no view is None by now
 
     # ---- actions ----------------------------------------------------------------------------------------------
 
