@@ -51,8 +51,8 @@ from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
 from harness.errors import UsageError
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
-HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink",)})
-"""Options of a cluster with prefill and decode replicas only, and their defaults."""
+HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink", "none")})
+"""Options of a cluster with prefill and decode replicas only, and the values that change nothing elsewhere."""
 COMPAT_LACKS = MappingProxyType(
     {"admission": ("fcfs",), "speculate": (None, "off"), "prefix_cache": ("off", "false"), "preempt": ("recompute",)}
 )

@@ -241,6 +241,7 @@ class Loop(Generic[T]):
 
     def withdraw(self, request_id: int, now_s: float) -> None:
         """A request is not wanted any more: it gets no more tokens, and is in no further step."""
+        self._held_requests = None
         if self.held.pop(request_id, None) is None:
             self.withdrawn.add(request_id)
             self._drop_withdrawn(now_s)
@@ -812,6 +813,7 @@ class Loop(Generic[T]):
             self._touch(target.index)
 
     def _change(self, change: Fail | Up, now_s: float) -> None:
+        self._idle_ticks = 0
         self._settle_all(now_s)
         replica = self.cluster.replicas[change.replica]
         if isinstance(change, Up):

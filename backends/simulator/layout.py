@@ -330,7 +330,9 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
     """Facts for run.json of a cluster with prefill and decode apart, or whose router moves KV."""
     facts: dict[str, object] = {}
     if link is not None:
-        facts |= {"link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
+        facts["link_latency_s"] = link.latency_s
+        if link.bytes_per_s < inf:  # link=none; JSON has no infinity
+            facts["link_bytes_per_s"] = link.bytes_per_s
     if parts[0].role == "mixed":
         return facts
     first = 0

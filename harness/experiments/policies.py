@@ -114,9 +114,13 @@ def measured(
         "backend": f"sim:kv_blocks={facts['kv_blocks']},max_model_len={facts['max_tokens']}",
         "latency": f"file:{latency}",
         **traffic.cluster,
-        **({"link": "none"} if "prefill" in traffic.cluster else {}),  # as in the engine
+        **({"link": "none"} if traffic.cluster else {}),  # as in the engine
     }
     notes = [f"Step times of the simulator: a line fitted to {calibration}, other traffic under {first}."]
+    if traffic.cluster:
+        notes.append(
+            "KV that moves between replicas takes no time on the simulator, and a copy in memory on the engine."
+        )
     rates = traffic.rates
     if rates is None:
         found = {policy: _capacity_rps(policy, traffic, simulated, say) for policy in policies}

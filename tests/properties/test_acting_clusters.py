@@ -216,3 +216,32 @@ def test_a_held_request_waits_for_planned_changes():
     assert ["ok"] == [record.status for record in records]
     assert [(1.0, 30.0, None, 0)] == [(hold.at_s, hold.end_s, hold.replica, hold.request_id) for hold in held]
     assert {"p50": 29.0, "p99": 29.0, "max": 29.0} == sim.describe()["router_held_s"]
+
+
+@dataclass(slots=True)
+class Looking:
+    """Notes how many replicas are up at each tick."""
+
+    report_s: float = 0.0
+    tick_s: float = 0.01
+    seen: list = field(default_factory=list)
+
+    def decide(self, request, now_s, view):  # noqa: ARG002  any request
+        return Send(view.open()[0].index)
+
+    def tick(self, now_s, view):
+        self.seen.append((now_s, len(view.open())))
+        return ()
+
+
+def test_a_router_of_an_idle_cluster_sees_failures_before_the_next_arrival():
+    """Time went from 10 s to the arrival at 100 s, so that no router could replace what fails at 50 s before that."""
+    sim = Sim(replicas=2, latency="linear:base_s=0.0625", fail="0@50.005s..60s")
+    sim.cluster.router = router = Looking()
+    list(sim.simulate([Request(0, 100.0, 10, 4)]))
+    downs = [at_s for at_s, up in router.seen if up == 1]
+
+    assert 50.01 == pytest.approx(downs[0])
+    assert 59.99 == pytest.approx(downs[-1])
+    assert 60.0 == pytest.approx(next(at_s for at_s, up in router.seen if at_s > 55 and up == 2))
+    assert len(router.seen) < 4000, "an idle hour would take as long as a busy one"

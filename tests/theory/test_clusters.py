@@ -1,5 +1,7 @@
 """Arithmetic of clusters: KV over links, the min-rule, linear scaling, scaled time, monotone load."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -186,3 +188,9 @@ def test_one_side_alone_can_be_simulated_and_not_served():
     assert all(r.token_s[0] == r.scheduled_s for r in rest)
     with pytest.raises(UsageError, match="To serve requests give prefill and decode replicas"):
         Sim(prefill="1", latency=linear()).real_time()
+
+
+@pytest.mark.parametrize("fields", [{"prefill": "1", "decode": "1"}, {"replicas": 2, "router": "freeness"}], ids=str)
+def test_a_link_that_takes_no_time_can_be_stored(fields):
+    """JSON has no infinite bandwidth, so that the whole run ended as a bug of the program."""
+    assert 0.0 == json.loads(json.dumps(Sim(link="none", **fields).describe(), allow_nan=False))["link_latency_s"]
