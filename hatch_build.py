@@ -1,4 +1,4 @@
-"""Compiles the core of the simulator with mypyc where that is asked for and a C compiler is there.
+"""Compiles the core of the simulator with mypyc where that is requested and a C compiler is there.
 
     HATCH_BUILD_HOOKS_ENABLE=1 pip install .     the wheel holds C extensions beside the sources they are made of
     python hatch_build.py FOLDER                 the packages of this checkout in FOLDER, compiled

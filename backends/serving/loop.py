@@ -246,7 +246,6 @@ class Loop(Generic[T]):
             self.withdrawn.add(request_id)
             self._drop_withdrawn(now_s)
         else:
-            self._held_requests = None
             self._returned.pop(request_id, None)
 
     def gpu_s(self, now_s: float) -> float:
@@ -282,7 +281,6 @@ class Loop(Generic[T]):
         elif isinstance(payload, (Fail, Up)):
             self._passive -= 1
             self._changes -= 1
-            self._idle_ticks = 0
             self._change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]

@@ -109,6 +109,10 @@ def test_any_parked_sequence_can_be_resumed():
     replica.check()
 
 
+APART = ("ooc", "replan", "slo-flip")
+"""Routers of prefill and decode replicas."""
+
+
 @pytest.mark.parametrize(
     ("kind", "name"), [(k, n) for k in ("policies", "routers", "admission", "predictors") for n in names(k)]
 )
@@ -119,7 +123,10 @@ def test_no_plugin_knows_how_long_an_answer_will_be(kind, name, monkeypatch, dra
     monkeypatch.setattr(Oracle, "output_tokens", staticmethod(lambda seq: used.append(seq) or known(seq)))
     option = {
         "policies": {"policy": name},
-        "routers": {"router": name, "replicas": 2},
+        "routers": {
+            "router": name,
+            **({"prefill": "1", "decode": "1", "policy": "vllm-v1"} if name in APART else {"replicas": 2}),
+        },
         "admission": {"admission": name},
         "predictors": {"policy": f"ltr:predictor={name}"},
     }[kind]

@@ -58,7 +58,7 @@ def test_state_can_be_read():
         ("kv", "reserve-oracle:block_tokens=0", "block_tokens must be at least 1"),
         ("policies", "sarathi:budget=16,max_seqs=32", "max_seqs 32 must not exceed budget 16"),
         ("policies", "static:batch=0", "batch must be at least 1"),
-        ("backends", "sim:replicas=0", "replicas, tp and pp must be at least 1"),
+        ("backends", "sim:replicas=0", "replicas, tp, pp, dp and ep must be at least 1"),
         ("backends", "sim:utilisation=1.5", r"utilisation must be a share in \(0, 1\]"),
         ("backends", "sim:compat=vidur", "No compatibility mode named 'vidur'"),
         ("backends", "sim:model=opt-175b", "opt-175b"),

@@ -145,13 +145,6 @@ def test_a_failure_is_seen_in_idle_time(once):
         ({"fail": "0@-1s"}, "time begins"),
         ({"prefill": "1", "decode": "1:router=min-load"}, "is that of the cluster"),
         ({"router": "early-reject:memory=0", "replicas": 2}, "memory must be a share"),
-        (
-            {"prefill": "1", "decode": "1", "router": "autoscale"},
-            "mixed replicas, and this cluster has only decode and",
-        ),
-        ({"prefill": "1", "decode": "1", "router": "freeness:max_replicas=2"}, "gives up mixed replicas"),
-        ({"replicas": 2, "router": "slo-flip"}, "changes roles of prefill and decode replicas; give both"),
-        ({"replicas": 2, "router": "replan:most=4"}, "changes roles of prefill and decode replicas; give both"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(fields, words):
