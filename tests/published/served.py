@@ -78,7 +78,9 @@ class Row:
         return f"vllm-v1:budget={budget},max_seqs=2048,async_scheduling=true"
 
     def latency(self, folder: Path, constants: Mapping[str, float]) -> str:
-        """Spec of its latency model, from the tables in `folder`."""
+        """Spec of its latency model, from the tables in `folder`; without constants the roofline."""
+        if not constants:
+            return f"roofline:dp={self.dp},ep={self.ep}"
         parts = {"data": folder, "dp": self.dp, "ep": self.ep, **dict(self.formats), **constants}
         return "operators:" + ",".join(f"{key}={value}" for key, value in parts.items())
 

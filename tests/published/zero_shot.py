@@ -1,6 +1,6 @@
 """How far the simulator is from public benchmarks of models and GPUs that nothing was fitted to.
 
-    python tests/published/zero_shot.py [--data DIR] [--out zero_shot.json] [--rows 300] [--constants]
+    python tests/published/zero_shot.py [--data DIR] [--out zero_shot.json] [--rows 300] [--constants | --roofline]
 
 Steps are sums of measured kernels (`operators`). Their two constants, host seconds per sequence and how much longer
 steps with prompts take, are those that are best on rows of *other models on other GPUs*, for each model and GPU anew.
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--rows", type=int, help="so many rows drawn at random, instead of all")
     parser.add_argument("--constants", action="store_true")
+    parser.add_argument("--roofline", action="store_true", help="score the roofline as it stands instead")
     given = parser.parse_args(arguments)
     data = sources.data_folder(given.data)
     if data is None:
@@ -54,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     rows, left_out = served.rows(data)
     rng = np.random.default_rng(0)
+    if given.roofline:
+        rows = (
+            rows if given.rows is None else [rows[i] for i in sorted(rng.choice(len(rows), given.rows, replace=False))]
+        )
+        print(text(table(rows, _simulated(rows, data, [{}] * len(rows))) | {"left_out": {}}))
+        return 0
     sample = [rows[i] for i in sorted(rng.choice(len(rows), min(SAMPLE, len(rows)), replace=False))]
     grid = [_simulated(sample, data, [{"prefill_scale": scale, "seq_s": 0.0}] * len(sample)) for scale in SCALES]
     if given.constants:
