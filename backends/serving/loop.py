@@ -8,41 +8,34 @@ and transfers, and says when they end. Leaping and stepping give equal results.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 from sys import float_info
 from typing import Generic, TypeVar
 
-from backends.serving.batch import Batch, Oracle, Sequence, VisibleRequest
-from backends.serving.cluster import Cluster, give_model
+from backends.serving.actions import Actions
+from backends.serving.batch import Batch, Sequence, VisibleRequest
+from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.driver import Arrivals, Committer, Driver, Fail, Mover, Up
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
-from backends.serving.migration import Migration
+from backends.serving.migration import Migration, Moves
 from backends.serving.pipeline import Stages
-from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica
 from backends.serving.routing import (
     NONE_UP,
-    Action,
     ClusterView,
     DecidingRouter,
     Decision,
-    Drain,
     HandOffRouter,
     Hold,
     LearningRouter,
-    Migrate,
     OrderedRouter,
     PeriodicRouter,
     Reject,
-    Replicate,
     ReplicaView,
-    Scale,
     Send,
-    SetRole,
     finished,
     view_of,
 )
@@ -94,7 +87,6 @@ class Loop(Generic[T]):
         self.stages = [Stages(replica) for replica in cluster.replicas]
         self._driver = driver
         self._commits = driver.commit if isinstance(driver, Committer) else None
-        self._mover = mover
         self._arrivals = arrivals
         self._log = log
         self._leap = leap
@@ -107,7 +99,7 @@ class Loop(Generic[T]):
         self._learning = router if isinstance(router, LearningRouter) else None
         self._hand_off_rule = router.hand_off if isinstance(router, HandOffRouter) else None
         self._in_order = isinstance(router, OrderedRouter) and router.holds_in_order
-        self._acts = cluster.acts or fails
+        self.acts = cluster.acts or fails
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
         self._changed = False  # something that the router may see, since it decided last
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go
@@ -124,18 +116,12 @@ class Loop(Generic[T]):
         )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
-        self._free: set[int] = set()  # replicas that may form a batch at this instant
-        self._offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
-        self._transfers: dict[Transfer, None] = {}
-        self._migrations: dict[int, Migration] = {}  # by request id
-        self._stopping: dict[int, list[Migration]] = {}  # by source: at its next commit a sequence stops
-        self._returned: dict[int, Sequence] = {}  # by request id: lost their replica, not their tokens
-        self._paused_s: dict[int, float] = {}  # replica: when it may run again
-        self._when_empty: dict[int, SetRole | Drain] = {}
-        self._down_indices: set[int] = set()  # of replicas that have failed and may come up again
-        self._gpu_s = 0.0  # of replicas that are not up any more
-        self._since_s: dict[int, float] = {}  # replica: from when on it is paid for
+        self.free: set[int] = set()  # replicas that may form a batch at this instant
+        self.offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
+        self.returned: dict[int, Sequence] = {}  # by request id: lost their replica, not their tokens
         self._begun_s = 0.0
+        self._moves = Moves(self, mover)
+        self._acting = Actions(self, self._moves)
         self._planned: list[tuple[float, Fail | Up]] = []
         for every_s in (self._report_s, 0.0 if self._periodic is None else self._periodic.tick_s):
             if every_s < 0:
@@ -159,7 +145,7 @@ class Loop(Generic[T]):
     def begin(self, now_s: float) -> None:
         """Time begins: the router acts and sees reports from now on. Called once, before the first request."""
         self._begun_s = self.now_s = now_s
-        self._since_s = dict.fromkeys(range(len(self.cluster.replicas)), now_s)
+        self._acting.begin(now_s)
         if self._report_s:
             self._passive += 1
             self._push(now_s, REPORT, 0, None)
@@ -171,12 +157,12 @@ class Loop(Generic[T]):
 
     def plan(self, after_s: float, change: Fail | Up) -> None:
         """A change that happens `after_s` seconds after `begin`, which is called later."""
-        self._acts = True
+        self.acts = True
         self._planned.append((after_s, change))
 
     def at(self, at_s: float, change: Fail | Up) -> None:
         """A change at this time, which is not before the last thing that happened."""
-        self._acts = True
+        self.acts = True
         self._passive += 1
         self._changes += 1
         self._push(at_s, CHANGE, change.replica, change)
@@ -212,7 +198,7 @@ class Loop(Generic[T]):
                 if what == COMMIT:
                     self._commit(index, payload)  # type: ignore[arg-type]  # the payload of COMMIT: ends of steps
                 elif what == ENTER:
-                    self._free.add(index)
+                    self.free.add(index)
                     continue
                 else:
                     self._happen(what, index, payload, now_s)
@@ -222,7 +208,7 @@ class Loop(Generic[T]):
                 self._arrive(arrivals.pop(), now_s)
                 while results:
                     yield results.popleft()
-            if self._acts:
+            if self.acts:
                 while events and events[0][0] == now_s:
                     _, what, index, _, payload = heappop(events)
                     self._happen(what, index, payload, now_s)
@@ -244,14 +230,49 @@ class Loop(Generic[T]):
         self._held_requests = None
         if self.held.pop(request_id, None) is None:
             self.withdrawn.add(request_id)
-            self._drop_withdrawn(now_s)
+            self.drop_withdrawn(now_s)
         else:
-            self._returned.pop(request_id, None)
+            self.returned.pop(request_id, None)
 
     def gpu_s(self, now_s: float) -> float:
         """GPU seconds of all replicas until now, those included that load their weights."""
-        members = self.cluster.members
-        return self._gpu_s + sum((now_s - since_s) * members[index].gpus for index, since_s in self._since_s.items())
+        return self._acting.gpu_s(now_s)
+
+    # ---- what actions and migrations call ---------------------------------------------------------------------
+
+    def free_at(self, at_s: float, index: int) -> None:
+        """A replica may form a batch then."""
+        self._push(at_s, ENTER, index, None)
+
+    def cut_no_leaps(self) -> None:
+        """Leaps end where the router may look, from now on."""
+        self._cuts = False
+
+    def has_grown(self, replica: Replica) -> None:
+        """The cluster has a replica more."""
+        self.stages.append(Stages(replica))
+        self._views.append(None)
+        self._leaps.append(None)
+        self._prepaid.append(0)
+
+    def show(self, replica: Replica, now_s: float) -> None:
+        """The router knows this replica as it is now, without a report."""
+        self._views[replica.index] = self._view_of(replica, now_s)
+        self._changed = True
+
+    def forget(self, replica: Replica) -> None:
+        """A replica has failed: its batch in flight never ends."""
+        index = replica.index
+        self._events[:] = [e for e in self._events if e[2] != index or e[1] not in (COMMIT, ENTER)]
+        heapify(self._events)
+        self._prepaid[index] = 0
+        self.free.discard(index)
+        self.offered.discard(index)
+        self.stages[index] = Stages(replica)
+
+    def check_empty(self, replica: Replica, now_s: float) -> None:
+        """Do what waits for a replica to be empty."""
+        self._acting.check_empty(replica, now_s)
 
     # ---- events -----------------------------------------------------------------------------------------------
 
@@ -274,14 +295,15 @@ class Loop(Generic[T]):
 
     def _happen(self, what: int, index: int, payload: object, now_s: float) -> None:
         if isinstance(payload, Transfer):
-            if not self._acts or payload in self._transfers:  # else an end of it has failed
-                self._land(payload, now_s)
+            if not self.acts or payload in self._moves.transfers:  # else an end of it has failed
+                self._moves.land(payload, now_s)
         elif isinstance(payload, Migration):
-            self._copied(payload, now_s)
+            self._moves.copied(payload, now_s)
         elif isinstance(payload, (Fail, Up)):
             self._passive -= 1
             self._changes -= 1
-            self._change(payload, now_s)
+            self._idle_ticks = 0
+            self._acting.change(payload, now_s)
         elif what == REPORT:
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
@@ -294,9 +316,9 @@ class Loop(Generic[T]):
             self._push_next(TICK, index, self._periodic.tick_s)
             self._changed = True
             for action in actions:
-                self._act(action, now_s)
+                self._acting.do(action, now_s)
         elif what == ASK and index in self.held and self.held[index][1].until_s == now_s:
-            self._ask(self.held[index][0], now_s)
+            self.ask(self.held[index][0], now_s)
 
     def _commit(self, index: int, ends: list[float]) -> None:
         replica = self.cluster.replicas[index]
@@ -315,34 +337,34 @@ class Loop(Generic[T]):
             done = replica.commit(batch, ends)
             for seq in done:
                 self._driver.end(seq, index, None, ends[-1])
-        self._free.add(index)
+        self.free.add(index)
         if replica.inbox.offers:
-            self._offered.add(index)
+            self.offered.add(index)
         fresh = replica.outbox.fresh
         if fresh:
             for seq in fresh:
-                self._offer(seq, replica, fresh=True)
+                self.offer(seq, replica, fresh=True)
             fresh.clear()
-        if self._acts:
-            self._touch(index)
+        if self.acts:
+            self.touch(index)
             if self._learning is not None:
                 for seq in done:
                     self._learning.on_finish(finished(seq, index, ends[-1]))
             for seq in done:
                 self.cluster.planned.pop(seq._request.id, None)
-            for migration in self._stopping.pop(index, ()):
-                self._stop(migration, ends[-1])
-            self._check_empty(replica, ends[-1])
+            for migration in self._moves.stopping.pop(index, ()):
+                self._moves.stop(migration, ends[-1])
+            self._acting.check_empty(replica, ends[-1])
         if self.withdrawn:
-            self._drop_withdrawn(ends[-1])
+            self.drop_withdrawn(ends[-1])
 
-    def _lose(self, seq: Sequence, index: int, why: str, now_s: float) -> None:
+    def lose(self, seq: Sequence, index: int, why: str, now_s: float) -> None:
         """A sequence that was on this replica ends with an error."""
         self._driver.end(seq, index, why, now_s)
         if self._learning is not None:
             self._learning.on_finish(finished(seq, index, now_s, failed=True))
 
-    def _offer(self, seq: Sequence, source: Replica | None, *, fresh: bool = False) -> None:
+    def offer(self, seq: Sequence, source: Replica | None, *, fresh: bool = False) -> None:
         """Let a decode replica have this sequence; `fresh`: its prompt has just been computed."""
         why: str | None = None if self.cluster.decodes else NONE_UP
         if why is None and fresh and self._hand_off_rule is not None:
@@ -352,15 +374,15 @@ class Loop(Generic[T]):
             elif to is not None:
                 self.cluster.planned[seq._request.id] = to
         if why is None:
-            self._offered.add(self.cluster.offer(seq, source).index)
+            self.offered.add(self.cluster.offer(seq, source).index)
         else:
             self.cluster.planned.pop(seq._request.id, None)
             if source is not None:
                 source.release(seq, self.now_s)
-                self._memory_freed(source)
-            self._lose(seq, 0 if source is None else source.index, why, self.now_s)
+                self.memory_freed(source)
+            self.lose(seq, 0 if source is None else source.index, why, self.now_s)
 
-    def _settle(self, replica: Replica, now_s: float) -> None:
+    def settle(self, replica: Replica, now_s: float) -> None:
         """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
         index = replica.index
         event, self._leaps[index] = self._leaps[index], None
@@ -383,47 +405,14 @@ class Loop(Generic[T]):
         if start_s < now_s:  # else it forms the next batch when this instant is over
             self._form(replica, start_s, last=False)
 
-    def _settle_all(self, now_s: float) -> None:
+    def settle_all(self, now_s: float) -> None:
+        """All leaps in flight, as above."""
         for replica in self.cluster.replicas:
-            self._settle(replica, now_s)
+            self.settle(replica, now_s)
 
     @staticmethod
     def _ends_of(event: Event) -> list[float]:
         return event[4]  # type: ignore[return-value]  # the payload of COMMIT: ends of steps
-
-    def _land(self, transfer: Transfer, now_s: float) -> None:
-        """The KV has arrived: the source forgets the sequence, the target may run it."""
-        if self._cuts:
-            for end in (transfer.source, transfer.target):
-                if end is not None:
-                    self._settle(end, now_s)
-        if self._acts:
-            del self._transfers[transfer]
-        seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration
-        if source is not None:
-            source.release(seq, now_s)
-            self._free.add(source.index)
-            if self._acts:
-                self._memory_freed(source)
-                self._check_empty(source, now_s)
-        if migration is None:
-            seq.handoff_end_s = now_s
-        else:
-            del self._migrations[seq._request.id]
-            self._note(
-                ActionEvent(
-                    "migrate", migration.began_s, now_s, migration.source.index, target.index, seq._request.id,
-                    migration.stop_s, seq.computed,
-                )
-            )  # fmt: skip
-        target.land(seq, now_s)
-        self._free.add(target.index)
-        if self._acts:
-            self._touch(target.index)
-        if target.inbox.offers:
-            self._offered.add(target.index)
-        if self.withdrawn:
-            self._drop_withdrawn(now_s)
 
     # ---- arrivals and the router ------------------------------------------------------------------------------
 
@@ -433,19 +422,19 @@ class Loop(Generic[T]):
             # its only token comes with its prompt, and decode replicas alone have nothing to do for it
             self._driver.end(arrived_prefilled(request, now_s), cluster.replicas[0].index, None, now_s)
         elif self._decide is not None:
-            self._ask(VisibleRequest(request), now_s)
+            self.ask(VisibleRequest(request), now_s)
         else:
             index, refusal = cluster.add(request, now_s)
             if refusal is not None:
                 self._driver.reject(request, refusal, index, now_s)
             elif cluster.replicas[index].role == "decode":
-                self._offered.add(index)
+                self.offered.add(index)
             else:
-                self._free.add(index)
-                if self._acts:
-                    self._touch(index)
+                self.free.add(index)
+                if self.acts:
+                    self.touch(index)
 
-    def _ask(self, visible: VisibleRequest, now_s: float) -> None:
+    def ask(self, visible: VisibleRequest, now_s: float) -> None:
         """Let the router decide on a request that arrives, was held, or has lost its replica."""
         request = visible._request
         decision: Decision
@@ -460,7 +449,7 @@ class Loop(Generic[T]):
             if decision.until_s is not None and decision.until_s <= now_s:
                 decision = Hold()  # its time is over: only a change can bring more
             if not self.held:
-                self._settle_all(now_s)  # from now on the router decides after every step
+                self.settle_all(now_s)  # from now on the router decides after every step
                 self._changed = False  # it has just seen everything
             was = self.held.get(request.id)
             self.held[request.id] = visible, decision, now_s if was is None else was[2]
@@ -477,15 +466,15 @@ class Loop(Generic[T]):
         """The router does not hold the request any more, if it did."""
         if (was := self.held.pop(request_id, None)) is not None:
             self._held_requests = None
-            self._note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
+            self.note(ActionEvent("hold", was[2], now_s, None, request_id=request_id))
 
     def _refuse(self, request: Request, reason: str, now_s: float) -> None:
-        self._note(ActionEvent("reject", now_s, now_s, None, request_id=request.id, detail=reason))
-        seq = self._returned.pop(request.id, None)
+        self.note(ActionEvent("reject", now_s, now_s, None, request_id=request.id, detail=reason))
+        seq = self.returned.pop(request.id, None)
         if seq is None:
             self._driver.reject(request, reason, None, now_s)
         else:
-            self._lose(seq, 0, reason, now_s)
+            self.lose(seq, 0, reason, now_s)
 
     def _send(self, request: Request, to: Send, now_s: float) -> Send | Hold | Reject:
         """Queue a request where the router wants it; held where that replica, unseen, went down or only decodes now."""
@@ -494,25 +483,25 @@ class Loop(Generic[T]):
             raise UsageError(f"The router sent request {request.id} to replica {to.replica}; there is none.")
         if to.decode is not None and not 0 <= to.decode < len(cluster.replicas):
             raise UsageError(f"The router sent request {request.id} to decode on {to.decode}; there is none.")
-        replica, seq = cluster.replicas[to.replica], self._returned.get(request.id)
+        replica, seq = cluster.replicas[to.replica], self.returned.get(request.id)
         whole = to.decode == to.replica
         if not replica.alive or (replica.role == "decode" and not whole):
             return Hold()
-        self._settle(replica, now_s)
+        self.settle(replica, now_s)
         refusal = replica.refusal(request, whole=True) if whole else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
         if refusal is not None:
             return Reject(refusal)
         if seq is not None:
-            del self._returned[request.id]
+            del self.returned[request.id]
             replica.restart(seq, now_s)
         if whole:
             replica.serve_whole(request.id, now_s)
         elif to.decode is not None:
             cluster.planned[request.id] = to.decode
-        self._free.add(to.replica)
-        self._touch(to.replica)
+        self.free.add(to.replica)
+        self.touch(to.replica)
         return to
 
     def _ask_again(self, now_s: float) -> None:
@@ -520,7 +509,7 @@ class Loop(Generic[T]):
         if self._changed and self.held:
             for visible, hold, _ in list(self.held.values()):
                 if hold.until_s is None or hold.on_change:
-                    self._ask(visible, now_s)
+                    self.ask(visible, now_s)
                     if self._in_order and visible.id in self.held:
                         break
         self._changed = False
@@ -542,18 +531,19 @@ class Loop(Generic[T]):
 
     # ---- what the router sees ---------------------------------------------------------------------------------
 
-    def _touch(self, index: int) -> None:
+    def touch(self, index: int) -> None:
+        """A replica has changed: what the router sees of it, unless it waits for a report."""
         if not self._report_s:
             self._changed = True
             self._views[index] = None
 
-    def _memory_freed(self, replica: Replica) -> None:
+    def memory_freed(self, replica: Replica) -> None:
         """Without a batch of its own that has ended: what waits for memory there may go on."""
-        self._free.add(replica.index)
+        self.free.add(replica.index)
         if replica.inbox.offers:
-            self._offered.add(replica.index)
-        self._touch(replica.index)
-        self._check_empty(replica, self.now_s)
+            self.offered.add(replica.index)
+        self.touch(replica.index)
+        self._acting.check_empty(replica, self.now_s)
 
     def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
         member = self.cluster.members[replica.index]
@@ -589,288 +579,16 @@ class Loop(Generic[T]):
                 view.reported_s = now_s
         if self._held_requests is None:
             self._held_requests = [visible for visible, *_ in self.held.values()]
-        moves = {i: (move.source.index, move.target.index) for i, move in self._migrations.items()}
+        moves = {i: (move.source.index, move.target.index) for i, move in self._moves.under_way.items()}
         return ClusterView(views, self._held_requests, moves)  # type: ignore[arg-type]  # none is None by now
 
-    # ---- actions ----------------------------------------------------------------------------------------------
-
-    def _note(self, event: ActionEvent) -> None:
+    def note(self, event: ActionEvent) -> None:
+        """Keep what happened for the table of actions."""
         self.actions.append(event)
 
-    def _act(self, action: Action, now_s: float) -> None:
-        replicas = self.cluster.replicas
-        if isinstance(action, Scale):
-            self._scale(action, now_s)
-            return
-        ends = (action.replica,) if isinstance(action, (SetRole, Drain)) else (action.source, action.target)
-        if not all(0 <= index < len(replicas) for index in ends) or len(ends) > len(set(ends)):
-            raise UsageError(f"The router wants {action}; there are no such replicas, or they are the same one.")
-        if not all(replicas[index].alive for index in ends):
-            return  # it went down unseen
-        for index in ends:
-            self._settle(replicas[index], now_s)
-        if isinstance(action, Migrate):
-            self._migrate(action, now_s)
-        elif isinstance(action, Replicate):
-            self._replicate(action, now_s)
-        elif isinstance(action, Drain) or action.after == "drain":
-            self._drain(action, now_s)
-        else:
-            self._set_role(action, now_s)
-
-    def _migrate(self, action: Migrate, now_s: float) -> None:
-        source, target = self.cluster.replicas[action.source], self.cluster.replicas[action.target]
-        request_id = action.request_id
-        if request_id in self._migrations or source.blocks.size != target.blocks.size:
-            return
-        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
-        queued = None if seq is not None else next((s for s in source.waiting if s._request.id == request_id), None)
-        if queued is not None:
-            back = source.role == "decode" and target.role == "prefill"  # it lost its memory after a hand-off
-            if target.refusal(Oracle.request(queued), whole=back) is None:
-                source.send(request_id, now_s)
-                target.restart(queued, now_s)
-                if back:
-                    target.serve_whole(request_id, now_s)
-                self._note(ActionEvent("migrate", now_s, now_s, source.index, target.index, request_id, now_s, 0))
-                for replica in (source, target):
-                    self._free.add(replica.index)
-                    self._touch(replica.index)
-                self._check_empty(source, now_s)
-            return
-        if seq is None or target.refusal(Oracle.request(seq)) is not None:
-            return
-        move = Migration(seq, source, target, action.live, action.stages, action.last_blocks, now_s)
-        self._migrations[request_id] = move
-        self._copied(move, now_s)
-
-    def _copied(self, move: Migration, now_s: float) -> None:
-        """A stage of a live migration is over, or it begins: copy the next one, or stop the sequence."""
-        if self._migrations.get(move.seq._request.id) is not move:
-            return  # it was aborted
-        for end in (move.source, move.target):
-            self._settle(end, now_s)
-        if not move.possible:
-            self._abort(move, "gone", now_s)
-            return
-        first_token = move.copied_tokens
-        next_s = move.next_stage(self.cluster.links, now_s)
-        if next_s == "abort":
-            self._abort(move, "refused or too slow", now_s)
-        elif next_s != "stop":
-            assert isinstance(next_s, float)
-            self._touch(move.target.index)
-            if self._mover is not None:
-                self._mover.copy(move, first_token, next_s)
-            else:
-                self._push(next_s, COPIED, move.target.index, move)
-        elif move.source.runs(move.seq._request.id):
-            self._stopping.setdefault(move.source.index, []).append(move)
-        else:
-            self._stop(move, now_s)
-
-    def _stop(self, move: Migration, now_s: float) -> None:
-        if self._migrations.get(move.seq._request.id) is not move:
-            return
-        self._settle(move.target, now_s)
-        if move.possible and move.source.runs(move.seq._request.id):  # a later batch of a pipeline has it
-            self._stopping.setdefault(move.source.index, []).append(move)
-            return
-        stopped = move.stop(self.cluster.links, now_s) if move.possible else None
-        if stopped is None:
-            self._abort(move, "gone" if not move.possible else "refused", now_s)
-        else:
-            self._begin(*stopped, now_s)
-            self._touch(move.source.index)
-            self._touch(move.target.index)
-
-    def _abort(self, move: Migration, why: str, now_s: float) -> None:
-        del self._migrations[move.seq._request.id]
-        move.abort(now_s)
-        self._memory_freed(move.target)
-        self._note(
-            ActionEvent("abort", move.began_s, now_s, move.source.index, move.target.index, move.seq._request.id,
-                        None, move.copied_tokens, why)
-        )  # fmt: skip
-
-    def _begin(self, end_s: float, transfer: Transfer, now_s: float) -> None:
-        """KV begins to move."""
-        if self._acts:
-            self._transfers[transfer] = None
-        if self._mover is not None:
-            self._mover.move(transfer, end_s)
-        elif end_s <= now_s:
-            self._land(transfer, now_s)
-        else:
-            self._push(end_s, LAND, transfer.target.index, transfer)
-
-    def _set_role(self, action: SetRole, now_s: float) -> None:
-        replica, cluster = self.cluster.replicas[action.replica], self.cluster
-        if replica.role == action.role:
-            return
-        others = [r.role for r in cluster.replicas if r.alive and not r.draining and r is not replica]
-        after = [*others, action.role]
-        if ("prefill" in after) != ("decode" in after) or all(role == "decode" for role in after):
-            return  # no replica would be left to do the other half
-        if action.role != "mixed":
-            self._settle_all(now_s)
-            self._cuts = False
-        replica.set_role(action.role, now_s)
-        cluster.refresh()
-        if action.cost_s:
-            self._paused_s[replica.index] = now_s + action.cost_s
-            self._push(now_s + action.cost_s, ENTER, replica.index, None)
-        offers, replica.inbox.offers = replica.inbox.offers, deque()
-        for seq, source in offers:  # what was to come here to decode goes elsewhere
-            self._offer(seq, source)
-        if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
-            for other in cluster.replicas:
-                here = [seq for seq, source in other.inbox.offers if source is replica]
-                if here:
-                    other.inbox.offers = deque(pair for pair in other.inbox.offers if pair[1] is not replica)
-                for seq in here:
-                    replica.stay(seq, now_s)
-        self._free.add(replica.index)
-        self._touch(replica.index)
-        self._note(ActionEvent("role", now_s, now_s + action.cost_s, replica.index, detail=action.role))
-
-    def _drain(self, action: SetRole | Drain, now_s: float) -> None:
-        replica, cluster = self.cluster.replicas[action.replica], self.cluster
-        open_ = [r for r in cluster.replicas if r.alive and not r.draining and r is not replica]
-        if replica.draining or not any(r.role == replica.role or r.role == "mixed" for r in open_):
-            return  # the last one that does this
-        replica.draining = True
-        cluster.refresh()
-        self._when_empty[replica.index] = action
-        self._note(ActionEvent("drain", now_s, now_s, replica.index))
-        self._touch(replica.index)
-        for seq in list(replica.waiting):
-            if seq.emitted == 0 or replica.role != "decode":
-                replica.send(seq._request.id, now_s)
-                self._returned[seq._request.id] = seq
-                self._ask(seq.request, now_s)
-        offers, replica.inbox.offers = replica.inbox.offers, deque()
-        for seq, source in offers:
-            self._offer(seq, source)
-        self._check_empty(replica, now_s)
-
-    def _check_empty(self, replica: Replica, now_s: float) -> None:
-        """Do what waits for a replica to be empty."""
-        action = self._when_empty.get(replica.index)
-        inbox = replica.inbox
-        if action is None or replica.running or replica.waiting or replica.in_flight is not None or replica.swap:
-            return
-        if len(inbox) or inbox.reserved or replica.outbox.leaving:
-            return
-        del self._when_empty[replica.index]
-        replica.draining = False
-        if isinstance(action, SetRole):
-            self.cluster.refresh()
-            role = replica.role
-            self._set_role(SetRole(action.replica, action.role, "now", action.cost_s), now_s)
-            if replica.role == role:  # another one went down meanwhile: it is open again as it was
-                self._note(ActionEvent("up", now_s, now_s, replica.index))
-        else:
-            self._down(replica, now_s, "drained")
-
-    def _down(self, replica: Replica, now_s: float, why: str) -> None:
-        replica.alive = False
-        self._gpu_s += (now_s - self._since_s.pop(replica.index)) * self.cluster.members[replica.index].gpus
-        self.cluster.refresh()
-        self._note(ActionEvent("down", now_s, now_s, replica.index, detail=why))
-        self._touch(replica.index)
-
-    def _scale(self, action: Scale, now_s: float) -> None:
-        if self.cluster.build is None:
-            raise UsageError("This cluster cannot grow: the router wants a replica more.")
-        replica, member = self.cluster.build(action.role)
-        give_model(replica, member)
-        replica.alive = False
-        self.cluster.replicas.append(replica)
-        self.cluster.members.append(member)
-        self.stages.append(Stages(replica))
-        self._views.append(None)
-        self._leaps.append(None)
-        self._prepaid.append(0)
-        self._since_s[replica.index] = now_s
-        self.at(now_s + action.ready_s, Up(replica.index))
-        self._note(ActionEvent("scale", now_s, now_s + action.ready_s, replica.index, detail=action.role))
-
-    def _replicate(self, action: Replicate, now_s: float) -> None:
-        """The blocks count as stored at once, and the link is taken for as long as they cross it."""
-        source, target = self.cluster.replicas[action.source], self.cluster.replicas[action.target]
-        if source.cache is None or target.cache is None or source.blocks.size != target.blocks.size:
-            return
-        keys = chain(action.request, source.blocks.size)[0]
-        stored = source.cache.stored_tokens(keys) // source.blocks.size
-        copied = target.insert_prefix(keys[:stored], now_s)
-        if copied:
-            tokens = copied * source.blocks.size
-            end_s = self.cluster.links.end_s(source, target, tokens, now_s)
-            self._note(ActionEvent("replicate", now_s, end_s, source.index, target.index, tokens=tokens))
-            self._touch(target.index)
-
-    def _change(self, change: Fail | Up, now_s: float) -> None:
-        self._idle_ticks = 0
-        self._settle_all(now_s)
-        replica = self.cluster.replicas[change.replica]
-        if isinstance(change, Up):
-            if replica.index in self._down_indices or (not replica.alive and replica.index in self._since_s):
-                self._down_indices.discard(replica.index)
-                replica.alive = True
-                self._since_s.setdefault(replica.index, now_s)
-                self.cluster.refresh()
-                self._views[replica.index] = self._view_of(replica, now_s)  # known without a report
-                self._changed = True
-                self._note(ActionEvent("up", now_s, now_s, replica.index))
-        elif replica.alive:
-            self._fail(replica, now_s, requeue=change.requeue)
-
-    def _fail(self, replica: Replica, now_s: float, *, requeue: bool) -> None:
-        offers = list(replica.inbox.offers)
-        self._down(replica, now_s, "failed")
-        replica.draining = False
-        self._when_empty.pop(replica.index, None)
-        self._stopping.pop(replica.index, None)
-        self._paused_s.pop(replica.index, None)
-        for transfer in [t for t in self._transfers if replica in (t.source, t.target)]:
-            del self._transfers[transfer]
-            if transfer.migration is not None:
-                del self._migrations[transfer.seq._request.id]
-            if transfer.target is not replica:
-                transfer.target.drop(transfer.seq, now_s)
-                self._memory_freed(transfer.target)
-            elif transfer.source is not None:
-                if transfer.migration is None:
-                    offers.append((transfer.seq, transfer.source))
-                else:
-                    transfer.source.stay(transfer.seq, now_s)
-                    self._free.add(transfer.source.index)
-        for move in [m for m in self._migrations.values() if replica in (m.source, m.target)]:
-            self._abort(move, "a replica went down", now_s)
-        self._down_indices.add(replica.index)
-        lost = replica.fail(now_s)
-        self._events[:] = [e for e in self._events if e[2] != replica.index or e[1] not in (COMMIT, ENTER)]
-        heapify(self._events)
-        self._prepaid[replica.index] = 0
-        self._free.discard(replica.index)
-        self._offered.discard(replica.index)
-        self.stages[replica.index] = Stages(replica)
-        for other in self.cluster.replicas:
-            other.inbox.offers = deque((seq, source) for seq, source in other.inbox.offers if source is not replica)
-        for seq, source in offers:
-            if source is not replica:
-                self._offer(seq, source)
-        for seq in lost:
-            if requeue:
-                self._returned[seq._request.id] = seq
-                self._ask(seq.request, now_s)
-            else:
-                self._lose(seq, replica.index, f"replica {replica.index} went down", now_s)
-
-    def _drop_withdrawn(self, now_s: float) -> None:
+    def drop_withdrawn(self, now_s: float) -> None:
         """Cancel withdrawn requests that are neither in a step nor on their way to another replica."""
-        self._settle_all(now_s)
+        self.settle_all(now_s)
         replicas = self.cluster.replicas
         for request_id in list(self.withdrawn):
             replica = next((replica for replica in replicas if replica.has(request_id)), None)
@@ -880,30 +598,30 @@ class Loop(Generic[T]):
             elif not replica.runs(request_id):
                 replica.cancel(request_id, now_s)
                 self.withdrawn.discard(request_id)
-                self._memory_freed(replica)
+                self.memory_freed(replica)
 
     # ---- batches ----------------------------------------------------------------------------------------------
 
     def _form_all(self, now_s: float) -> None:
         """Begin the hand-offs that may begin, then the batches."""
         replicas = self.cluster.replicas
-        if self._offered:
-            for index in sorted(self._offered):
+        if self.offered:
+            for index in sorted(self.offered):
                 self._hand_off(replicas[index], now_s)
-            self._offered.clear()
-        if len(self._free) == 1:
-            index = self._free.pop()
+            self.offered.clear()
+        if len(self.free) == 1:
+            index = self.free.pop()
             if self._idle(replicas[index], now_s):
                 self._form(replicas[index], now_s, last=True)
         else:
-            free = [index for index in sorted(self._free) if self._idle(replicas[index], now_s)]
-            self._free.clear()
+            free = [index for index in sorted(self.free) if self._idle(replicas[index], now_s)]
+            self.free.clear()
             quiet = len(free)  # from there on replicas that no other one waits for
             while quiet and self._quiet(replicas[free[quiet - 1]]):
                 quiet -= 1
             for place, index in enumerate(free, 1):
                 self._form(replicas[index], now_s, last=self._cuts or place >= quiet)
-        if self._free or self._offered:  # what was handed on at no cost of time while batches were formed
+        if self.free or self.offered:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
 
     def _idle(self, replica: Replica, now_s: float) -> bool:
@@ -913,7 +631,7 @@ class Loop(Generic[T]):
                 return False
         elif replica.in_flight is not None:
             return False
-        return not self._acts or (replica.alive and self._paused_s.get(replica.index, -inf) <= now_s)
+        return not self.acts or (replica.alive and self._acting.paused_s.get(replica.index, -inf) <= now_s)
 
     def _hand_off(self, target: Replica, now_s: float) -> bool:
         """Whether any hand-off into `target` began."""
@@ -921,7 +639,7 @@ class Loop(Generic[T]):
             return False
         begun = start_handoffs(target, self.cluster.links, now_s, pull=self.cluster.pull)
         for end_s, transfer in begun:
-            self._begin(end_s, transfer, now_s)
+            self._moves.begin(end_s, transfer, now_s)
         return bool(begun)
 
     def _form(self, replica: Replica, now_s: float, *, last: bool) -> None:
@@ -931,8 +649,8 @@ class Loop(Generic[T]):
         began = bool(replica.inbox.offers) and self._hand_off(replica, now_s)
         if batch is None:
             return
-        if self._acts:
-            self._touch(index)
+        if self.acts:
+            self.touch(index)
         if began:
             batch.steps = 1  # memory is another now, and who has landed joins the next step
         if stages.count > 1:
@@ -948,12 +666,12 @@ class Loop(Generic[T]):
         if cuts:
             horizon_s = now_s + AHEAD_S
         else:
-            horizon_s = self._horizon_s() if self._leap and last and not self._free and not self.held else now_s
+            horizon_s = self._horizon_s() if self._leap and last and not self.free and not self.held else now_s
         ends = self._driver.start(replica, batch, now_s, horizon_s)
         if ends is None:
             return
         cuts = cuts and len(ends) > 1
-        if self._acts and not cuts and len(ends) > 1 and ends[-1] >= horizon_s:
+        if self.acts and not cuts and len(ends) > 1 and ends[-1] >= horizon_s:
             ends.pop()  # the router may read the state then, when all earlier steps must be committed
         if self._log is not None and not cuts:
             self._log(batch, ends, replica.decoding)
@@ -968,11 +686,11 @@ class Loop(Generic[T]):
     def _quiet(self, replica: Replica) -> bool:
         """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for
         its memory (which would free that of another replica), and no answer brings about another request."""
-        if replica.role != "decode" and (not self._acts or replica.role == "prefill"):
+        if replica.role != "decode" and (not self.acts or replica.role == "prefill"):
             return False
         if self._coupled or replica.inbox.offers or replica.pipeline is not None:
             return False
-        return not self._acts or not (self.held or replica.index in self._stopping)
+        return not self.acts or not (self.held or replica.index in self._moves.stopping)
 
     def _horizon_s(self) -> float:
         """When the state of a replica may next be read or changed by something other than its own steps."""

@@ -10,13 +10,19 @@ at most 16 blocks, there are at most 3 stages).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from backends.serving.batch import Sequence
+from backends.serving.batch import Oracle, Sequence
 from backends.serving.handoff import Links, Transfer
+from harness.api import ActionEvent
 
 if TYPE_CHECKING:
+    from backends.serving.driver import Mover
+    from backends.serving.loop import Loop
     from backends.serving.replica import Replica
+    from backends.serving.routing import Migrate
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -78,3 +84,164 @@ class Migration:
         request_id = self.seq._request.id
         more = blocks - self.target.inbox.reserved.get(request_id, 0)
         return more <= 0 or self.target.reserve(request_id, more, now_s)
+
+
+class Moves(Generic[T]):
+    """The sequences whose KV is on its way between replicas of the cluster of `loop`: hand-offs and migrations.
+
+    `under_way` are migrations by request id; `stopping` those by source whose sequence stops at its next commit.
+    """
+
+    def __init__(self, loop: Loop[T], mover: Mover | None) -> None:
+        self._loop = loop
+        self._mover = mover
+        self.transfers: dict[Transfer, None] = {}
+        self.under_way: dict[int, Migration] = {}
+        self.stopping: dict[int, list[Migration]] = {}
+
+    def migrate(self, action: Migrate, now_s: float) -> None:
+        """Begin a migration, or move a request that waits at once."""
+        loop = self._loop
+        source, target = loop.cluster.replicas[action.source], loop.cluster.replicas[action.target]
+        request_id = action.request_id
+        if request_id in self.under_way or source.blocks.size != target.blocks.size:
+            return
+        seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
+        queued = None if seq is not None else next((s for s in source.waiting if s._request.id == request_id), None)
+        if queued is not None:
+            back = source.role == "decode" and target.role == "prefill"  # it lost its memory after a hand-off
+            if target.refusal(Oracle.request(queued), whole=back) is None:
+                source.send(request_id, now_s)
+                target.restart(queued, now_s)
+                if back:
+                    target.serve_whole(request_id, now_s)
+                loop.note(ActionEvent("migrate", now_s, now_s, source.index, target.index, request_id, now_s, 0))
+                for replica in (source, target):
+                    loop.free.add(replica.index)
+                    loop.touch(replica.index)
+                loop.check_empty(source, now_s)
+            return
+        if seq is None or target.refusal(Oracle.request(seq)) is not None:
+            return
+        move = Migration(seq, source, target, action.live, action.stages, action.last_blocks, now_s)
+        self.under_way[request_id] = move
+        self.copied(move, now_s)
+
+    def copied(self, move: Migration, now_s: float) -> None:
+        """A stage of a live migration is over, or it begins: copy the next one, or stop the sequence."""
+        loop = self._loop
+        if self.under_way.get(move.seq._request.id) is not move:
+            return  # it was aborted
+        for end in (move.source, move.target):
+            loop.settle(end, now_s)
+        if not move.possible:
+            self.abort(move, "gone", now_s)
+            return
+        first_token = move.copied_tokens
+        next_s = move.next_stage(loop.cluster.links, now_s)
+        if next_s == "abort":
+            self.abort(move, "refused or too slow", now_s)
+        elif next_s != "stop":
+            assert isinstance(next_s, float)
+            loop.touch(move.target.index)
+            if self._mover is not None:
+                self._mover.copy(move, first_token, next_s)
+            else:
+                loop.copied(move, next_s)
+        elif move.source.runs(move.seq._request.id):
+            self.stopping.setdefault(move.source.index, []).append(move)
+        else:
+            self.stop(move, now_s)
+
+    def stop(self, move: Migration, now_s: float) -> None:
+        """Between two batches of the source: its last blocks leave, or it stays."""
+        loop = self._loop
+        if self.under_way.get(move.seq._request.id) is not move:
+            return
+        loop.settle(move.target, now_s)
+        if move.possible and move.source.runs(move.seq._request.id):  # a later batch of a pipeline has it
+            self.stopping.setdefault(move.source.index, []).append(move)
+            return
+        stopped = move.stop(loop.cluster.links, now_s) if move.possible else None
+        if stopped is None:
+            self.abort(move, "gone" if not move.possible else "refused", now_s)
+        else:
+            self.begin(*stopped, now_s)
+            loop.touch(move.source.index)
+            loop.touch(move.target.index)
+
+    def abort(self, move: Migration, why: str, now_s: float) -> None:
+        """The sequence stays where it is."""
+        del self.under_way[move.seq._request.id]
+        move.abort(now_s)
+        self._loop.memory_freed(move.target)
+        self._loop.note(
+            ActionEvent("abort", move.began_s, now_s, move.source.index, move.target.index, move.seq._request.id,
+                        None, move.copied_tokens, why)
+        )  # fmt: skip
+
+    def begin(self, end_s: float, transfer: Transfer, now_s: float) -> None:
+        """KV begins to move."""
+        if self._loop.acts:
+            self.transfers[transfer] = None
+        if self._mover is not None:
+            self._mover.move(transfer, end_s)
+        elif end_s <= now_s:
+            self.land(transfer, now_s)
+        else:
+            self._loop.landed(transfer, end_s)
+
+    def land(self, transfer: Transfer, now_s: float) -> None:
+        """The KV has arrived: the source forgets the sequence, the target may run it."""
+        loop = self._loop
+        for end in (transfer.source, transfer.target):
+            if end is not None:
+                loop.settle(end, now_s)
+        if loop.acts:
+            del self.transfers[transfer]
+        seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration
+        if source is not None:
+            source.release(seq, now_s)
+            loop.free.add(source.index)
+            if loop.acts:
+                loop.memory_freed(source)
+                loop.check_empty(source, now_s)
+        if migration is None:
+            seq.handoff_end_s = now_s
+        else:
+            del self.under_way[seq._request.id]
+            loop.note(
+                ActionEvent(
+                    "migrate", migration.began_s, now_s, migration.source.index, target.index, seq._request.id,
+                    migration.stop_s, seq.computed,
+                )
+            )  # fmt: skip
+        target.land(seq, now_s)
+        loop.free.add(target.index)
+        if loop.acts:
+            loop.touch(target.index)
+        if target.inbox.offers:
+            loop.offered.add(target.index)
+        if loop.withdrawn:
+            loop.drop_withdrawn(now_s)
+
+    def replica_down(self, replica: Replica, now_s: float) -> list[tuple[Sequence, Replica]]:
+        """A replica goes down, and all that was under way to it or from it ends; the hand-offs that may begin anew."""
+        offers: list[tuple[Sequence, Replica]] = []
+        self.stopping.pop(replica.index, None)
+        for transfer in [t for t in self.transfers if replica in (t.source, t.target)]:
+            del self.transfers[transfer]
+            if transfer.migration is not None:
+                del self.under_way[transfer.seq._request.id]
+            if transfer.target is not replica:
+                transfer.target.drop(transfer.seq, now_s)
+                self._loop.memory_freed(transfer.target)
+            elif transfer.source is not None:
+                if transfer.migration is None:
+                    offers.append((transfer.seq, transfer.source))
+                else:
+                    transfer.source.stay(transfer.seq, now_s)
+                    self._loop.free.add(transfer.source.index)
+        for move in [m for m in self.under_way.values() if replica in (m.source, m.target)]:
+            self.abort(move, "a replica went down", now_s)
+        return offers

@@ -308,6 +308,7 @@ class Replica:
         seq = next((seq for seq in self.waiting if seq._request.id == request_id), None)
         if seq is not None:
             self.waiting.remove(seq)
+            self._unseen.pop(seq, None)
             self.whole.discard(request_id)
             self._release(seq)  # the prefix cache may have looked it up
             self.prompt_tokens -= seq.prompt
@@ -740,6 +741,7 @@ class Replica:
             del self.parked[seq]
         else:
             self.waiting.remove(seq)
+            self._unseen.pop(seq, None)
         self._release(seq)
         self.prompt_tokens -= seq.prompt
         seq.phase = Phase.DONE

@@ -207,10 +207,11 @@ def view_of(
     Of a leap in flight `steps` have ended, and it has taken `early` blocks for those that have not begun.
     """
     waiting, blocks = replica.waiting, replica.blocks
+    emitted = [seq._emitted for seq in waiting]  # a queue may be thousands long, and is counted at every change
     return ReplicaView(
         replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running,
-        sum([seq._emitted > 0 for seq in waiting]) + len(replica.swap or ()),
-        sum([seq.prompt + seq._emitted for seq in waiting]),
+        len(emitted) - emitted.count(0) + len(replica.swap or ()),
+        sum(emitted) + sum([seq.prompt for seq in waiting]),
         waiting[0].prompt + waiting[0]._emitted if waiting else 0,
         blocks.free + early, blocks.total, blocks.size,
         sum(lane.decoding.context + steps * len(lane.decoding) for lane in replica.lanes), now_s,

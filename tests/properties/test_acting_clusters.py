@@ -11,11 +11,13 @@ import pytest
 from backends.serving.cluster import give_model
 from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
+from backends.serving.replica import Replica
 from backends.serving.routing import Drain, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole
 from backends.sim import Sim
 from backends.simulator.ended import records as records_of
 from backends.simulator.flow import Flow
 from harness.api import Extra, Request
+from harness.registry import make
 
 
 @dataclass(slots=True)
@@ -245,3 +247,16 @@ def test_a_router_of_an_idle_cluster_sees_failures_before_the_next_arrival():
     assert 59.99 == pytest.approx(downs[-1])
     assert 60.0 == pytest.approx(next(at_s for at_s, up in router.seen if at_s > 55 and up == 2))
     assert len(router.seen) < 4000, "an idle hour would take as long as a busy one"
+
+
+def test_a_request_that_leaves_before_it_is_seen_and_comes_back_is_not_hidden():
+    """A replica that remembers who left decided otherwise than its journal, and hid the request for some steps."""
+    replica = Replica(make("policies", "sglang:recv_interval=4"), make("kv", "paged"), 50)
+    replica.add(Request(0, 0.0, 10, 9), 0.0)
+    batch = replica.schedule(0.0)
+    replica.add(Request(1, 0.5, 10, 9), 0.5)
+    replica.restart(replica.send(1, 0.5), 0.5)
+    replica.commit(batch, [1.0])
+    following = replica.schedule(1.0)
+
+    assert [1] == [seq.request.id for seq, _ in following.prefills]
