@@ -38,6 +38,8 @@ Examples
       the lowest cost per hour, prefill and decode on any of both: prices.toml holds h100 = 3.5 and l40s = 1.1
   bench place --gpus 8 --hardware h100 --model llama3-8b --workload chatbot
       the unit with the highest rate per GPU
+  bench place --rate 4 --gpus 8 --hardware h100 --model llama3-70b --workload chatbot --objective latency
+      the parallelism of eight GPUs with the lowest TPOT at 4 requests per second
   bench place --gpus 4 --slo ttft=0.2,tpot=0.1 --conditions separate
       OPT-13B on one node with 4 A100, searched as DistServe's planner does, in two seconds
   bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --ratio auto
@@ -92,7 +94,8 @@ Exit codes
 @option("--conditions", default="joint", show_default=True, metavar="NAME", group=OBJECTIVES,
         help="joint: a request meets all bounds; separate: each bound by itself, as in DistServe.")  # fmt: skip
 @option("--objective", metavar="NAME", group=TARGET,
-        help="Save gpu, cost or power. Default: by --prices or --power, else gpu.")  # fmt: skip
+        help="Save gpu, cost or power, or latency: the lowest TPOT of colocated replicas on all GPUs at --rate. "
+        "Default: by --prices or --power, else gpu.")  # fmt: skip
 @option("--prices", metavar="FILE", group=TARGET, help="TOML file with the price per hour of each GPU: h100 = 3.5.")
 @option("--power", metavar="FILE", group=TARGET,
         help="TOML file with the watts of each GPU: h100 = 700, or [h100] with prefill, decode, mixed.")  # fmt: skip

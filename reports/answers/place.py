@@ -18,7 +18,7 @@ MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
 _KINDS = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
 _UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
-_TAKEN = {"gpu": None, "cost": "per hour", "power": "watts"}
+_TAKEN = {"gpu": None, "cost": "per hour", "power": "watts", "latency": None}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
     ("P, D", "a replica that prefills only, and one that decodes only"),
@@ -74,6 +74,11 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     sides = [sum(group.count for group in best.groups if group.role == role) for role in ("prefill", "decode")]
     if best.algorithm == "high" and all(sides):
         system += f" (prefill to decode {sides[0]}:{sides[1]})"
+    if best.tpot_s is not None:
+        start = start if info.state == "interrupted" else "Fastest"
+        time = f"TPOT {_format.seconds(best.tpot_s)}{_tpot_interval(best, ' (95%: {} to {})')}"
+        share = f"{best.attainment or 0:.1%} of requests meet the SLO at {best.rate_rps:g} req/s"
+        return mark, True, f"{start}: {system}, {time}, {share}."
     if best.attainment is not None:
         share = f"{best.attainment:.1%} of requests meet the SLO{_share_interval(best)} at {best.rate_rps:g} req/s"
         money = "" if best.per_million_tokens is None else (
@@ -131,7 +136,11 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
         columns.append((head, [_number(one.taken or 0.0) for one in best]))
     if best[0].per_million_tokens is not None:
         columns.append(("per 1M tokens", [_number(one.per_million_tokens or 0.0) for one in best]))
-    if best[0].attainment is not None:
+    if best[0].tpot_s is not None:
+        columns.append(("TPOT", [_tpot(one) for one in best]))
+        columns.append(("95% interval", [_tpot_interval(one, "{} to {}") or "-" for one in best]))
+        columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
+    elif best[0].attainment is not None:
         columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
         columns.append(("95% interval", [_share_interval(one, "{} to {}") for one in best]))
     else:
@@ -154,6 +163,8 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
 def _beside(first: BestUnit, one: BestUnit) -> str:
     if one.name in first.not_apart:
         return "not distinguishable"
+    if one.tpot_s is not None and first.tpot_s is not None:
+        return f"{one.tpot_s / first.tpot_s:.3g} times the TPOT"
     if one.taken and first.taken and one.attainment is not None:
         more = one.taken / first.taken - 1
         return f"{more:+.0%} to pay" if more else "takes as much"
@@ -174,6 +185,15 @@ def _sides(info: PlaceAnswer) -> Iterator[Table]:
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
     """A table for each algorithm and kind of replica; of a requested rate one of all deployments that were run."""
     objective = _objective(info)
+    if info.objective.name == "latency":
+        fastest = tuple(
+            (*_unit(one), _tpot(one), _tpot_interval(one, "{} to {}") or "-", f"{one.attainment or 0:.1%}",
+             "meets" if one.meets else "misses")
+            for one in info.candidates[:most]
+        )  # fmt: skip
+        columns = (*_UNIT, "TPOT", "95% interval", "share", "the goal")
+        yield Table("deployments on all GPUs, the fastest of those that meet the goal first", columns, fastest, 2)
+        return
     if info.target_rps is not None:
         sides = {True: "meets", False: "misses", None: "not decided"}
         rows = tuple(
@@ -220,6 +240,16 @@ def _share_interval(one: PlacedUnit, text: str = " (95%: {} to {})") -> str:
     if one.attainment_low is None or one.attainment_high is None:
         return "" if text.startswith(" ") else "-"
     return text.format(f"{one.attainment_low:.1%}", f"{one.attainment_high:.1%}")
+
+
+def _tpot(one: PlacedUnit) -> str:
+    return "-" if one.tpot_s is None else _format.seconds(one.tpot_s)
+
+
+def _tpot_interval(one: PlacedUnit, text: str) -> str:
+    if one.tpot_low_s is None or one.tpot_high_s is None:
+        return ""
+    return text.format(_format.seconds(one.tpot_low_s), _format.seconds(one.tpot_high_s))
 
 
 def _number(value: float) -> str:

@@ -271,6 +271,8 @@ def test_the_report_names_the_best() -> None:
         (["--objective", "cost"], "--objective cost needs --prices FILE"),
         (["--prices", "p.toml"], "'p.toml' cannot be read"),
         (["--prices", "p.toml", "--objective", "gpu"], "--prices does not belong to --objective gpu"),
+        (["--objective", "latency"], "--objective latency depends on the load; give the rate to serve (--rate)"),
+        (["--objective", "latency", "--rate", "1", "--algorithm", "low"], "take --algorithm vllm++"),
         (["--pool", "slurm"], "No pool named 'slurm'."),
         (["--seeds", "99"], "--seeds must be at most 30, got 99."),
         (["--gpus", "0"], "--gpus must be a whole number from 1 on, got '0'."),
@@ -331,3 +333,31 @@ def test_a_rate_that_nothing_showed_to_be_too_high_is_no_more_than_a_bound(
 
     assert at_least == found.at_least
     assert interval == (found.per_gpu.low is not None)
+
+
+def test_the_lowest_latency_is_found_and_resumed(tmp_path: Path) -> None:
+    """A slower parallelism would be recommended, or one that leaves GPUs idle."""
+    fast = placement({"policy": "sarathi"}, rate=0.5, objective="latency", seeds=5, requests="40", gpus=4)
+    info = run_placement(fast, Store(tmp_path), pool.Here())
+    again = run_placement(fast, Store(tmp_path), pool.Here())
+    times = [one.tpot_s for one in info.candidates]
+    known = [time for time in times if time is not None]
+
+    assert len(times) == len(known)
+    assert {4} == {one.gpus for one in info.candidates}
+    assert (info.best[0].name, sorted(known)[0]) == ("(4,1)", info.best[0].tpot_s)
+    assert info.best[0].value == pytest.approx(1 / known[0])
+    assert (info.best, info.candidates) == (again.best, again.candidates)
+    assert place.document(info).findings[0].text.startswith("Fastest: (4,1) on 4 x a100-80g, TPOT ")
+
+
+def test_a_fast_deployment_that_misses_the_goal_is_not_recommended() -> None:
+    """The lowest TPOT may come with a TTFT that no user accepts."""
+    strict = placement(
+        {"policy": "sarathi", "slo": "ttft=0.0001"}, rate=0.5, objective="latency", seeds=3, requests="20"
+    )
+    info = run_placement(strict, Store(None), pool.Here())
+
+    assert [] == info.best
+    assert 1 == info.exit_code
+    assert {False} == {one.meets for one in info.candidates}

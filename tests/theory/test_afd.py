@@ -1,4 +1,4 @@
-"""Attention and experts on different GPUs: objectives are kept, memory suffices, and the search finds the best."""
+"""Attention and experts on different GPUs: steps meet the SLO, memory suffices, and the search finds the best."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ A100, MIXTRAL = catalog.hardware("a100-80g"), catalog.model("mixtral-8x22b")
 DECODE = Decode(MIXTRAL, A100, 650, 0.15, 25e9)
 
 
-def test_every_deployment_meets_the_objective_and_hides_its_transfers():
+def test_every_deployment_meets_the_slo_and_hides_its_transfers():
     """A rate would be promised by a formula that does not hold, or with steps that are too long (K12.a)."""
     found = [*deployments(DECODE)]
 
@@ -45,7 +45,7 @@ def test_sequences_fit_the_memory():
     assert disaggregated(replace(DECODE, gpu=catalog.hardware("l4")), 8, 1, 2) is None
 
 
-def test_a_stage_of_the_colocated_replica_fits_and_meets_the_objective():
+def test_a_stage_of_the_colocated_replica_fits_and_meets_the_slo():
     """The baseline would be weaker or stronger than it can be."""
     best = colocated(DECODE)
 

@@ -19,7 +19,7 @@ from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.cheapest import CHOICES, algorithm_of
 from harness.experiments.place.combine import by_algorithm, tied
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity
+from harness.experiments.place.questions import Capacity, Timed
 from harness.experiments.place.search import Rate, apart
 from harness.experiments.place.settings import COMPAT, PlaceOptions
 from harness.experiments.place.systems import NETWORK, UNITS, Deployment
@@ -70,6 +70,8 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
     answers = list(answers)
     if options.released:
         best = [*_released(options, result)]
+    elif options.objective.name == "latency":
+        best = [*_fastest(options, result)]
     elif options.rate_rps is None:
         best = [*_sustained(options, result)]
     else:
@@ -147,8 +149,37 @@ def _at_rate(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
         }  # fmt: skip
 
 
+def _fastest(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+    """Deployments that meet the goal, by their TPOT; those beside one that its seeds do not separate from it."""
+    met = [(one, found) for one, found in result.timed if found.meets][:CHOICES]
+    for one, found in met:
+        yield {
+            **_timed(options, one, found),
+            "taken": options.objective.taken(one),
+            "command": _command(options, one, "run"),
+            "not_apart": [
+                other.name for other, theirs in met
+                if other != one and apart(found.by_seed, theirs.by_seed) is False
+            ],
+        }  # fmt: skip
+
+
+def _timed(options: PlaceOptions, one: Deployment, found: Timed) -> Facts:
+    rate_rps, tpot_s = options.rate_rps, found.tpot_s if math.isfinite(found.tpot_s) else None
+    assert rate_rps is not None
+    return {
+        "algorithm": algorithm_of(options, one), **one.describe(), "rate_rps": rate_rps,
+        "rate_per_gpu_rps": rate_rps / one.gpus, "value": 0.0 if tpot_s is None else 1 / tpot_s, "binding": None,
+        "at_least": False, "attainment": found.share, "meets": found.meets, "tpot_s": tpot_s,
+        "tpot_low_s": found.low_s, "tpot_high_s": found.high_s,
+        "by_seed": {str(seed): value for seed, value in found.by_seed.items() if math.isfinite(value)},
+    }  # fmt: skip
+
+
 def _candidates(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
     """Deployments that were run at the requested rate, the cheapest first; or systems by their rates."""
+    for one, found in result.timed:
+        yield _timed(options, one, found)
     for one in sorted(result.cheapest.run, key=lambda one: (options.objective.taken(one), one.key)):
         yield _attained(options, one, result.cheapest.run[one])
     for each in sorted(

@@ -14,7 +14,7 @@ from harness.experiments.place.answer import answer
 from harness.experiments.place.cheapest import CHOICES, Cheapest, cheapest
 from harness.experiments.place.combine import Scored, Unit, ordered, units
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Fewest, Question, capacity, rough
+from harness.experiments.place.questions import Capacity, Fewest, Question, Timed, capacity, rough, timed
 from harness.experiments.place.search import Rate, rate
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
@@ -47,13 +47,15 @@ class Candidate:
 @dataclass(slots=True)
 class PlaceResult:
     """What was found so far. `scored` are candidates with rates per GPU, `units` what was built of them; `sustained`
-    are the capacities of the best units, the best first; `cheapest` is what a search for a requested rate found."""
+    are the capacities of the best units, the best first; `cheapest` is what a search for a requested rate found, and
+    `timed` what one for the lowest latency did, the fastest first."""
 
     skipped: list[Skipped]
     scored: list[Scored] = field(default_factory=list)
     units: dict[Algorithm, list[Unit]] = field(default_factory=dict)
     sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
     cheapest: Cheapest = field(default_factory=Cheapest)
+    timed: list[tuple[Deployment, Timed]] = field(default_factory=list)
     left: int = 0
     interrupted: bool = False
 
@@ -89,6 +91,7 @@ def run_placement(
         )
     result = PlaceResult(skipped)
     search = _released if options.released else _per_gpu if options.rate_rps is None else _at_rate
+    search = _fastest if options.objective.name == "latency" else search
     with store.opened(options):
         try:
             search(_Asker(options, store, processes, tell), every, result)
@@ -132,6 +135,8 @@ def _text(options: PlaceOptions, found: object) -> str:
     if isinstance(found, Attained):
         side = {True: "meets the goal", False: "misses the goal", None: "undecided"}[found.meets]
         return f"{found.share:.1%} at {options.rate_rps:g} req/s ({side}; {found.requests:,} requests)"
+    if isinstance(found, Timed):
+        return f"TPOT {found.tpot_s * 1e3:.3g} ms, {found.share:.1%} meet the SLO ({found.requests:,} requests)"
     assert isinstance(found, Capacity)
     return f"{found.rate_rps:.3g} req/s ({found.requests:,} requests)"
 
@@ -140,6 +145,15 @@ def _at_rate(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> No
     """The cheapest deployment for the requested rate."""
     groups = {Deployment((group,)): None for candidate in every for group in candidate.system.groups}
     cheapest(ask.options, [*groups], ask, result.cheapest, result.skipped)
+
+
+def _fastest(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
+    """The colocated deployment with the lowest TPOT at the requested rate: each on all GPUs of the cluster."""
+    gpus = ask.options.cluster.gpus
+    whole = [one.system.counted(gpus // one.system.gpus) for one in every if gpus % one.system.gpus == 0]
+    held = [one for one in dict.fromkeys(whole) if ask.options.cluster.holds(one)]
+    result.timed = [*zip(held, ask(timed, held), strict=True)]
+    result.timed.sort(key=lambda one: (not one[1].meets, one[1].tpot_s, one[0].key))
 
 
 def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:

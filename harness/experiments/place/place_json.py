@@ -40,7 +40,7 @@ class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
 
     `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate. At a requested rate,
     `attainment` with its interval is the share of the condition `binding`, and `meets` whether it surely reaches the
-    goal (None: not decided).
+    goal (None: not decided). `tpot_s` is the mean TPOT there, where the lowest latency is searched.
     """
 
     algorithm: str
@@ -57,6 +57,9 @@ class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
     attainment_low: Share | None = None
     attainment_high: Share | None = None
     meets: bool | None = None
+    tpot_s: Positive | None = None
+    tpot_low_s: Number | None = None
+    tpot_high_s: Number | None = None
 
 
 class BestUnit(PlacedUnit, frozen=True, kw_only=True):
@@ -71,7 +74,7 @@ class BestUnit(PlacedUnit, frozen=True, kw_only=True):
 
 
 class PlaceObjective(Part, frozen=True):
-    """What is maximized: gpu, cost or power, with the table of prices or watts."""
+    """What is maximized: gpu, cost, power or latency, with the table of prices or watts."""
 
     name: str
     unit: str

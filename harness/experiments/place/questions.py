@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from harness import registry
 from harness.api import Slo
 from harness.experiments import trial
 from harness.experiments.capacity.at_rate import LIMIT, Attained, attained
@@ -92,6 +93,42 @@ class Capacity:
     requests: int
     at_least: bool = False
     by_seed: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Mean TPOT of all requests at the requested rate, with its 95% interval (None: no interval) and by seed.
+
+    `share` of the requests meet the SLO; `meets` is whether that is the goal.
+    """
+
+    tpot_s: float
+    low_s: float | None
+    high_s: float | None
+    meets: bool
+    share: float
+    requests: int
+    by_seed: dict[int, float] = field(default_factory=dict)
+
+
+def timed(question: Question) -> Timed:
+    """The mean TPOT of a deployment in runs that start and end, one a seed; a recording has one traffic."""
+    options = question.options
+    assert options.rate_rps is not None
+    spec, tpot = options.of(question.deployment), registry.make("metrics", "tpot")
+    by_seed, met, requests = {}, [], 0
+    for seed in options.seeds[:1] if spec.trace is not None else options.seeds:
+        table = trial.simulate(trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)).table
+        values = [value for value in tpot.of(table).tolist() if not math.isnan(value)]
+        by_seed[seed] = math.fsum(values) / len(values) if values else math.inf
+        joint = shares(table, question.slo)[0]
+        met.append(joint.met / max(1, joint.of))
+        requests += len(table)
+    mean, share = math.fsum(by_seed.values()) / len(by_seed), math.fsum(met) / len(met)
+    interval = spread([*by_seed.values()]) if len(by_seed) > 1 and math.isfinite(mean) else None
+    low_s, high_s = (None, None) if interval is None else (interval["low"], interval["high"])
+    meets = share >= options.slo.goal and math.isfinite(mean)
+    return Timed(mean, low_s, high_s, meets, share, requests, by_seed)
 
 
 def judged(question: Question) -> Attained:

@@ -228,7 +228,14 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         if spec.trace is None:
             raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
         rate_rps = own_rps
+    objective = _objective(own, hardware)
     algorithms = algorithms_of(own["algorithm"])
+    if objective.name == "latency":
+        algorithms = tuple(one for one in algorithms if one in ("vllm++", "mii"))
+        if not algorithms:
+            raise UsageError("--objective latency compares colocated replicas; take --algorithm vllm++.")
+        if rate_rps is None:
+            raise UsageError("--objective latency depends on the load; give the rate to serve (--rate), or a --trace.")
     ratio = own.get("ratio")
     if ratio is not None:
         if "high" not in algorithms or rate_rps is not None:
@@ -247,7 +254,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         seeds=seeds_of(count, spec.seed),
         top_rps=own["max_rate"],
         width_rps=own["width"],
-        objective=_objective(own, hardware),
+        objective=objective,
         rate_rps=rate_rps,
         released=released,
         own_rps=own_rps,

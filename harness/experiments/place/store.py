@@ -15,12 +15,13 @@ from harness.errors import UsageError
 from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.answer import stored_options
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Fewest
+from harness.experiments.place.questions import Capacity, Fewest, Timed
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.task import Found
 
 ANSWER = "place.json"
-KINDS: Mapping[str, type] = {"judged": Attained, "fewest": Fewest, "rough": Capacity, "capacity": Capacity}
+KINDS: Mapping[str, type] = {"judged": Attained, "fewest": Fewest, "rough": Capacity, "capacity": Capacity,
+                              "timed": Timed}  # fmt: skip
 """What the first word of a key says of the answer; else it is that of DistServe's planner."""
 
 

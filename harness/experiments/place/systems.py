@@ -254,32 +254,34 @@ def _divisors(number: int, most: int) -> list[int]:
     return [n for n in range(1, most + 1) if number % n == 0]
 
 
-ObjectiveName = Literal["gpu", "cost", "power"]
-OBJECTIVES: tuple[ObjectiveName, ...] = ("gpu", "cost", "power")
+ObjectiveName = Literal["gpu", "cost", "power", "latency"]
+OBJECTIVES: tuple[ObjectiveName, ...] = ("gpu", "cost", "power", "latency")
 UNITS: Mapping[ObjectiveName, str] = {
     "gpu": "req/s per GPU",
     "cost": "requests per unit of money",
     "power": "requests per kJ",
+    "latency": "tokens/s of a request",
 }
 ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a placement saves. `table` holds the price per hour, or the watts, of a kind of GPU in each role."""
+    """What a placement saves. `table` holds the price per hour, or the watts, of a kind of GPU in each role; latency is
+    the time between tokens, whatever the GPUs."""
 
     name: ObjectiveName = "gpu"
     table: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def taken(self, deployment: Deployment) -> float:
         """What it takes: GPUs, money per hour, or watts."""
-        if self.name == "gpu":
+        if self.name in ("gpu", "latency"):
             return float(deployment.gpus)
         return sum(group.gpus * self.table[group.hardware][group.role] for group in deployment.groups)
 
     def of(self, deployment: Deployment, rate_rps: float) -> float:
         """Its value at a rate: requests per GPU, money or energy; `UNITS` has the unit."""
-        return rate_rps / self.taken(deployment) * {"gpu": 1.0, "cost": 3600.0, "power": 1000.0}[self.name]
+        return rate_rps / self.taken(deployment) * {"cost": 3600.0, "power": 1000.0}.get(self.name, 1.0)
 
 
 def load_objective(name: ObjectiveName, file: str | None, hardware: tuple[str, ...]) -> Objective:
@@ -287,10 +289,9 @@ def load_objective(name: ObjectiveName, file: str | None, hardware: tuple[str, .
 
     Raises UsageError for a file that is missing or lacks a kind of GPU that is searched.
     """
-    option, what = {"gpu": ("", ""), "cost": ("--prices", "prices per GPU and hour"),
-                    "power": ("--power", "watts per GPU")}[name]  # fmt: skip
-    if name == "gpu":
-        return Objective()
+    if name in ("gpu", "latency"):
+        return Objective(name)
+    option, what = ("--prices", "prices per GPU and hour") if name == "cost" else ("--power", "watts per GPU")
     if file is None:
         raise UsageError(f"--objective {name} needs {option} FILE, a TOML file of {what}: {hardware[0]} = 2.5")
     rows = _read(file)

@@ -63,7 +63,7 @@ class Decode:
         return MEMORY_SHARE * self.gpu.memory_bytes
 
     def batch_within(self, most: int, step_s: Callable[[int], float]) -> int:
-        """The largest batch, up to `most`, whose step meets the objective; 0 where none does."""
+        """The largest batch, up to `most`, whose step meets the SLO; 0 where none does."""
         low, high = 0, max(0, most)
         while low < high:
             middle = (low + high + 1) // 2
