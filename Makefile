@@ -50,7 +50,7 @@ others: $(STAMP) # at idle priority, so that they do not delay the real-time cli
 compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
 	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
 	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
-	  $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests/replay tests/contracts
+	  $(BIN)/python -m pytest -n auto --dist worksteal tests/replay tests/contracts
 
 schemas: $(STAMP) ## write docs/schemas from the types of the files
 	$(BIN)/python tools/schemas.py

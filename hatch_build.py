@@ -31,17 +31,10 @@ COMPILED = (
     "backends/serving/replica.py",
     "backends/serving/speculation.py",
     "backends/serving/swap.py",
-    "backends/serving/policies/sarathi.py",
-    "backends/serving/policies/vllm_v0.py",
-    "backends/serving/policies/vllm_v1.py",
     "backends/simulator/ended.py",
     "backends/simulator/flow.py",
     "backends/simulator/loop.py",
     "backends/simulator/step_log.py",
-    "backends/latency/abc.py",
-    "backends/latency/fit6.py",
-    "backends/latency/linear.py",
-    "backends/latency/roofline.py",
 )
 """What runs for every step or request of a simulation. Protocols and what plug-ins of others subclass stay Python."""
 OPTIONS = ("--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent")

@@ -28,6 +28,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def interpreted() -> None:
+    """Skips where the core is compiled: a compiled class has no subclass that a test could put in its place."""
+    from backends.serving import replica
+
+    if not replica.__file__.endswith(".py"):
+        pytest.skip("the core is compiled")
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The folder of real traces and measured latencies above the project; skips where it is absent."""

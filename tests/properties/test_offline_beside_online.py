@@ -105,7 +105,7 @@ class Strict(Replica):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_offline_sequences_decode_where_the_step_is_predicted_in_time(seed):
+def test_offline_sequences_decode_where_the_step_is_predicted_in_time(seed, interpreted):
     """K15.f: online answers would be slower than their objective because of requests that no one waits for."""
     requests = traffic(seed, 150, 150, output=200)
     sim = Sim(**NODE, **{**SMALL, "kv_blocks": 400}, **OOC, leap=False)

@@ -127,7 +127,7 @@ def test_every_request_ends_once_and_all_memory_comes_back(policy, memory, reque
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_tokens_that_ran_are_accounted_for(policy, draw):
+def test_tokens_that_ran_are_accounted_for(policy, draw, interpreted):
     """Scheduled tokens = prompt + output - 1 + what preemption made run again; otherwise work appears from nowhere
     (E11)."""
     requests = draw(40, rate_rps=20.0)
@@ -261,7 +261,7 @@ def test_a_policy_that_asks_for_the_output_length_fails():
 @pytest.mark.parametrize("policy", POLICIES)
 @given(requests=requests_lists, blocks=st.integers(20, 60))
 @settings(max_examples=12, deadline=None)
-def test_a_sequence_that_stops_early_equals_a_shorter_request(policy, requests, blocks):
+def test_a_sequence_that_stops_early_equals_a_shorter_request(policy, requests, blocks, interpreted):
     """An answer that ends by itself must not cost more, nor less, than one of that many tokens."""
     short = Checked(policy, "paged:block_tokens=4,watermark=0", blocks * 2)
     short.run(requests)
