@@ -129,8 +129,8 @@ def _failures() -> Iterator[Row]:
         "S39.a", _SERVICE, "formula", "less than 2 % of throughput lost under failures (abstract)", "; ".join(texts),
         "at most 3 % in each", max(losses) <= 0.03, command,
         "Two copies of each of DeepSeek-V3's experts, tokens to the least loaded live copy, experts bound the "
-        "throughput: N GPUs then lose 1 / N at least, more where a hot expert has one copy left. The number of GPUs behind the published "
-        "figure is not in the abstract; in the simulator no expert server can fail.",
+        "throughput: N GPUs then lose 1 / N at least, more where a hot expert has one copy left. The number of "
+        "GPUs behind the published figure is not in the abstract; in the simulator no expert server can fail.",
     )  # fmt: skip
     yield Row(
         "S39.b", _SERVICE, "formula", "a failure halts plain expert parallelism",
