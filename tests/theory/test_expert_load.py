@@ -7,7 +7,7 @@ from harness import catalog
 from harness.catalog import Shape
 from harness.cli import main
 from harness.errors import UsageError
-from harness.experiments.theory.expert_load import ExpertUnit, chosen, imbalance, popularity
+from harness.experiments.theory.expert_load import ExpertUnit, chosen, failure, imbalance, least_most, popularity
 
 DEEPSEEK = catalog.model("deepseek-v3-fp8")
 PREFILL = Shape(4, dp=8, ep=32)
@@ -89,11 +89,43 @@ def test_redundancy_balances_and_seeds_repeat():
     assert plain.in_order > imbalance(ExpertUnit(DEEPSEEK, PREFILL), 8192, 0.0, seed=1).in_order
 
 
+def test_the_most_loaded_gpu_has_least_by_hand():
+    """A loss would be that of a bad split, not of the failure."""
+    where = np.array([[True, True, False], [False, True, True], [False, False, True]])
+
+    assert 4 == pytest.approx(least_most(where, np.array([4.0, 4.0, 4.0])))
+    assert 6 == pytest.approx(least_most(where, np.array([6.0, 3.0, 3.0])))
+    assert 6 == pytest.approx(least_most(where[:2], np.array([4.0, 4.0, 4.0])))
+
+
+def test_a_failure_stops_plain_expert_parallelism_and_not_copies():
+    """A service would seem to survive without some of its experts (S39)."""
+    plain = failure(ExpertUnit(DEEPSEEK, PREFILL), 2048, 1.01, seed=0)
+    double = ExpertUnit(DEEPSEEK, PREFILL, 256, copies=2)
+    found = failure(double, 2048, 0.0, seed=0)
+
+    assert (1.0, None, None) == (plain.stops, plain.loss, plain.worst)
+    assert 0 == found.stops
+    assert found.loss is not None
+    assert found.loss >= 1 / 32 - 1e-9
+
+
+def test_two_copies_of_an_expert_are_on_two_gpus():
+    """One failure would take both."""
+    unit = ExpertUnit(DEEPSEEK, PREFILL, 256, copies=2)
+    load = np.random.default_rng(2).pareto(1.0, 256) + 1
+    where = unit.place(load, unit.replicas(load))
+
+    assert 1 == where.max()
+    assert {2} == set(where.sum(axis=0).tolist())
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("--redundant 5", "take 0 or 32 redundant experts"),
         ("--model opt-13b", "opt-13b has no experts"),
+        ("--copies 2", "2 copies of 256 experts need 256 redundant ones or more"),
         ("--redundant x", "--redundant must be redundant experts from 0"),
         ("--tokens 1000000", "more than 1,000,000 tokens a step"),
     ],

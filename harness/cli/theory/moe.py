@@ -95,6 +95,8 @@ def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any
 @option("--dp", type=COUNT, default=8, metavar="N", help="Groups of them; experts are spread over all tp x dp GPUs.")
 @option("--redundant", type=counts("redundant experts", 100_000, 0), default="0,32", metavar="N",
         help="Redundant experts, comma-separated.")  # fmt: skip
+@option("--copies", type=COUNT, default=1, metavar="N", help="Copies of every expert at least.")
+@option("--fail", is_flag=True, help="Also the throughput after the failure of one GPU.")
 @option("--shared/--no-shared", default=False, help="Place the shared expert like a routed one.")
 @option("--tokens", type=COUNT, default=1024, metavar="N", help="Tokens per GPU in a step.")
 @option("--skew", type=click.FloatRange(0, 5), default=1.01, metavar="X",
@@ -102,8 +104,8 @@ def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any
 @option("--seeds", type=click.IntRange(1, 100), default=5, metavar="N", help="Seeds of popularity and choices.")
 @form_options
 def experts(
-    model: str, tp: int, dp: int, redundant: list[int], shared: bool, tokens: int, skew: float, seeds: int, form: str,
-    out: str | None,
+    model: str, tp: int, dp: int, redundant: list[int], copies: int, fail: bool, shared: bool, tokens: int, skew: float,
+    seeds: int, form: str, out: str | None,
 ) -> int:  # fmt: skip
     """The most loaded GPU over the mean of all GPUs that share the experts of a layer, in steps whose tokens choose
     experts at random; without balance, and with experts placed by the counters of the step before.
@@ -111,10 +113,10 @@ def experts(
     The default is DeepSeek-V3's unit of prefill (32 GPUs); its unit of decode is --dp 80 --redundant 63 --shared
     --tokens 30 (320 GPUs).
     """
-    from harness.experiments.theory.expert_load import ExpertUnit, imbalance
+    from harness.experiments.theory.expert_load import ExpertUnit, failure, imbalance
 
     shape = Shape(tp, dp=dp, ep=tp * dp)
-    units = [ExpertUnit(catalog.model(model), shape, one, shared) for one in dict.fromkeys(redundant)]
+    units = [ExpertUnit(catalog.model(model), shape, one, shared, copies) for one in dict.fromkeys(redundant)]
     held = [unit.per_gpu for unit in units]  # refuses wrong ones before the first is drawn
     if tokens * shape.gpus > 1_000_000:
         raise UsageError(f"--tokens {tokens:,} on {shape.gpus:,} GPUs are more than 1,000,000 tokens a step.")
@@ -125,17 +127,27 @@ def experts(
         mean = fmean(placed)
         rows.append((unit.redundant, per_gpu, found[0].tokens, fmean(hottest), fmean(one.in_order for one in found),
                      mean, min(placed), max(placed), 1 - 1 / mean))  # fmt: skip
+    failed = []
+    for unit in units if fail else ():
+        after = [failure(unit, tokens * shape.gpus, skew, seed) for seed in range(seeds)]
+        losses = [one.loss for one in after if one.loss is not None]
+        worst = [one.worst for one in after if one.worst is not None]
+        failed.append((unit.redundant, fmean(one.stops for one in after), fmean(losses) if losses else None,
+                       max(worst, default=None)))  # fmt: skip
     return show(tables.answer(
-        "experts", {"model": model, "tp": tp, "dp": dp, "redundant": redundant, "shared": shared, "tokens": tokens,
-                    "skew": skew, "seeds": seeds},
+        "experts", {"model": model, "tp": tp, "dp": dp, "redundant": redundant, "copies": copies, "shared": shared,
+                    "tokens": tokens, "skew": skew, "seeds": seeds},
         [f"{units[0].experts.routed} routed experts over {shape.gpus} GPUs, {tokens * shape.gpus:,} tokens a step."],
         [tables.table("Most loaded GPU over the mean",
                     [("redundant", "count"), ("experts a GPU", "count"), ("tokens an expert", "number"),
                      ("hottest", "count"), ("in order, none redundant", "ratio"), ("placed by load", "ratio"),
-                     ("least", "ratio"), ("most", "ratio"), ("idle", "share")], rows)],
+                     ("least", "ratio"), ("most", "ratio"), ("idle", "share")], rows),
+         *([tables.table("One GPU fails",
+                         [("redundant", "count"), ("GPUs whose failure stops all", "share"), ("loss", "share"),
+                          ("largest loss", "share")], failed)] if fail else ())],
         [("Popularity is a model, not a measurement: drawn per seed from a power law, as aiconfigurator does. 'idle' "
           "is the share of a step in which the mean GPU waits for the most loaded one. Copies of an expert share its "
-          "tokens evenly.")],
+          "tokens evenly; after a failure the least loaded live copy takes a token; experts bound the throughput.")],
     ), form, out)  # fmt: skip
 
 

@@ -27,13 +27,15 @@ STEPS = 4
 class ExpertUnit:
     """GPUs of `shape` with all experts of a layer of `model` and `redundant` copies, the same number on each GPU.
 
-    `shared`: the shared expert is placed like a routed one, which every token chooses; else each GPU has it.
+    `shared`: the shared expert is placed like a routed one, which every token chooses; else each GPU has it. Every
+    expert has `copies` at least, which redundant ones are first taken for.
     """
 
     model: Model
     shape: Shape
     redundant: int = 0
     shared: bool = False
+    copies: int = 1
 
     @property
     def experts(self) -> Experts:
@@ -56,6 +58,8 @@ class ExpertUnit:
             raise UsageError(f"ep={self.shape.ep} must be all {self.shape.stage_gpus} GPUs, each with whole experts.")
         if self.shared and not experts.shared:
             raise UsageError(f"{self.model.name} has no shared expert.")
+        if self.redundant < (needed := self.placed * (self.copies - 1)):
+            raise UsageError(f"{self.copies} copies of {self.placed} experts need {needed} redundant ones or more.")
         if (self.placed + self.redundant) % gpus:
             least = -self.placed % gpus
             raise UsageError(
@@ -66,26 +70,30 @@ class ExpertUnit:
 
     def replicas(self, load: Array) -> npt.NDArray[np.int64]:
         """Copies of each expert: each redundant one goes to the expert whose copies have most to do."""
-        copies = np.ones(len(load), np.int64)
-        heap = [(-value, number) for number, value in enumerate(load.tolist())]
+        copies = np.full(len(load), self.copies, np.int64)
+        heap = [(-value, number) for number, value in enumerate((load / self.copies).tolist())]
         heapify(heap)
-        for _ in range(self.redundant):
+        for _ in range(self.redundant - len(load) * (self.copies - 1)):
             _, hottest = heap[0]
             copies[hottest] += 1
             heapreplace(heap, (-float(load[hottest] / copies[hottest]), hottest))
         return copies
 
     def place(self, load: Array, copies: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many copies of each expert each GPU has, (GPUs, experts): heaviest first onto the least loaded GPU."""
-        per_gpu, share = self.per_gpu, load / copies
-        where = np.zeros((self.shape.gpus, len(load)), np.int64)
-        heap = [(0.0, 0, gpu) for gpu in range(self.shape.gpus)]  # (load, experts, GPU) with room
-        for expert in np.argsort(-share, kind="stable").repeat(copies[np.argsort(-share, kind="stable")]).tolist():
-            loaded, held, gpu = heap[0]
-            where[gpu, expert] += 1
-            # a full GPU sinks to the bottom; the sum of slots is that of copies, so one with room is on top
-            after = loaded + float(share[expert]) if held + 1 < per_gpu else float("inf")
-            heapreplace(heap, (after, held + 1, gpu))
+        """How many copies of each expert each GPU has, (GPUs, experts): heaviest first onto the least loaded GPU.
+
+        A GPU gets a second copy of an expert only where all others with room have one. Where every expert has several
+        copies, GPUs that share the fewest experts come first: else one partner would take over all that a GPU serves.
+        """
+        share, gpus = load / copies, self.shape.gpus
+        where, loaded, room = np.zeros((gpus, len(load)), np.int64), np.zeros(gpus), np.full(gpus, self.per_gpu)
+        for expert in np.argsort(-share, kind="stable").tolist():
+            for _ in range(copies[expert]):
+                partners = where @ where[where[:, expert] > 0].sum(axis=0) if self.copies > 1 else np.zeros(gpus)
+                gpu = np.lexsort((loaded, partners, where[:, expert], room == 0))[0]
+                where[gpu, expert] += 1
+                loaded[gpu] += share[expert]
+                room[gpu] -= 1
         return where
 
     def in_order(self) -> npt.NDArray[np.int64]:
@@ -152,3 +160,48 @@ def imbalance(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Imbalanc
     }
     hottest = float(np.mean([step[: experts.routed].max() for step in steps]))
     return Imbalance(tokens * experts.per_token / experts.routed, hottest, ratio["in_order"], ratio["placed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One GPU of a unit fails. `stops` is the share of GPUs whose failure leaves an expert without a copy, so that no
+    step can end; `loss` and `worst` are the mean and the largest loss of throughput of the others (None: all stop)."""
+
+    stops: float
+    loss: float | None
+    worst: float | None
+
+
+def failure(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Failure:
+    """Throughput after the failure of each GPU in turn, where tokens go to the least loaded live copy.
+
+    In the limit of many tokens this is the even split that makes the most loaded GPU least loaded; experts bound the
+    throughput before and after (Expert-as-a-Service, arXiv 2509.17863: clients choose among live replicas).
+    """
+    rng, experts = np.random.default_rng(seed), unit.experts
+    wanted = popularity(experts, tokens, skew, rng)
+    load = np.append(chosen(experts, wanted, tokens, rng), np.full(unit.placed - experts.routed, float(tokens)))
+    where = unit.place(load, unit.replicas(load)) > 0
+    whole, losses = least_most(where, load), []
+    for gpu in range(len(where)):
+        live = np.delete(where, gpu, axis=0)
+        if live.any(axis=0).all():
+            losses.append(1 - whole / least_most(live, load))
+    stops = 1 - len(losses) / len(where)
+    return Failure(stops, float(np.mean(losses)), max(losses)) if losses else Failure(stops, None, None)
+
+
+def least_most(where: npt.NDArray[np.bool_], load: Array) -> float:
+    """The load of the most loaded GPU if each expert's load is divided among its GPUs, (GPUs, experts), as well as
+    possible: a linear program over the shares of all copies."""
+    from scipy.optimize import linprog
+
+    gpu, expert = np.nonzero(where)
+    number, gpus, scale = np.arange(len(gpu)), len(where), load.sum() / len(where)
+    # minimise the last variable, which no GPU's sum exceeds; the others are the loads of copies
+    least, most = np.zeros(len(gpu) + 1), np.zeros((gpus, len(gpu) + 1))
+    every = np.zeros((len(load), len(gpu) + 1))
+    least[-1], most[:, -1], most[gpu, number], every[expert, number] = 1.0, -1.0, 1.0, 1.0
+    found = linprog(least, A_ub=most, b_ub=np.zeros(gpus), A_eq=every, b_eq=load / scale, method="highs")
+    assert found.status == 0
+    return float(found.fun * scale)
