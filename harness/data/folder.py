@@ -118,6 +118,7 @@ class RunFolder:
         self._streams = streams
         self._flush_every = flush_every
         self._waiting: list[RequestRecord] = []
+        self._unwritten: list[pa.Table] = []  # of requests; what the disk has not taken
 
     @classmethod
     def create(
@@ -159,6 +160,12 @@ class RunFolder:
         if len(self._waiting) >= self._flush_every:
             self._write_waiting()
 
+    def add_requests(self, table: pa.Table) -> None:
+        """Take rows of requests that have ended; they are on disk on return, or stay in memory where that fails."""
+        if table.num_rows:
+            self._unwritten.append(table)
+        self._write_tables()
+
     def add_steps(self, steps: pa.Table | Sequence[Step]) -> None:
         """Take step rows; they are on disk when this returns."""
         table = steps if isinstance(steps, pa.Table) else steps_table(steps)
@@ -183,6 +190,7 @@ class RunFolder:
 
     def flush(self) -> None:
         """Bring every row taken so far to the disk: a kill after this loses none of them."""
+        self._write_tables()
         if self._waiting:
             self._write_waiting()
 
@@ -218,6 +226,8 @@ class RunFolder:
             for name, stream in self._streams.items():
                 for batch in batches(stream.path):
                     copy.add_table(name, pa.Table.from_batches([batch]))
+            for table in self._unwritten:
+                copy.add_requests(table)
             copy.add_records(self._waiting)
             copy.flush()
         finally:
@@ -231,12 +241,17 @@ class RunFolder:
     @property
     def waiting(self) -> int:
         """Requests whose rows are in memory alone."""
-        return len(self._waiting)
+        return len(self._waiting) + sum(len(table) for table in self._unwritten)
 
     def close(self, *, remove: bool = False) -> None:
         """Let go of the files; what was flushed stays readable. Safe to call twice."""
         for stream in self._streams.values():
             stream.close(remove=remove)
+
+    def _write_tables(self) -> None:
+        while self._unwritten:
+            self._streams["requests"].write(self._unwritten[0])
+            del self._unwritten[0]
 
     def _write_waiting(self) -> None:
         """Write them; those that cannot be written stay in memory."""
@@ -254,7 +269,7 @@ class RunFolder:
         return self._streams[name]
 
     def __repr__(self) -> str:
-        return f"<RunFolder {self.path} {self.info.state}, {len(self._waiting)} records not yet on disk>"
+        return f"<RunFolder {self.path} {self.info.state}, {self.waiting} records not yet on disk>"
 
 
 def redacted(info: RunInfo, redact: Callable[[str], str] | None) -> RunInfo:

@@ -27,8 +27,8 @@ class Rows(Protocol):
         """Append finished requests."""
         ...
 
-    def add_table(self, name: str, table: pa.Table) -> None:
-        """Append rows to the table of that name."""
+    def add_requests(self, table: pa.Table) -> None:
+        """Append rows of finished requests."""
         ...
 
     def add_steps(self, steps: Sequence[Step] | pa.Table) -> None:

@@ -153,5 +153,5 @@ def _write(rows: Rows, live: Live, table: pa.Table | None, dropped: list[Request
         written.append(to_table(dropped))
         dropped.clear()
     for part in written:
-        rows.add_table("requests", part)
+        rows.add_requests(part)
         live.counted(part)
