@@ -1,4 +1,4 @@
-"""Where measured kernels lie: a folder of the user, or the installed package aiconfigurator; and for which GPUs."""
+"""Where measured kernels lie, shipped or in a folder of the user, and for which GPUs."""
 
 import math
 from dataclasses import replace
@@ -18,23 +18,24 @@ GPU_OF = MappingProxyType({
 """The GPU of the catalogue that a measured system has."""
 
 
-def installed() -> Path | None:
-    """The tables of the installed package aiconfigurator, if it is there."""
+SHIPPED = Path(__file__).parent / "measured"
+"""The fastest times of each kernel over all engines, at a part of the measured shapes."""
+INSTALLED = "aiconfigurator"
+
+
+def installed() -> Path:
+    """The tables of the installed package aiconfigurator. Raises UsageError where it is not there."""
     for package in ("aiconfigurator_core", "aiconfigurator"):
         spec = find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec is not None else []:
             if (folder := Path(place) / "systems" / "data").is_dir():
                 return folder
-    return None
+    raise UsageError(f"data={INSTALLED} needs that package; install aiconfigurator-core, or leave data out.")
 
 
 def measured_kernels(data: str | None, system: str | None, gpu: Hardware) -> MeasuredKernels:
     """Kernels of `gpu` from a folder, measured on `system`, else on its own or the nearest GPU. Raises UsageError."""
-    folder = Path(data) if data is not None else installed()
-    if folder is None:
-        raise UsageError(
-            "operators needs measured times of kernels: install aiconfigurator-core, or give data=FOLDER in its layout."
-        )
+    folder = SHIPPED if data is None else installed() if data == INSTALLED else Path(data)
     known = [one for one in systems(folder) if one in GPU_OF]
     if not known:
         raise UsageError(f"'{folder}' holds no tables of kernels in the layout SYSTEM/gemm/ENGINE/VERSION/*.parquet.")

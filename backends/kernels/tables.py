@@ -1,4 +1,5 @@
-"""Measured times of kernels in the public layout of aiconfigurator: SYSTEM/KIND/ENGINE/VERSION/NAME_perf.parquet.
+"""Measured times of kernels in the public layout of aiconfigurator: SYSTEM/KIND/ENGINE/VERSION/NAME_perf.parquet; or a
+part of them as shipped, NAME.parquet with a column `system` (tools/make_kernels.py).
 
 What is looked up is an efficiency: the shortest time that the peaks of the measured GPU permit over the measured time.
 It varies little from shape to shape and from GPU to GPU, so it also serves shapes and GPUs that were not measured; what
@@ -15,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from scipy.interpolate import RegularGridInterpolator
 
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
 from harness.catalog import Format, Hardware, Latent, format_named
@@ -41,15 +41,21 @@ class Surface:
     """Log efficiency over logarithms of sizes: linear between measured points, constant beyond them."""
 
     axes: tuple[Array, ...]
-    values: RegularGridInterpolator
+    values: Array
 
     def at(self, *sizes: Array | float) -> Array:
         """The efficiency at these sizes, broadcast."""
-        logs = [
-            np.clip(np.log(np.maximum(size, 1e-9)), axis[0], axis[-1])
-            for size, axis in zip(np.broadcast_arrays(*sizes), self.axes, strict=True)
-        ]
-        found: Array = np.exp(self.values(np.stack(logs, -1)))
+        corners: list[tuple[tuple[Array, ...], Array]] = [((), np.ones(1))]  # places in the grid, and their weights
+        for size, axis in zip(np.broadcast_arrays(*sizes), self.axes, strict=True):
+            log = np.clip(np.log(np.maximum(size, 1e-9)), axis[0], axis[-1])
+            below = np.clip(np.searchsorted(axis, log) - 1, 0, len(axis) - 2)
+            share = (log - axis[below]) / (axis[below + 1] - axis[below])
+            corners = [
+                ((*place, below + step), weight * (share if step else 1 - share))
+                for place, weight in corners
+                for step in (0, 1)
+            ]
+        found: Array = np.exp(sum(weight * self.values[place] for place, weight in corners))
         return found
 
 
@@ -65,11 +71,10 @@ def surface(sizes: Sequence[np.ndarray], efficiency: Array) -> Surface:
             for j in range(1, way.shape[-1]):
                 gap = np.isneginf(way[..., j])
                 way[..., j][gap] = way[..., j - 1][gap]
-    for i, axis in enumerate(axes):  # the interpolator needs two points
+    for i, axis in enumerate(axes):  # between two points
         if len(axis) == 1:
             axes[i], grid = np.array([axis[0], 2 * axis[0]]), np.repeat(grid, 2, axis=i)
-    logs = tuple(np.log(axis) for axis in axes)
-    return Surface(logs, RegularGridInterpolator(logs, grid))
+    return Surface(tuple(np.log(axis) for axis in axes), grid)
 
 
 @dataclass(slots=True)
@@ -200,7 +205,7 @@ class MeasuredKernels:
 
     def _rows(self, kind: str, name: str, only: Mapping[str, str]) -> Columns:
         """The rows of all engines in which these columns have these values."""
-        t = self._table(kind, name)
+        t = self.rows_of(kind, name)
         mask = np.ones(len(t["latency"]), bool)
         for column, value in only.items():
             mask &= t[column] == value
@@ -209,11 +214,17 @@ class MeasuredKernels:
             raise UsageError(f"'{self.folder / self.system / kind}' has no times of {name} with {what}.")
         return _only(t, mask)
 
-    def _table(self, kind: str, name: str) -> Columns:
+    def rows_of(self, kind: str, name: str) -> Columns:
         """The newest file of each engine, in the columns that all of them have."""
         known = self._tables.get((kind, name))
-        if known is not None:
-            return known
+        if known is None:
+            known = self._tables[kind, name] = self._read(kind, name)
+        return known
+
+    def _read(self, kind: str, name: str) -> Columns:
+        if (shipped := self.folder / f"{name}.parquet").is_file():
+            t = _columns(shipped)
+            return _only(t, t["system"] == self.system)
         newest: dict[str, Path] = {}
         for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{name}_perf.parquet"), key=_version):
             newest[file.parent.parent.name] = file
@@ -222,7 +233,8 @@ class MeasuredKernels:
         parts = [_columns(file) for file in newest.values()]
         names = set(parts[0]).intersection(*parts[1:])
         found = {column: np.concatenate([part[column] for part in parts]) for column in names}
-        self._tables[kind, name] = found
+        if "head_dim" in names and "window_size" not in names:
+            found["window_size"] = np.zeros(len(found["latency"]), int)
         return found
 
 
@@ -235,6 +247,8 @@ _NEXT_FORMATS = {
 
 def systems(folder: Path) -> list[str]:
     """The measured systems in a folder, sorted."""
+    if (shipped := folder / "gemm.parquet").is_file():
+        return sorted(np.unique(_columns(shipped)["system"]).tolist())
     return sorted(one.parent.name for one in folder.glob("*/gemm") if one.is_dir())
 
 

@@ -4,11 +4,14 @@ What is measured apart is looked up apart: everything that depends on the number
 feed-forward), the head by sequences, attention by chunk, stored tokens, decodes and their context.
 """
 
+from __future__ import annotations
+
 import json
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,15 +42,57 @@ FRONT_S = 1e-3
 """A request whose predecessor has just ended comes in during the next step: its answer has to be sent first."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Line:
+    """The polygon through (x, y), constant before it, its last piece continued to the right where it rises."""
+
+    x: np.ndarray
+    y: np.ndarray
+    beyond: float
+    places: list[float]
+    values: list[float]
+
+    @classmethod
+    def through(cls, x: np.ndarray, y: np.ndarray) -> _Line:
+        """`x` must rise, (n,) of two or more."""
+        return cls(x, y, max(0.0, float((y[-1] - y[-2]) / (x[-1] - x[-2]))), x.tolist(), y.tolist())
+
+    def at(self, place: float) -> float:
+        """The value at one place."""
+        x, y = self.places, self.values
+        if place >= x[-1]:
+            return y[-1] + (place - x[-1]) * self.beyond
+        i = bisect_right(x, place)
+        return y[0] if not i else y[i - 1] + (y[i] - y[i - 1]) / (x[i] - x[i - 1]) * (place - x[i - 1])
+
+    def over(self, places: np.ndarray) -> np.ndarray:
+        """(k,) values at (k,) places."""
+        found: np.ndarray = np.interp(places, self.x, self.y)
+        found += np.maximum(places - self.x[-1], 0.0) * self.beyond
+        return found
+
+
+class _Curve(NamedTuple):
+    """Decode steps of so many sequences: seconds without attention, and of it over the context of all of them."""
+
+    base_s: float
+    attention: _Line
+
+
+MOST_KNOWN = 100_000
+"""Pieces of prompts whose time is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operators:
     """A step as the sum of its operators, from measured times of kernels: any model on any GPU, divided as it may be.
 
-    `data` is a folder in the layout of aiconfigurator (SYSTEM/KIND/ENGINE/VERSION/*.parquet); without it the installed
-    package is read. `system` is one of its systems, by default that of the GPU; for a GPU that was not measured, the
-    nearest one by peaks, whose efficiencies are applied to the peaks of `hardware`. `dp` groups of `tp` GPUs share the
-    sequences of a replica, whose experts lie on `ep` parts of all of them. Weights and KV are stored as the model says,
-    or as `linear` (plain feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`).
+    Times of kernels are those in `backends/kernels/measured` (nine GPUs), or of `data`: a folder in the layout of
+    aiconfigurator (SYSTEM/KIND/ENGINE/VERSION/*.parquet), or `aiconfigurator`, the installed package. `system` is one
+    of its systems, by default that of the GPU; for a GPU that was not measured, the nearest one by peaks, whose
+    efficiencies are applied to the peaks of `hardware`. `dp` groups of `tp` GPUs share the sequences of a replica,
+    whose experts lie on `ep` parts of all of them. Weights and KV are stored as the model says, or as `linear` (plain
+    feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`).
 
     Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, `prefill_scale` times as long
     a step that holds prompts (which no CUDA graph covers), `front_s` seconds of a request before its scheduler, and
@@ -83,7 +128,9 @@ class Operators:
     measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(default=(None, None), init=False, repr=False, compare=False)
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
-    _curves: dict[int, tuple[float, np.ndarray, np.ndarray]] = field(init=False, repr=False, compare=False)
+    _curves: dict[int, _Curve] = field(init=False, repr=False, compare=False)
+    _lines: dict[str, _Line] = field(init=False, repr=False, compare=False)  # of the tables over one axis
+    _known: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False)  # seconds of pieces of prompts
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -95,7 +142,8 @@ class Operators:
             raise ValueError("overhead_s, seq_s and front_s must not be negative")
         if self.scale <= 0 or self._prefill_scale < 1:
             raise ValueError("scale must be above 0, and prefill_scale at least 1")
-        put(self, "_curves", {})
+        for memory in ("_curves", "_lines", "_known"):
+            put(self, memory, {})
         formats = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}
         if self.file is not None:
             if self.data or self.system or formats:
@@ -131,72 +179,85 @@ class Operators:
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
-        return float(self.decode_many_s(decode_seqs, np.array([context_tokens]))[0])
+        curve = self._curve(decode_seqs)
+        return curve.base_s + curve.attention.at(context_tokens)
 
     def decode_line(self, decode_seqs: int) -> None:
         """None: measured times are no straight line in the context."""
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
-        base_s, context, seconds = self._curve(decode_seqs)
-        times: np.ndarray = base_s + _line(context_tokens, context, seconds)
+        curve = self._curve(decode_seqs)
+        times: np.ndarray = curve.base_s + curve.attention.over(context_tokens)
         return times
 
     def step_parts(
         self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
     ) -> StepParts | None:
         """Of what the time of steps consists, over all stages; None for times of a file, which are not apart."""
-        t = self._tables
-        if "linear_s" not in t:
+        if "linear_s" not in self._tables:
             return None
-        tokens = np.array([decode_seqs + sum(new for new, _ in prefills)])
+        tokens = decode_seqs + sum(new for new, _ in prefills)
         seqs, k = decode_seqs + len(prefills), len(context_tokens)
         linear, experts, sent, other = (
-            _line(tokens, t["tokens"], t[f"{name}_s"]) for name in ("linear", "experts", "communication", "other")
+            self._over("tokens", f"{name}_s").at(tokens) for name in ("linear", "experts", "communication", "other")
         )
-        linear = linear + other + _line(np.array([seqs]), t["seqs"], t["head_s"])
+        linear += other + self._over("seqs", "head_s").at(seqs)
         if prefills:
             attention = np.array([self._attention_s(prefills, decode_seqs, int(one)) for one in context_tokens])
         else:
-            _, context, seconds = self._curve(decode_seqs)
-            attention = _line(context_tokens, context, seconds) / self.scale
-        of = np.full(k, self.scale * self.pp)
+            attention = self._curve(decode_seqs).attention.over(context_tokens) / self.scale
+        of = self.scale * self.pp
         host_s = np.full(k, (self.overhead_s + self._seq_s * seqs) * self.pp)
         if prefills:  # what launches take beside kernels
             host_s += (self._prefill_scale - 1) * (attention + linear + experts + sent) * of
-        return StepParts(attention * of, linear * of, experts * of, sent * of, host_s)
+        return StepParts(
+            attention * of, np.full(k, linear * of), np.full(k, experts * of), np.full(k, sent * of), host_s
+        )
 
-    def _curve(self, decode_seqs: int) -> tuple[float, np.ndarray, np.ndarray]:
-        """(seconds without attention, (C,) tokens of context of all, (C,) seconds of their attention)."""
+    def _curve(self, decode_seqs: int) -> _Curve:
         known = self._curves.get(decode_seqs)
         if known is None:
             t = self._tables
             base_s = self.overhead_s + self._seq_s * decode_seqs + self.scale * self._dense_s(decode_seqs, decode_seqs)
-            rows = [float(_line(np.array([decode_seqs]), t["decode_seqs"], column)[0]) for column in t["decode_s"].T]
-            known = (base_s, t["decode_context"] * decode_seqs, self.scale * np.array(rows))
+            rows = [self.scale * _Line.through(t["decode_seqs"], column).at(decode_seqs) for column in t["decode_s"].T]
+            known = _Curve(base_s, _Line.through(t["decode_context"] * decode_seqs, np.array(rows)))
             self._curves[decode_seqs] = known
         return known
 
+    def _over(self, axis: str, name: str) -> _Line:
+        """The table of this name over its axis."""
+        known = self._lines.get(name)
+        if known is None:
+            known = self._lines[name] = _Line.through(self._tables[axis], self._tables[name])
+        return known
+
     def _dense_s(self, tokens: int, seqs: int) -> float:
-        t = self._tables
-        dense_s = _line(np.array([tokens]), t["tokens"], t["dense_s"])[0]
-        return float(dense_s + _line(np.array([seqs]), t["seqs"], t["head_s"])[0])
+        return self._over("tokens", "dense_s").at(tokens) + self._over("seqs", "head_s").at(seqs)
+
+    def _piece_s(self, new: int, stored: int) -> float:
+        """Measured seconds of the attention of a piece of a prompt."""
+        known = self._known.get((new, stored))
+        if known is None:
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            t = self._tables
+            known = self._known[new, stored] = _grid(t["prefill_s"], [t["chunk"], t["stored"]], [new, stored])
+        return known
 
     def _attention_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Measured seconds of attention of one step."""
-        t = self._tables
-        grids = [t["chunk"], t["stored"]]
-        pieces_s = [_grid(t["prefill_s"], grids, [new, stored]) for new, stored in prefills]
+        pieces_s = [self._piece_s(new, stored) for new, stored in prefills]
         if not decode_seqs:
-            return float(sum(pieces_s))
-        _, context, seconds = self._curve(decode_seqs)
-        alone_s = float(_line(np.array([context_tokens]), context, seconds)[0]) / self.scale
+            return sum(pieces_s)
+        alone_s = self._curve(decode_seqs).attention.at(context_tokens) / self.scale
+        t = self._tables
         if "mixed_s" not in t:
-            return float(sum(pieces_s)) + alone_s
+            return sum(pieces_s) + alone_s
         most = max(range(len(prefills)), key=pieces_s.__getitem__)
         place = [*prefills[most], decode_seqs, context_tokens / decode_seqs]
-        both_s = _grid(t["mixed_s"], [*grids, t["decode_seqs"], t["decode_context"]], place)
-        return float(sum(pieces_s)) - pieces_s[most] + max(both_s, alone_s)
+        both_s = _grid(t["mixed_s"], [t[axis] for axis in ("chunk", "stored", "decode_seqs", "decode_context")], place)
+        return sum(pieces_s) - pieces_s[most] + max(both_s, alone_s)
 
 
 def _read(file: str) -> dict[str, np.ndarray]:
@@ -235,14 +296,6 @@ def _check_shapes(file: str, t: dict[str, np.ndarray]) -> None:
             )
         if name in t and not (np.isfinite(t[name]).all() and (t[name] >= 0).all()):
             raise UsageError(f"'{file}': {name} must hold seconds of 0 or more.")
-
-
-def _line(at: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(k,) values at `at` of the polygon through (x, y), its last piece continued to the right."""
-    inside: np.ndarray = np.interp(at, x, y)
-    beyond = np.maximum(at - x[-1], 0.0) * max(0.0, (y[-1] - y[-2]) / (x[-1] - x[-2]))
-    total: np.ndarray = inside + beyond
-    return total
 
 
 def _grid(table: np.ndarray, axes: Sequence[np.ndarray], place: Sequence[float]) -> float:

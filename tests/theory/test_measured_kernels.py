@@ -9,15 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from backends.kernels.bounds import Bounds, ExpertLayer, Heads
-from backends.kernels.folders import measured_kernels
+from backends.kernels.folders import GPU_OF, SHIPPED, measured_kernels
 from backends.kernels.steps import TOKENS, Steps
+from backends.kernels.tables import MeasuredKernels, systems
 from harness import catalog
-from harness.catalog import Shape, format_named, hardware, model
+from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 from harness.registry import make
 
 H100, BF16 = hardware("h100"), format_named("bf16")
 EFFICIENCY = 0.5
+MODELS = ("llama3.1-70b", "qwen3-32b", "gpt-oss-120b", "deepseek-r1", "qwen3-235b-a22b", "llama2-7b", "gemma3-27b")
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "operators"
 
 
@@ -196,3 +198,38 @@ def test_real_tables_price_every_model_of_the_catalogue() -> None:
 
         assert 0 < built.decode_s(1, 1000) <= built.decode_s(64, 64000), (name, gpu)
         assert 0 < built.step_s([(1000, 0)], 0, 0) < 10, (name, gpu)
+
+
+@pytest.mark.parametrize("system", systems(SHIPPED))
+def test_shipped_kernels_serve_every_model_of_the_catalogue(system: str) -> None:
+    """A step of decodes takes at least as long as reading its weights, and no longer than ten times."""
+    gpu = hardware(GPU_OF[system])
+    for name in MODELS:
+        m = model(name)
+        steps = Steps(m, Shape(8), m.formats, MeasuredKernels(SHIPPED, system, gpu, gpu))
+        tokens = np.array([512.0])  # so many meet nearly all experts
+        step_s = float(steps.linear_s(tokens)[0] + steps.experts_s(tokens)[0])
+        least_s = weight_bytes(m) / 8 / gpu.bandwidth_bytes_per_s
+        assert 0.8 * least_s < step_s < 10 * max(least_s, 2 * parameters(m) * 512 / 8 / gpu.bf16_flops), name
+
+
+@pytest.mark.parametrize("system", ["b200_sxm", "gb200", "h100_sxm", "h200_sxm"])
+def test_shipped_kernels_are_those_that_were_measured(system: str) -> None:
+    """Steps of models, half of whose kernels lie between the shapes that are shipped, within some percent."""
+    if not SHARED.is_dir():
+        pytest.skip("the measured kernels are not here")
+    gpu, apart = hardware(GPU_OF[system]), []
+    for name in MODELS:
+        m = model(name)
+        ours, theirs = (
+            Steps(m, Shape(4), m.formats, MeasuredKernels(folder, system, gpu, gpu)) for folder in (SHIPPED, SHARED)
+        )
+        seqs, context = np.array([4.0, 16, 48, 200]), np.array([900.0, 3000])
+        apart += [
+            np.log((getattr(ours, steps)(seqs) + 1e-6) / (getattr(theirs, steps)(seqs) + 1e-6))
+            for steps in ("linear_s", "experts_s", "communication_s")
+        ]
+        apart.append(np.log(ours.decode_s(seqs[:, None], context) / theirs.decode_s(seqs[:, None], context)).ravel())
+    every = np.abs(np.concatenate(apart))
+    assert np.median(every) < 0.02
+    assert np.percentile(every, 90) < 0.15  # newer engines and versions are in one folder than in the other
