@@ -84,7 +84,7 @@ class Sim:
 
     model: str = "opt-13b"
     hardware: str = "a100-80g"
-    latency: str = "roofline"
+    latency: str = "operators"
     policy: str = "sarathi"
     kv: str = "paged"
     admission: str = "fcfs"

@@ -139,7 +139,7 @@ class RunSpec:
         SYSTEM, "NAME", check.text, "sim, paced engine: GPU (bench list hardware), or a TOML file.", part=True
     )
     latency: str | None = option(
-        SYSTEM, "SPEC", check.text, "sim, paced engine: step latency model. Default: roofline.", part=True
+        SYSTEM, "SPEC", check.text, "sim, paced engine: step latency model. Default: operators.", part=True
     )
     policy: str | None = option(
         SYSTEM, "SPEC", check.one_spec, "Batch scheduling policy: sarathi, vllm-v0, orca, static, ...", part=True

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.api import Metric
+from harness.catalog import compared
 from harness.data.codec import encode, inner
 from harness.data.run_json import Workload
 from harness.errors import UsageError
@@ -39,6 +40,22 @@ def hardware(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
     if named is not None or first(backend, "executor") is None:
         return named
     return first(host, "cpu", "processor", "machine")
+
+
+def trust(backend: Mapping[str, Any]) -> str:
+    """'operators: median errors ...': how far the latency model of a simulated or paced system was from measurements.
+
+    Empty where none decides how long steps take.
+    """
+    model, sides = first(backend, "model"), [backend]
+    sides += [one for role in ("prefill", "decode") if isinstance(one := backend.get(role), dict)]
+    latencies = dict.fromkeys(filter(None, (first(one, "latency") for one in sides)))
+    if model is None or not latencies:
+        return ""
+    gpus = dict.fromkeys(filter(None, (first(one, "hardware") for one in sides)))
+    names = dict.fromkeys(parse(latency).name for latency in latencies)
+    texts = dict.fromkeys(f"{name}: {compared(name, model, gpu)}" for name in names for gpu in gpus)
+    return "; ".join(texts)
 
 
 def _parts(backend: Mapping[str, Any]) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Paced:
     later, because the scheduler or this machine was too slow, is late.
     """
 
-    latency: str = "roofline"
+    latency: str = "operators:front_s=0"
     model: str = "opt-13b"
     hardware: str = "a100-80g"
     tp: int = 1

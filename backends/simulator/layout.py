@@ -189,7 +189,7 @@ def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
     shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
     if sim.compat is not None:
-        named = None if latency == "roofline" else latency
+        named = None if latency == "operators" else latency
         way = mode(sim.compat, named, sim.model, shape)
         latency, policy, kv = way.latency, way.policy, way.kv
     built = _timed(latency, sim.model, shape)

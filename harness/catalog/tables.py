@@ -101,12 +101,18 @@ def _plain(gpu: Hardware) -> dict[str, Any]:
     return {field.name: getattr(gpu, field.name) for field in fields(gpu)}
 
 
-def compared(latency: str, model_name: str, hardware_name: str) -> str | None:
-    """How far a latency model was from measurements of a model on a GPU; None where they were not compared."""
-    for row in _table("compared.toml")["compared"]:
-        if (row["latency"], row["hardware"]) == (latency, hardware_name) and model_name in row["models"]:
+def compared(latency: str, model_name: str, hardware_name: str) -> str:
+    """How far the latency model of this name was from measurements, of this model on this GPU or else of others."""
+    if latency == "file":
+        return "your own fit; bench validate measures its error"
+    rows = [row for row in _table("compared.toml")["compared"] if row["latency"] == latency]
+    for row in rows:
+        if row["hardware"] == hardware_name and model_name in row["models"]:
             return str(row["figures"])
-    return None
+    for row in rows:
+        if not row["models"] and row["hardware"] in (hardware_name, "others"):
+            return f"not compared with measurements for this model and GPU; {row['figures']}"
+    return "not compared with measurements"
 
 
 @cache

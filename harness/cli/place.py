@@ -85,7 +85,7 @@ Exit codes
     workload={"help": "Preset (bench list presets) or lengths spec. Default: distserve-fig1."},
     backend={"help": "sim (default), or sim:utilisation=0.95, sim:compat=distserve_sim, ..."},
     model={"help": "Model name (bench list models). Default: opt-13b."},
-    latency={"help": "Step latency model. Default: roofline, or DistServe's released constants for its models."},
+    latency={"help": "Step latency model. Default: operators, or DistServe's released constants for its models."},
     policy={"help": "Batch scheduling policy of a colocated replica. Default: sarathi."},
     link={"help": "Bandwidth of KV transfers. Default: nvlink or pcie within a node, 400Gbps between nodes."},
 )

@@ -79,6 +79,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     info = run.info
     yield "SLO", result.slo_text
     yield "System", _system.system(info.backend, info.host) or _backend_name(info)
+    yield "Step times", _system.trust(info.backend)
     yield "Rate", result.rate
     yield "Warm-up", _verdict.warmup(run)
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)

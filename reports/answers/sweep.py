@@ -205,6 +205,7 @@ def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
     rows = (
         ("SLO", f"{text} (seconds)" if text else ""),
         ("System", _system.system(backend, stored.host) or clean(info.spec.get("backend") or "", 200)),
+        ("Step times", _system.trust(backend)),
         ("Workload", ", ".join(text for text in (clean(traffic.name or "", 60), *source) if text)),
         ("Client floor", _floor(info, study)),
     )

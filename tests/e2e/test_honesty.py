@@ -103,8 +103,8 @@ def test_the_system_in_use_is_printed(sim: Sim) -> None:
     """Two summaries of different GPUs would look alike."""
     _, _, text = sim("--requests", "5", "--tp", "2", "--replicas", "2", "--policy", "vllm-v0")
 
-    expected = "opt-13b on a100-80g, vllm-v0, paged, roofline latency model, 2 replicas (round-robin), 4 GPUs (tp 2)"
-    assert f"System {expected} Rate" in text
+    expected = "opt-13b on a100-80g, vllm-v0, paged, operators latency model, 2 replicas (round-robin), 4 GPUs (tp 2)"
+    assert f"System {expected} Step times operators: " in text
 
 
 def test_an_overloaded_run_is_not_called_good(sim: Sim) -> None:

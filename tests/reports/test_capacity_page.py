@@ -72,7 +72,7 @@ def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(sear
     assert all("95% interval" in found.text for found in sheet.findings)
     assert ["Capacity at 85%", "Capacity at 90%"] == [found.text.partition(":")[0] for found in sheet.findings]
     assert sheet.findings[0].text.split(" (")[0] in html
-    assert {"SLO", "System", "Workload", "Client floor", "Cost"} == {name for name, _ in sheet.key_facts}
+    assert {"SLO", "System", "Step times", "Workload", "Client floor", "Cost"} == {name for name, _ in sheet.key_facts}
     assert html == pages.page(info, searched)
 
 

@@ -72,7 +72,7 @@ def test_littles_law_holds_in_every_simulation(policy: str, draw):
 @pytest.mark.parametrize("policy", ["static", "orca", "vllm-v0", "sarathi"])
 def test_busy_time_is_the_sum_of_the_steps_and_no_step_overlaps_another(policy: str, draw):
     """One executor cannot do two things at a time; it idles only when no request is there (E8, I5)."""
-    sim = Sim(policy=policy, kv_blocks=300)
+    sim = Sim(policy=policy, kv_blocks=300, latency="operators:front_s=0")
     records = list(sim.simulate(draw(300, rate_rps=3.0)))
     steps = sim.steps_table()
     start, end = steps["start_s"].to_numpy(), steps["end_s"].to_numpy()

@@ -125,7 +125,7 @@ def chainable(spec: RunSpec, loaded: Loaded) -> str | None:
         return "a recording has an end and a rate of its own"
     if loaded.operational_time is not None:
         return "the rate of these arrivals follows a curve, so there is no steady state"
-    if parse(parse(spec.backend).args.get("latency", "") or spec.latency or "roofline").name == "recorded":
+    if parse(parse(spec.backend).args.get("latency", "") or spec.latency or "operators").name == "recorded":
         return "recorded step times belong to one run"
     if spec.fail is not None or "fail" in parse(spec.backend).args:
         return "a failure happens once"

@@ -267,14 +267,10 @@ def _trust(options: PlaceOptions, hardware: str) -> str:
     """How far the latency model was from measurements of the model on these GPUs."""
     model = options.spec.model or ""
     latency = parse(options.spec.latency or parse(options.spec.backend).args.get("latency", "")
-                    or ("abc" if options.released else "roofline")).name  # fmt: skip
-    known = [
-        f"{latency} for {model} on {gpu}: {catalog.compared(latency, model, gpu) or 'not compared with measurements'}"
-        for gpu in hardware.split(" + ")
-    ]
-    if latency == "file":
-        known = ["the latency model is your own fit; bench validate tells how far it is from what you measure"]
-    return "; ".join(known)
+                    or ("abc" if options.released else "operators")).name  # fmt: skip
+    return "; ".join(
+        f"{latency} for {model} on {gpu}: {catalog.compared(latency, model, gpu)}" for gpu in hardware.split(" + ")
+    )
 
 
 _RELEASED = (

@@ -15,6 +15,12 @@ def trial(config: str | None = None, **options: object) -> SimulatedTrial:
     """The run of a named configuration with these options over it (dashes are underscores)."""
     file = read(config).given if config is not None else None
     given = {name.replace("_", "-"): str(value) for name, value in options.items()}
+    if (
+        file is None
+        and str(given.get("backend", "sim")).startswith("sim")
+        and "compat=" not in str(given.get("backend"))
+    ):
+        given.setdefault("latency", "roofline")  # what the rows of the page were computed with
     return simulate(run_spec(Given(given), file))
 
 

@@ -16,7 +16,7 @@ from harness.api import Request, RequestRecord
 
 XLLM, DISTSERVE, MOONCAKE = "xLLM", "DistServe", "Mooncake"
 CUTS = 5
-NODE = {"model": "qwen2.5-7b", "policy": "vllm-v1", "log_steps": False, "max_model_len": 32768}
+NODE = {"model": "qwen2.5-7b", "latency": "roofline", "policy": "vllm-v1", "log_steps": False, "max_model_len": 32768}
 XLLM_GPU = "roofline:flops_share=0.85,memory_share=0.455"
 """The accelerator of xLLM's own predictor (390 TF x 0.68 and 1,600 GB/s x 0.58) in shares of an A100's peaks."""
 
@@ -187,7 +187,8 @@ def _replanning() -> Iterator[Row]:
         f"the last five windows {min(recovered):.1%} at least, with fixed roles {max(fixed):.1%} at most",
         "within 2 windows, no false alarm, attainment >= 90 %",
         max(late) <= 2 and false == 0 and min(recovered) >= 0.9,
-        "bench run --backend sim --model qwen2.5-7b --policy vllm-v1 --prefill 4 --decode 4 --trace shift.jsonl "
+        "bench run --backend sim --latency roofline "
+        "--model qwen2.5-7b --policy vllm-v1 --prefill 4 --decode 4 --trace shift.jsonl "
         "--router replan:window_s=60",
         f"shifts of {' and of '.join(SHIFTS)} in the middle of a window, {CUTS} seeds each; 30 s to load weights; the "
         "published text gives no number",
@@ -212,8 +213,8 @@ def _rejections(file: Path) -> Iterator[Row]:
     found = {rule: [_overloaded(cut, rule) for cut in cuts] for rule in RULES}
     total = {rule: [sum(one[i] for one in found[rule]) for i in range(2)] for rule in RULES}
     anti, spread = ({rule: [one[i] for one in found[rule]] for rule in RULES} for i in (2, 3))
-    ask = "bench run --backend sim --model llama3-70b --policy vllm-v1 --prefill 14:tp=8 --decode 1:tp=8 --scale "
-    ask += "compress:2 --trace conversation_trace.jsonl --router early-reject:rule=naive"
+    ask = "bench run --backend sim --latency roofline --model llama3-70b --policy vllm-v1 --prefill 14:tp=8 "
+    ask += "--decode 1:tp=8 --scale compress:2 --trace conversation_trace.jsonl --router early-reject:rule=naive"
     setting = (
         f"{len(trace):,} requests of the conversation trace in {CUTS} cuts at double speed; {PREFILLS} replicas for "
         f"prefill, {DECODES} for decode, TP 8 on A100. Left out: the pool of prefixes, so that every prompt is "
@@ -238,7 +239,8 @@ def _rejections(file: Path) -> Iterator[Row]:
 def _overloaded(requests: Sequence[Request], rule: str) -> tuple[int, int, float, float]:
     """Rejected on arrival, and after prefill; correlation and mean variation of the load of prefill and decode."""
     sim = Sim(
-        model="llama3-70b", policy="vllm-v1", log_steps=False, max_model_len=200_000, link="200GBps",
+        model="llama3-70b", latency="roofline", policy="vllm-v1", log_steps=False, max_model_len=200_000,
+        link="200GBps",
         prefill=f"{PREFILLS}:tp=8", decode=f"{DECODES}:tp=8", router=f"early-reject:rule={rule}",
     )  # fmt: skip
     records = list(sim.simulate(requests))

@@ -19,7 +19,7 @@ SEEDS = 5
 RULES = ("oracle", CONSERVATIVE, PAST_FUTURE, "aggressive")
 GAP_S = 1.0
 """The strict bound on every gap between tokens: about a prefill of the longest prompts, no requeueing."""
-ASK = ("bench run --backend sim --model llama3.1-8b --policy vllm-v0 "
+ASK = ("bench run --backend sim --latency roofline --model llama3.1-8b --policy vllm-v0 "
        "--kv paged:block_tokens=1,watermark=0,blocks=120000 --workload decode-heavy --admission ")  # fmt: skip
 
 

@@ -84,4 +84,7 @@ def _kv(card: str, policy: str) -> str:
 
 def _command(card: str, policy: str) -> str:
     system = " ".join(f"--{name} {value}" for name, value in _system(card, policy).items())
-    return f"bench run --backend sim {system} --workload chatbot --lengths {LENGTHS} --rate 100000 --requests 1500"
+    return (
+        "bench run --backend sim --latency roofline "
+        f"{system} --workload chatbot --lengths {LENGTHS} --rate 100000 --requests 1500"
+    )

@@ -36,7 +36,7 @@ def _slots() -> Iterator[Row]:
         table = trial(None, workload="deck-slots", backend="sim", policy=policy, latency=STEP).table
         stamps[name] = table.sort_by("request_id")["token_s"].to_pylist()
     used = {name: sum(at <= 8 for row in rows for at in row) for name, rows in stamps.items()}
-    run = "bench run --backend sim --workload deck-slots --policy {}"
+    run = "bench run --backend sim --latency roofline --workload deck-slots --policy {}"
     yield Row(
         "S01.a", "static batching", "exact", "26 of 32 slot-steps used", f"{used['static']} of 32", "exact",
         used["static"] == 26, run.format("static:batch=4") + " --requests 4",

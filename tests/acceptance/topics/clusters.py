@@ -119,7 +119,7 @@ def _goodput_metric() -> Row:
         "S20", "goodput", "exact", "throughput 10 req/s, goodput 3 req/s",
         f"throughput {throughput:.6g} req/s, goodput {goodput:.6g} req/s, attainment {share:.0%}", "exact",
         abs(throughput - 10) < 1e-9 and abs(goodput - 3) < 1e-9,
-        "bench run --backend sim --slo ttft=0.2,tpot=0.05",
+        "bench run --backend sim --latency roofline --slo ttft=0.2,tpot=0.05",
         "a hand-written table of 100 requests; seven of ten miss a bound",
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def _bubbles() -> Iterator[Row]:
         "backend": "sim", "pp": 2, "latency": "linear", "policy": "vllm-v0:max_seqs=1", "rate": 1000,
         "workload": "fixed:prompt=64,output=8", "requests": 100,
     })  # fmt: skip
-    ask = "bench run --backend sim:max_model_len=8192 --model falcon-180b --tp 4 --pp 2 "
+    ask = "bench run --backend sim:max_model_len=8192 --latency roofline --model falcon-180b --tp 4 --pp 2 "
     ask += "--workload sharegpt-8k --rate 1 --policy "
     yield Row(
         "S11.a", SARATHI, "simulated", "bubbles shrink with chunks; none between equal batches",

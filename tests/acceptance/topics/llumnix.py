@@ -22,7 +22,7 @@ A10: Mapping[str, object] = {
 """16 cards with 13,616 tokens of KV each, as LLaMA-7B leaves of an A10."""
 POWER_LAW, SHAREGPT = "power-law", "sharegpt"
 COMMAND = (
-    "bench run --backend sim:max_model_len=12288 --model llama2-7b --hardware a10 --policy vllm-v0 "
+    "bench run --backend sim:max_model_len=12288 --latency roofline --model llama2-7b --hardware a10 --policy vllm-v0 "
     "--kv paged:blocks=851 --replicas 16 --lengths {} --rate {} --requests 4000 --router "
 )
 SEEDS = 6
@@ -202,8 +202,8 @@ class MovesOnce:
 
 def downtime_s(tokens: int, *, live: bool) -> float:
     """Seconds in which a request of so many tokens decodes nowhere while it migrates."""
-    sim = Sim(model="llama2-7b", hardware="a10", policy="vllm-v0", kv_blocks=851, replicas=2, router="freeness",
-              link="1GBps")  # fmt: skip
+    sim = Sim(model="llama2-7b", hardware="a10", latency="roofline", policy="vllm-v0", kv_blocks=851,
+              replicas=2, router="freeness", link="1GBps")  # fmt: skip
     sim.cluster.router = MovesOnce(live=live)
     list(sim.simulate([Request(0, 0.0, tokens, 1500)]))
     (moved,) = [action for action in sim.actions() if action.kind == "migrate"]

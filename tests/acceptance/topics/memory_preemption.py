@@ -19,7 +19,7 @@ SIZES = (16, 32, 64)
 OTHER = "abc:vllm,fitted=true"
 """Step times as measured of vLLM in 2023, to show how far a verdict depends on them."""
 BOTH = (
-    "for how in recompute swap; do bench run --backend sim --workload chatbot --policy vllm-v0 "
+    "for how in recompute swap; do bench run --backend sim --latency roofline --workload chatbot --policy vllm-v0 "
     "--kv paged:block_tokens=16,blocks=600 --rate 3 --requests 300 --slo normalized-latency=1 --preempt $how --json; "
     "done"
 )
@@ -112,7 +112,8 @@ def _preemption() -> Iterator[Row]:
     finished = all(set(t["status"].to_pylist()) == {"ok"} for t in tables.values())
     again = runs["recompute", 16][1]
     counts = {how: sum(tables[how, 16]["preemptions"].to_pylist()) for how in ("recompute", "swap")}
-    run = "bench run --backend sim --policy vllm-v0 --kv paged:blocks=600 --rate 3 --requests 300 --preempt "
+    run = "bench run --backend sim --latency roofline --policy vllm-v0 --kv paged:blocks=600 --rate 3 --requests 300 "
+    run += "--preempt "
     yield Row(
         "S07.a", SYSTEM, "simulated", "no deadlock, every request ends",
         f"{sum(t.num_rows for t in tables.values()):,} requests ended; {counts['recompute']} preemptions and "

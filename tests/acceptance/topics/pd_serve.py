@@ -19,7 +19,8 @@ CLUSTER: Mapping[str, object] = {
     "requests": 2000,
 }  # fmt: skip
 COMMAND = (
-    "bench run --backend sim --model opt-13b --workload chatbot --prefill 4 --decode 4 --requests 2000 --rate {} "
+    "bench run --backend sim --latency roofline "
+    "--model opt-13b --workload chatbot --prefill 4 --decode 4 --requests 2000 --rate {} "
     "--router {}"
 )
 REPORTS_S = (0.0, 0.1, 1.0)

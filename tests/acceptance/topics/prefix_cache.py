@@ -22,7 +22,7 @@ SATURATED = {
 }  # fmt: skip
 HOST = "roofline:seq_s=0.000351"
 """With the host's work per sequence as fitted to vLLM on H100, to show how far a verdict depends on it."""
-ASK = "bench run --backend sim --workload shared-prefix --prefix-cache on"
+ASK = "bench run --backend sim --latency roofline --workload shared-prefix --prefix-cache on"
 ROUTED = {
     "model": "llama3-70b", "hardware": "a100-80g", "tp": 4, "replicas": 16, "policy": "vllm-v1:budget=8192",
     "prefix-cache": "on",
@@ -117,7 +117,8 @@ def _throughput() -> Row:
         "S40.d", CACHE, "simulated", "throughput 1.67x (80 shared tokens) and 3.58x (341) that of Orca (Oracle)",
         f"{orca:.2f}x and {orca_long:.2f}x; {plain:.2f}x and {plain_long:.2f}x that of vLLM without the cache",
         "both above 1, larger for 341", 1 < orca < orca_long and 1 < plain < plain_long,
-        "for cache in on off; do bench run --backend sim --model llama2-13b --hardware a100-40g --policy vllm-v0 "
+        "for cache in on off; do bench run --backend sim --latency roofline "
+        "--model llama2-13b --hardware a100-40g --policy vllm-v0 "
         f"--kv paged:blocks=983 --prefix-cache $cache --workload chatbot --lengths {SATURATED['lengths']} "
         "--prefixes shared:count=1,tokens=341 --rate 2000 --requests 600; done",
         "600 requests at once, 40/40 unique tokens each (assumed; the paper translates sentences), 12 GiB of KV; "
@@ -144,7 +145,7 @@ def _simulated(options: dict[str, object]) -> Any:
     from harness.experiments.trial import simulate
     from harness.options import Given, run_spec
 
-    return simulate(run_spec(Given({"backend": "sim", "seed": 0, **options})))
+    return simulate(run_spec(Given({"backend": "sim", "latency": "roofline", "seed": 0, **options})))
 
 
 def _share_of_all_but_first(schedule: pa.Table) -> float:
@@ -201,7 +202,8 @@ def _routing(place: Place) -> Row:
         "S42", "Mooncake routing", "simulated",
         "mean TTFT: global cache 3.07, local cache 3.58, load 5.27, random 19.65 s", obtained,
         "printed for information", None,
-        "bench run --trace conversation_trace.jsonl --limit 2000 --backend sim --model llama3-70b --tp 4 --replicas 16 "
+        "bench run --trace conversation_trace.jsonl --limit 2000 --backend sim --latency roofline "
+        "--model llama3-70b --tp 4 --replicas 16 "
         "--policy vllm-v1:budget=8192 --prefix-cache on --router prefix-aware", note,
     )  # fmt: skip
 

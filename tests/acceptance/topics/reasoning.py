@@ -42,7 +42,7 @@ def rows(place: Place) -> Iterator[Row]:
             f"{means['reasoning']:.3f} against {means['chatbot']:.3f}; difference {mean:+.3f}, "
             f"95% interval {mean - half:+.3f} to {mean + half:+.3f}",
             "interval of the difference above 0", mean - half > 0,
-            f"bench run --backend sim --model {MODEL} --workload reasoning",
+            f"bench run --backend sim --latency roofline --model {MODEL} --workload reasoning",
             f"{load}; chat is --workload chatbot --arrivals {ARRIVALS} --rate {RATE_RPS * alike:.3g} "
             f"--requests {round(REQUESTS * alike)}" if row_id != "S55.c" else
             "the requested tokens stand for the difficulty in both; without queues either follows them",

@@ -29,7 +29,7 @@ def rows(place: Place) -> Iterator[Row]:
         "S15.b", SYSTEM, "simulated", "the TPOT gain shrinks with the batch and vanishes past the knee",
         ", ".join(f"{g:.2f}x at {b}" for g, b in zip(gains, BATCHES, strict=True)), "monotone, below 1 at last",
         sorted(gains, reverse=True) == gains and gains[-1] < 1 < gains[0],
-        f"bench run --backend sim --speculate {SPECULATE}",
+        f"bench run --backend sim --latency roofline --speculate {SPECULATE}",
         "opt-13b on one A100, roofline; a draft costs a tenth of a decode step",
     )  # fmt: skip
     same, steps, fewer = engine_answers()

@@ -61,7 +61,7 @@ def _pages() -> Row:
         "S17.a", SYSTEM, "formula",
         "tokens of 64 KiB and 2 MiB: " + ", ".join(f"{name} {a}/{b}" for name, (_, (a, b)) in PAGES.items()),
         spelled(obtained, 5), "exact", published == obtained,
-        "bench run --backend sim --model llama3-70b --tp 8 --kv virtual:page_bytes=65536 --json",
+        "bench run --backend sim --latency roofline --model llama3-70b --tp 8 --kv virtual:page_bytes=65536 --json",
         "kv_tokens over kv_blocks; Yi-6B, published with 64 and 2,048, is not in the catalogue (4 KV heads of 128)",
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def _prefills() -> Row:
         "S17.d", SYSTEM, "simulated",
         "up to 1.97 times the tokens a second of paging; prefill up to 1.45 and 3.92 times as fast",
         "; ".join(f"{name} {spelled(gains, 3)} times" for name, gains in found.items()), "none", None,
-        f"bench run --backend sim --model {STATIC['model']} --policy {STATIC['policy']} "
+        f"bench run --backend sim --latency roofline --model {STATIC['model']} --policy {STATIC['policy']} "
         f"--latency roofline:paged_prefill=1.45 --workload fixed:prompt={CONTEXTS[0] - ANSWER},output={ANSWER} "
         f"--rate 100000 --requests {REQUESTS}",
         f"{REQUESTS} requests at once of {', '.join(f'{tokens // KIB}k' for tokens in CONTEXTS)} tokens, one in 500 of "
