@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -19,17 +19,26 @@ Examples
       stored runs of an engine or an endpoint, with the same schedule simulated
   bench validate --against measured.toml --out validate.html
       measurements in tables (docs/guide/validate.md), each run with its own backend
+  bench validate --against requests.csv --backend sim:policy=vllm-v0 --fit linear
+      each run by a latency model that was fitted on the other runs
 """
 
 
 @click.command("validate", short_help="Validate the simulator against measurements.", epilog=_EPILOG)
-@click.option("--against", multiple=True, metavar="RUN|FILE", help="Stored run, folder of runs, or TOML file of "
-              "measurements. Repeatable.")  # fmt: skip
+@click.option("--against", multiple=True, metavar="RUN|FILE", help="Stored run, folder of runs, table of requests, "
+              "or TOML file of measurements. Repeatable.")  # fmt: skip
 @click.option("--backend", metavar="SPEC", help="Simulator that repeats the requests. Default: those named in FILE.")
 @click.option("--slo", metavar="BOUNDS", help="SLO for attainment. Default: that of the run or of FILE.")
+@click.option("--fit", "latency", metavar="NAME", help="Tables: fit this latency model (linear or mixed) to all but "
+              "one run, and score it on that one; each in turn.")  # fmt: skip
+@click.option("--leave-out", "by", type=click.Choice(["run", "curve"]), default="run", show_default=True,
+              help="What --fit leaves out in turn.")  # fmt: skip
 @formats
 @click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json, .csv or .txt.")
-def command(against: tuple[str, ...], backend: str | None, slo: str | None, form: str, out: str | None) -> int:
+def command(
+    against: tuple[str, ...], backend: str | None, slo: str | None, latency: str | None, by: Literal["run", "curve"],
+    form: str, out: str | None,
+) -> int:  # fmt: skip
     """Compare simulated with measured latencies.
 
     Only measurements that were not used for calibration are scored. Exit code 1 if a target is missed.
@@ -41,8 +50,10 @@ def command(against: tuple[str, ...], backend: str | None, slo: str | None, form
         raise UsageError("Name what was measured: --against RUN for stored runs, --against FILE.toml for tables.")
     if out is not None:
         _terminal.check(out)
-    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo)]
-    info = answer.answer([*_compared(against, backend, slo)], _terminal.command("bench validate", given))
+    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo), ("--fit", latency)]
+    if latency is not None and by != "run":
+        given.append(("--leave-out", by))
+    info = answer.answer([*_compared(against, backend, slo, latency, by)], _terminal.command("bench validate", given))
     if out is None:
         _terminal.show(form, info)
     else:
@@ -51,21 +62,28 @@ def command(against: tuple[str, ...], backend: str | None, slo: str | None, form
     return info.exit_code
 
 
-def _compared(against: Sequence[str], backend: str | None, slo: str | None) -> Iterator["Validation"]:
+def _compared(
+    against: Sequence[str], backend: str | None, slo: str | None, latency: str | None, by: Literal["run", "curve"]
+) -> Iterator["Validation"]:
     """Each file of measurements by itself, then all stored runs together."""
-    files = [one for one in dict.fromkeys(against) if one.endswith(".toml")]
+    files = [one for one in dict.fromkeys(against) if one.endswith((".toml", ".csv", ".parquet"))]
     runs = [one for one in dict.fromkeys(against) if one not in files]
     for one in [*files, *runs]:
         if not Path(one).exists():
-            raise UsageError(f"'{one}' does not exist; --against takes a stored run or a TOML file of measurements.")
+            raise UsageError(
+                f"'{one}' does not exist; --against takes a stored run, a table of requests or a TOML file of them."
+            )
+    if runs and latency is not None:
+        raise UsageError("--fit needs tables of requests or a TOML file; fit stored runs with bench fit --requests.")
     if runs and backend is None:
         raise UsageError("--against RUN needs the simulator that repeats it: --backend sim:latency=..., with a latency "
                          "model fitted on other runs (bench fit).")  # fmt: skip
     if files:
         from harness.experiments.validate import measured_runs  # heavy, and only for tables
 
+        left_out = None if latency is None else measured_runs.LeftOut(latency, by)
         for one in files:
-            yield measured_runs.validate(Path(one), backend, slo)
+            yield measured_runs.validate(Path(one), backend, slo, left_out)
     if runs:
         from harness.experiments.validate import replay  # heavy, and only for stored runs
 

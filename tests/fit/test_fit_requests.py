@@ -10,10 +10,11 @@ from harness.api import Request
 from harness.cli import main
 from harness.experiments.fit import requests
 from harness.experiments.fit.requests import Measured
+from harness.spec import parse
 
 TRUE = {"base_s": 0.02, "prefill_token_s": 1.4e-4, "decode_seq_s": 3e-4, "context_token_s": 6e-7, "front_end_s": 9e-3}
 LATENCY = "linear:" + ",".join(f"{name}={value}" for name, value in TRUE.items())
-BACKEND = "sim:policy=vllm-v0"
+BACKEND = parse("sim:policy=vllm-v0")
 
 
 def measured(rate_rps: float, count: int = 250, latency: str = LATENCY) -> Measured:
@@ -52,7 +53,7 @@ def test_times_of_requests_tell_the_constants_of_the_steps():
 
 def test_another_rate_is_foretold(tmp_path, capsys):
     """A fit that holds only where it was made decides no capacity."""
-    args = ["--requests", written(tmp_path / "a.csv", measured(2.0)), "--latency", "linear", "--backend", BACKEND]
+    args = ["--requests", written(tmp_path / "a.csv", measured(2.0)), "--latency", "linear", "--backend", str(BACKEND)]
 
     assert main(["fit", *args, "--out", str(tmp_path / "x.toml"), "--format", "json"]) == 0
     info = json.loads(capsys.readouterr().out)

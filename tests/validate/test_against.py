@@ -126,7 +126,10 @@ def row_of(pairs: list[Pair]) -> ValidationRow:
     ("arguments", "words"),
     [
         ([], "--against RUN"),
-        (["--against", "nowhere"], "'nowhere' does not exist; --against takes a stored run or a TOML file"),
+        (
+            ["--against", "nowhere"],
+            "'nowhere' does not exist; --against takes a stored run, a table of requests or a TOML",
+        ),
         (["--against", "nowhere.toml"], "'nowhere.toml' does not exist"),
         (["--against", "."], "--backend sim"),
         (["--against", ".", "--out", "a.pdf"], "must end in"),

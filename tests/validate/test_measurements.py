@@ -8,7 +8,9 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UsageError
+from harness.experiments.fit import requests
 from harness.experiments.validate import measured_runs, measurements
+from harness.experiments.validate.measured_runs import LeftOut
 from harness.experiments.validate.simulated import Traffic, times
 from harness.registry import make
 
@@ -190,3 +192,63 @@ def test_every_number_of_a_table_is_read_to_the_last_bit(tmp_path: Path) -> None
     (a, _) = measurements.read(files(tmp_path, requests=requests)).runs
 
     assert [0.1234567890123456789, 1e-17] == a.repeats[0].traffic.arrival_s.tolist()
+
+
+def runs_of(folder: Path, name: str, columns: dict[str, str] | None = None) -> Path:
+    """Three runs of a server whose steps take 20 ms and 0.2 ms a prompt token, in one table."""
+    rng, parts = np.random.default_rng(5), []
+    for rate_rps in (1, 3, 5):
+        sent = Traffic(np.cumsum(rng.exponential(1 / rate_rps, 80)), rng.integers(20, 400, 80), rng.integers(2, 40, 80))
+        seen = times(sent, make("backends", "sim:policy=vllm-v0,latency=linear:base_s=0.02", log_steps=False))
+        parts.append(pd.DataFrame({
+            "run": f"at-{rate_rps}", "arrival_s": sent.arrival_s, "prompt_tokens": sent.prompt_tokens,
+            "output_tokens": sent.output_tokens, "ttft_s": seen.ttft_s, "tpot_s": seen.tpot_s,
+        }))  # fmt: skip
+    table = pd.concat(parts).rename(columns=columns or {})
+    table.to_csv(folder / name, index=False)
+    return folder / name
+
+
+def test_a_table_that_a_fit_takes_is_validated_as_it_is(tmp_path: Path) -> None:
+    """A user who has fitted to a table would have to write a TOML file to score it."""
+    path = runs_of(tmp_path, "requests.csv", {"prompt_tokens": "prompt_len", "output_tokens": "output_len"})
+    found = measured_runs.validate(path, "sim:policy=vllm-v0,latency=linear:base_s=0.02")
+
+    assert {"at-1", "at-3", "at-5"} == {pair.setting for pair in found.pairs}
+    assert max(abs(pair.error) for pair in found.pairs) < 1e-6
+
+
+def test_each_run_is_scored_by_a_fit_to_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model scored on its own data is optimistic."""
+    path = runs_of(tmp_path, "requests.csv")
+    assert main(["validate", "--against", str(path), "--backend", "sim:policy=vllm-v0", "--fit", "linear"]) == 0
+    assert "Each run is simulated with a model 'linear' fitted on all others." in capsys.readouterr().out
+
+    found = measured_runs.validate(path, "sim:policy=vllm-v0", left_out=LeftOut("linear"))
+    assert not any(pair.calibrated for pair in found.pairs)
+    assert max(abs(pair.error) for pair in found.pairs) < 0.2
+    assert np.mean([abs(pair.error) for pair in found.pairs]) < 0.05
+
+
+def test_measurements_of_a_toml_file_are_fitted_as_those_of_its_table(tmp_path: Path) -> None:
+    """Of one data set two forms would give two fits."""
+    table = runs_of(tmp_path, "requests.csv")
+    (tmp_path / "server.toml").write_text('requests = "requests.csv"\nbackend = "sim"\n')
+    ours, theirs = (requests.read([str(path)]) for path in (tmp_path / "server.toml", table))
+
+    assert [one.name for one in ours] == [one.name for one in theirs] == ["at-1", "at-3", "at-5"]
+    assert all(
+        (a.ttft_s == b.ttft_s).all() and (a.arrival_s == b.arrival_s).all() for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def test_what_cannot_be_left_out_is_one_sentence(tmp_path: Path) -> None:
+    """A single run has no others to fit on; runs of other systems tell nothing of this one."""
+    path = measured(tmp_path, 4, 'requests = "requests.parquet"\nbackend = "sim"\n')
+    with pytest.raises(UsageError, match="has one run; leaving one out needs two or more"):
+        measured_runs.validate(path, left_out=LeftOut("linear"))
+    runs_of(tmp_path, "requests.csv")
+    (tmp_path / "runs.csv").write_text("run,backend\nat-1,sim\nat-3,sim:policy=vllm-v0\n")
+    (tmp_path / "server.toml").write_text('requests = "requests.csv"\nruns = "runs.csv"\n')
+    with pytest.raises(UsageError, match="no other run has its backend"):
+        measured_runs.validate(tmp_path / "server.toml", left_out=LeftOut("linear"))

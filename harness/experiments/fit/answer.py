@@ -24,6 +24,7 @@ from harness.experiments.fit.forms import Fitted, System, check, fit
 from harness.experiments.fit.probe import Probe
 from harness.experiments.fit.score import sample, scores, split
 from harness.experiments.fit.steps import Rows, read
+from harness.spec import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     """The answer of a fit to results of requests, through the simulator that `backend` describes."""
     runs = requests.read(paths)
     masks = requests.split(runs, options.holdout, options.seed)
-    constants, spread = requests.fit(options.latency, runs, masks, backend, options.fixed)
+    simulator = parse(backend)
+    constants, spread = requests.fit(options.latency, runs, masks, simulator, options.fixed)
     given = {} if options.latency == "linear" else {"constants": "given"}
     fitted = Fitted(options.latency, {**given, **constants}, spread)
     seen = sum(int(mask.sum()) for mask in masks)
@@ -67,7 +69,7 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     if out is not None:
         write(out, content)
     errors = [
-        requests.scores(runs, which, options.latency, constants, backend) for which in (masks, [~m for m in masks])
+        requests.scores(runs, which, options.latency, constants, simulator) for which in (masks, [~m for m in masks])
     ]
     return _answer("requests", paths, options, fitted, _Counts(seen, total - seen), errors, out, content)
 

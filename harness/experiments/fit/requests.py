@@ -26,7 +26,9 @@ from harness.experiments.fit.fit_json import Score
 from harness.experiments.fit.score import score
 from harness.experiments.fit.solve import estimate, identify
 from harness.experiments.fit.steps import numbers, table
-from harness.spec import Spec, parse
+from harness.experiments.validate import measurements
+from harness.experiments.validate.measurements import Run
+from harness.spec import Spec
 
 NAMES = ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "front_end_s")
 
@@ -39,12 +41,16 @@ class Guess:
     plus_minus: Mapping[str, float]
 
 
-def guess(runs: Sequence[Measured], fixed: Mapping[str, float], replicas: int = 1, *, strict: bool = False) -> Guess:
+def guess(
+    runs: Sequence[Measured], fixed: Mapping[str, float], replicas: int = 1, *, together: bool = True,
+    strict: bool = False,
+) -> Guess:  # fmt: skip
     """The constants of `linear`, not negative; `fixed` are known before.
 
     They are off by what an average hides. With `strict` raises UsageError where the requests do not tell a constant.
     """
-    parts = [_rows(run.take(np.isfinite(run.ttft_s)), replicas) for run in runs]
+    most_s = [QUEUED * min(map(_median, times)) for times in ([r.ttft_s for r in runs], [r.tpot_s for r in runs])]
+    parts = [_rows(run.take(np.isfinite(run.ttft_s)), replicas, most_s, together) for run in runs]
     matrix, seconds = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     there = np.isfinite(seconds) & (seconds > 0)
     matrix, seconds = matrix[there], seconds[there]
@@ -58,8 +64,18 @@ def guess(runs: Sequence[Measured], fixed: Mapping[str, float], replicas: int = 
     return Guess({name: values[name] for name in NAMES}, widths)
 
 
-def _rows(run: Measured, replicas: int) -> tuple[np.ndarray, np.ndarray]:
-    """((rows, constants), (rows,) seconds): a row for the answer of each request, and one for its first token."""
+def _median(times_s: np.ndarray) -> float:
+    """That of the times that are known; infinite where none is."""
+    known = times_s[np.isfinite(times_s)]
+    return float(np.median(known)) if len(known) else np.inf
+
+
+def _rows(run: Measured, replicas: int, most_s: Sequence[float], together: bool) -> tuple[np.ndarray, np.ndarray]:
+    """((rows, constants), (rows,) seconds): a row for the answer of each request, and one for its first token.
+
+    Above `most_s` (TTFT, TPOT) they are left out: such requests have queued, for memory or behind steps of decodes,
+    which the row does not tell. `together`: prompts run between the decodes, not on GPUs of their own.
+    """
     first_s = run.arrival_s + run.ttft_s
     steps = np.maximum(run.output_tokens - 1, 0)
     last_s = first_s + np.nan_to_num(run.tpot_s) * steps
@@ -67,13 +83,16 @@ def _rows(run: Measured, replicas: int) -> tuple[np.ndarray, np.ndarray]:
     context = run.prompt_tokens + run.output_tokens / 2
     beside = _mean(first_s, last_s, np.ones(len(run)), first_s, last_s) / long_s / replicas
     read = _mean(first_s, last_s, context, first_s, last_s) / long_s / replicas
-    between = _prompts(first_s, run.prompt_tokens, first_s, last_s) / replicas
+    between = _prompts(first_s, run.prompt_tokens, first_s, last_s) / replicas * together
     zeros, ones = np.zeros(len(run)), np.ones(len(run))
     answers = np.stack([steps, between, steps * beside, steps * read, zeros], axis=1)
     ahead = _prompts(first_s, run.prompt_tokens, run.arrival_s, first_s) / replicas
     firsts = np.stack([ones, np.maximum(ahead, run.prompt_tokens), zeros, zeros, ones], axis=1)
     return np.concatenate([answers, firsts]), np.concatenate(
-        [np.where(steps > 0, run.tpot_s * steps, np.nan), run.ttft_s]
+        [
+            np.where((steps > 0) & (run.tpot_s <= most_s[1]), run.tpot_s * steps, np.nan),
+            np.where(run.ttft_s <= most_s[0], run.ttft_s, np.nan),
+        ]
     )
 
 
@@ -106,8 +125,11 @@ FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What is searched in each latency model; those of `mixed` in the order of `linear`."""
 
-ROUNDS, HEED = 16, 0.7
-"""How often constants are corrected by what the guess gets wrong of simulated times, and by how much of it."""
+QUEUED = 5.0
+"""A request has queued where its TTFT or TPOT is so many times the median of the run with the shortest."""
+ROUNDS, HEED, PATIENCE = 16, 0.7, 3
+"""How often constants are corrected by what the guess gets wrong of simulated times, by how much of it, and how many
+turns may go by without a gain."""
 
 COLUMNS = {
     "arrival_s": ("arrival_s", "scheduled_s"), "prompt_tokens": ("prompt_tokens", "prompt_len"),
@@ -142,13 +164,28 @@ class Measured:
 
 
 def read(paths: Sequence[str]) -> list[Measured]:
-    """The runs at these places: run folders, results of other tools, or tables of requests (parquet, CSV)."""
+    """The runs at these places: run folders, results of other tools, tables of requests or TOML files of measurements.
+
+    In a table (parquet, CSV) a column `run` tells runs apart.
+    """
     return [one for path in paths for one in _of(Path(path))]
+
+
+def of_measurements(run: Run, path: Path) -> Measured:
+    """The requests of a run in a TOML file of measurements; of several repeats the first."""
+    first = run.repeats[0]
+    if first.times is None:
+        raise UsageError(f"'{path}', run '{run.name}': a fit needs ttft_s and tpot_s of its requests.")
+    sent, seen = first.traffic, first.times
+    columns = (sent.arrival_s, sent.prompt_tokens.astype(float), sent.output_tokens.astype(float))
+    return _kept(run.name, *(column[first.ended] for column in columns), seen.ttft_s, seen.tpot_s)
 
 
 def _of(path: Path) -> list[Measured]:
     if path.suffix in (".csv", ".parquet"):
-        return [_of_table(path)]
+        return _of_table(path)
+    if path.suffix == ".toml":
+        return [of_measurements(run, path) for run in measurements.read(path).runs]
     found = []
     for run in imports.open(path):
         rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
@@ -182,8 +219,9 @@ def _kept(name: str, *columns: np.ndarray) -> Measured:
     return Measured(name, at_s - at_s[0], prompt, output, np.maximum(ttft_s, 1e-6), tpot_s)
 
 
-def _of_table(path: Path) -> Measured:
+def _of_table(path: Path) -> list[Measured]:
     held = table(path, "requests")
+    names = np.array(held["run"].to_pylist() if "run" in held.column_names else [str(path)] * held.num_rows, str)
     columns = {}
     for name, known in COLUMNS.items():
         here = next((c for c in known if c in held.column_names), None)
@@ -192,11 +230,13 @@ def _of_table(path: Path) -> Measured:
             allowed = ", ".join([*known, *MILLISECONDS.get(name, ())])
             raise UsageError(f"'{path}' has no column {name} ({allowed}); it has {', '.join(held.column_names)}.")
         columns[name] = numbers(held, here, path) if here is not None else numbers(held, str(thousandth), path) / 1000
-    return _kept(str(path), *columns.values())
+    return [
+        _kept(name, *(column[names == name] for column in columns.values())) for name in dict.fromkeys(names.tolist())
+    ]
 
 
 def fit(
-    latency: str, runs: Sequence[Measured], seen: Sequence[np.ndarray], backend: str, fixed: Mapping[str, float]
+    latency: str, runs: Sequence[Measured], seen: Sequence[np.ndarray], backend: Spec, fixed: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """(constants, half widths of their 95 % intervals), from the requests of each run that its mask `seen` shows.
 
@@ -215,7 +255,7 @@ def fit(
 
 
 def _corrected(
-    shown: Sequence[tuple[Measured, np.ndarray]], latency: str, backend: str, fixed: Mapping[str, float]
+    shown: Sequence[tuple[Measured, np.ndarray]], latency: str, backend: Spec, fixed: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Constants for which the simulated requests give the guess that the measured ones give.
 
@@ -225,19 +265,23 @@ def _corrected(
     names = dict(zip(NAMES, FORMS[latency], strict=True))
     given = {plain: fixed[name] for plain, name in names.items() if name in fixed}
     _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is reported first
-    replicas = int(parse(backend).args.get("replicas", 1))
-    measured = guess([run.take(mask) for run, mask in shown], given, replicas, strict=True)
+    options = backend.args
+    replicas, together = int(options.get("replicas", 1)), "decode" not in options
+    measured = guess([run.take(mask) for run, mask in shown], given, replicas, together=together, strict=True)
     constants, best, least = dict(measured.values), dict(measured.values), np.inf
-    for _ in range(ROUNDS):
+    best_in = 0
+    for turn in range(ROUNDS):
+        if turn - best_in > PATIENCE:
+            break
         times = [simulated(run, latency, _named(names, constants), backend) for run, _ in shown]
         errors = np.concatenate([_errors(run, mask, t) for (run, mask), t in zip(shown, times, strict=True)])
         if (error := float(np.median(np.abs(errors)))) < least:
-            least, best = error, dict(constants)
+            least, best, best_in = error, dict(constants), turn
         made = [
             replace(run, ttft_s=ttft_s, tpot_s=tpot_s).take(mask)
             for (run, mask), (ttft_s, tpot_s) in zip(shown, times, strict=True)
         ]
-        again = guess(made, given, replicas)
+        again = guess(made, given, replicas, together=together)
         for name in measured.plus_minus:
             wrong = measured.values[name] - again.values[name]
             constants[name] = max(constants[name] + HEED * wrong, 0.0)
@@ -249,7 +293,7 @@ def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, f
 
 
 def simulated(
-    run: Measured, latency: str, constants: Mapping[str, float], backend: str
+    run: Measured, latency: str, constants: Mapping[str, float], backend: Spec
 ) -> tuple[np.ndarray, np.ndarray]:
     """(TTFT, TPOT) of each request, (requests,) seconds, nan for a request that did not end well."""
     simulator = _simulator(latency, constants, backend)
@@ -262,14 +306,16 @@ def simulated(
     return ttft_s, tpot_s
 
 
-def _simulator(latency: str, constants: Mapping[str, float], backend: str) -> Simulator:
+def _simulator(latency: str, constants: Mapping[str, float], backend: Spec) -> Simulator:
     """The simulator of the spec, with that latency model. Raises UsageError."""
+    return cast("Simulator", registry.make("backends", spec_of(latency, constants, backend), log_steps=False))
+
+
+def spec_of(latency: str, constants: Mapping[str, float], backend: Spec) -> Spec:
+    """The backend with the latency model of these constants."""
     given = {"constants": "given"} if latency == "mixed" else {}
     arguments = {**given, **{name: repr(float(value)) for name, value in constants.items()}}
-    parsed = parse(backend)
-    arguments_of_sim = {**parsed.args, "log_steps": "false"}
-    spec = Spec(parsed.name, arguments_of_sim, parsed.first)
-    return cast("Simulator", registry.make("backends", spec, latency=str(Spec(latency, arguments))))
+    return Spec(backend.name, {**backend.args, "latency": str(Spec(latency, arguments))}, backend.first)
 
 
 def _errors(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
@@ -284,7 +330,7 @@ def _errors(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray
 
 
 def scores(
-    runs: Sequence[Measured], masks: Sequence[np.ndarray], latency: str, constants: Mapping[str, float], backend: str
+    runs: Sequence[Measured], masks: Sequence[np.ndarray], latency: str, constants: Mapping[str, float], backend: Spec
 ) -> list[Score]:
     """Errors of TTFT and TPOT of the requests that the masks show."""
     pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"TTFT": [], "TPOT": []}

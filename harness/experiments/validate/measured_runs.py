@@ -1,30 +1,56 @@
 """Measured runs of a deployment simulated and scored: the requests of its tables, each run by its own backend."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, isnan, nan
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from harness.api import Slo
 from harness.errors import BenchError, UsageError
+from harness.experiments.fit import requests
 from harness.experiments.validate import Pair, Validation
 from harness.experiments.validate.answer import target
-from harness.experiments.validate.measurements import METRIC, Deployment, Run, bounds_of, read, simulator
-from harness.experiments.validate.simulated import Times, times
+from harness.experiments.validate.measurements import (
+    METRIC,
+    QUANTILES,
+    Deployment,
+    Run,
+    bounds_of,
+    measured_requests,
+    read,
+    simulator,
+)
+from harness.experiments.validate.simulated import Times, Traffic, times
 from harness.spec import Spec, parse
 
 
-def validate(path: Path, backend: str | None = None, slo: str | None = None) -> Validation:
-    """Simulate every run of a TOML file of measurements, and score what the calibration did not see.
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Cross-validation: each run, or each curve of runs, by a latency model that was fitted on all others."""
+
+    latency: str
+    by: Literal["run", "curve"] = "run"
+
+
+def validate(
+    path: Path, backend: str | None = None, slo: str | None = None, left_out: LeftOut | None = None
+) -> Validation:
+    """Simulate every run of a TOML file of measurements or of a table, and score what the calibration did not see.
 
     `backend` replaces those of the file, and then no run counts as calibrated on; `slo` replaces its bounds. Raises
     UsageError for what cannot be read or simulated.
     """
-    held = read(path)
+    held = read(path) if path.suffix == ".toml" else _of_table(path)
     bounds = held.slo if slo is None else {"attainment_pct": bounds_of(slo)}
     own = None if backend is None else parse(backend)
-    pairs = [pair for run in held.runs for pair in _pairs(held, run, own, bounds)]
+    fitted = {} if left_out is None else _fitted(held, own, left_out)
+    again = own is not None or left_out is not None
+    pairs = [
+        pair for run in held.runs for pair in _pairs(held, run, fitted.get(run.name, own or run.backend), bounds, again)
+    ]
     if not pairs:
         raise UsageError(
             f"'{path}': nothing was measured; give requests ttft_s and tpot_s, or runs metrics such as ttft_mean_s."
@@ -33,6 +59,8 @@ def validate(path: Path, backend: str | None = None, slo: str | None = None) -> 
         raise UsageError(f"--slo scores requests, and the requests of '{path}' have no ttft_s and tpot_s.")
     limits = [one for one in held.limits if slo is None or one.metric not in held.slo]
     setting = held.setting if backend is None else (*held.setting, f"Simulated by {backend}.")
+    if left_out is not None:
+        setting = (*setting, f"Each {left_out.by} is simulated with a model '{left_out.latency}' fitted on all others.")
     targets = tuple(
         target([pair for pair in pairs if not one.runs or pair.setting in one.runs], one.metric, one.how, one.limit,
                one.published)
@@ -41,9 +69,44 @@ def validate(path: Path, backend: str | None = None, slo: str | None = None) -> 
     return Validation(held.name, held.title, setting, tuple(pairs), targets)
 
 
-def _pairs(held: Deployment, run: Run, own: Spec | None, bounds: Mapping[str, Slo]) -> Iterator[Pair]:
-    """What was measured of a run beside what is simulated; of several repeats their mean."""
-    spec = own or run.backend
+def _of_table(path: Path) -> Deployment:
+    """A table of requests alone, as `bench fit --requests` takes it."""
+    runs = []
+    for one in requests.read([str(path)]):
+        sent = Traffic(one.arrival_s, one.prompt_tokens.astype(np.int64), one.output_tokens.astype(np.int64))
+        runs.append(Run(one.name, None, (measured_requests(sent, one.ttft_s, one.tpot_s),), {}))
+    return Deployment(path, path.stem, path.stem, (), tuple(runs), QUANTILES, {}, ())
+
+
+def _fitted(held: Deployment, own: Spec | None, left_out: LeftOut) -> dict[str, Spec]:
+    """The backend of each run, with the latency model that was fitted on the runs of other names or curves."""
+    specs = {run.name: own or run.backend for run in held.runs}
+    groups = {run.name: run.name if left_out.by == "run" else run.curve or run.name for run in held.runs}
+    if len(set(groups.values())) < 2:
+        raise UsageError(f"'{held.path}' has one {left_out.by}; leaving one out needs two or more.")
+    seen = {run.name: requests.of_measurements(run, held.path) for run in held.runs}
+    found: dict[tuple[str, str], Spec] = {}
+    for name, spec in specs.items():
+        if spec is None or (groups[name], str(spec)) in found:
+            continue
+        plain = Spec(spec.name, {key: value for key, value in spec.args.items() if key != "latency"}, spec.first)
+        rest = [one for other, one in seen.items() if groups[other] != groups[name] and specs[other] == spec]
+        if not rest:
+            raise UsageError(
+                f"'{held.path}', {left_out.by} '{groups[name]}': no other {left_out.by} has its backend, so nothing is "
+                "there to fit on."
+            )
+        masks = [np.full(len(one), True) for one in rest]
+        constants, _ = requests.fit(left_out.latency, rest, masks, plain, {})
+        found[groups[name], str(spec)] = requests.spec_of(left_out.latency, constants, plain)
+    return {name: found[groups[name], str(spec)] for name, spec in specs.items() if spec is not None}
+
+
+def _pairs(held: Deployment, run: Run, spec: Spec | None, bounds: Mapping[str, Slo], again: bool) -> Iterator[Pair]:
+    """What was measured of a run beside what is simulated; of several repeats their mean.
+
+    `again`: not by the backend of the file, so that nothing was calibrated on the run.
+    """
     if spec is None:
         raise UsageError(f"'{held.path}': run '{run.name}' has no backend; name one there, or with --backend sim:...")
     try:
@@ -58,7 +121,7 @@ def _pairs(held: Deployment, run: Run, own: Spec | None, bounds: Mapping[str, Sl
             continue
         if metric.endswith("_s") and measured <= 0:
             raise UsageError(f"'{held.path}', run '{run.name}': {metric} must be above 0 s to be compared.")
-        yield Pair(run.name, metric, measured, ours, run.calibrated and own is None, run.rate_rps, run.curve)
+        yield Pair(run.name, metric, measured, ours, run.calibrated and not again, run.rate_rps, run.curve)
 
 
 def _measured(held: Deployment, run: Run, bounds: Mapping[str, Slo]) -> dict[str, float]:

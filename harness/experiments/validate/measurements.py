@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from harness import registry, untrusted
@@ -33,10 +34,11 @@ YES_OR_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
-    """The requests of a run, and their measured times where the table has them."""
+    """The requests of a run, and their measured times where the table has them: of those that `ended` well."""
 
     traffic: Traffic
     times: Times | None
+    ended: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -268,18 +270,22 @@ def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]
             rows = (names == name) & (repeats == repeat)
             prompt, output = (counts[c][rows].astype(np.int64) for c in ("prompt_tokens", "output_tokens"))
             traffic = Traffic(arrival_s[rows], prompt, output)
-            parts.append(Requests(traffic, _times(traffic, *(one[rows] for one in measured)) if measured else None))
+            parts.append(
+                measured_requests(traffic, *(one[rows] for one in measured))
+                if measured
+                else Requests(traffic, None, np.zeros(len(prompt), bool))
+            )
         found[name] = tuple(parts)
     return found
 
 
-def _times(traffic: Traffic, ttft_s: Floats, tpot_s: Floats) -> Times:
+def measured_requests(traffic: Traffic, ttft_s: Floats, tpot_s: Floats) -> Requests:
     """What was measured; a request without a TTFT did not end well."""
     ended = ~np.isnan(ttft_s)
     gaps = np.where(np.isnan(tpot_s), 0, traffic.output_tokens - 1)[ended]
     total = float(gaps.sum())
     itl_s = float((np.nan_to_num(tpot_s[ended]) * gaps).sum()) / total if total else 0.0
-    return Times(ttft_s[ended], tpot_s[ended], itl_s, int((~ended).sum()))
+    return Requests(traffic, Times(ttft_s[ended], tpot_s[ended], itl_s, int((~ended).sum())), ended)
 
 
 def _runs(
