@@ -140,6 +140,8 @@ def table(rows: Sequence[Row], scored: Scored) -> dict[str, Any]:
         groups.setdefault((row.source, row.gpu, row.engine, row.model, row.precision), []).append(i)
     parts = {"kernels measured on GPU and engine": tables, "not measured": none}
     overall = {name: _errors(scored, np.flatnonzero(mask)) for name, mask in parts.items() if mask.any()}
+    kinds = {kind: np.flatnonzero([row.kind == kind for row in rows]) for kind in ("median", "mean")}
+    by_kind = {f"TTFT given as a {kind}": _errors(scored, where) for kind, where in kinds.items() if len(where)}
     order = np.argsort(-np.maximum(np.abs(scored.tpot), np.abs(scored.ttft) / 2))
     limits = {"kernels measured on GPU and engine": (0.12, 0.30), "not measured": (0.25, 0.50)}
     targets = []
@@ -152,7 +154,7 @@ def table(rows: Sequence[Row], scored: Scored) -> dict[str, Any]:
     for one in targets:
         one["holds"] = abs(one["obtained"]) <= one["limit"]
     return {
-        "rows": len(rows), "overall": overall, "targets": targets, "repeats": _repeats(rows),
+        "rows": len(rows), "overall": overall, "kinds": by_kind, "targets": targets, "repeats": _repeats(rows),
         "groups": sorted(
             ({"group": " ".join(key), **_errors(scored, where)} for key, where in groups.items()),
             key=lambda one: -one["tpot"],
@@ -194,7 +196,9 @@ def _repeats(rows: Sequence[Row]) -> dict[str, float]:
 def text(found: dict[str, Any]) -> str:
     """The table for a terminal, worst groups first."""
     lines = [f"{'':<58}{'rows':>5}  TPOT: median, p90, bias     TTFT: median, p90, bias"]
-    for one in [{"group": name, **errors} for name, errors in found["overall"].items()] + found["groups"]:
+    for one in [{"group": name, **errors} for name, errors in (found["overall"] | found["kinds"]).items()] + found[
+        "groups"
+    ]:
         numbers = "  ".join(
             f"{one[name]:6.3f} {one[f'{name}_p90']:6.3f} {one[f'{name}_bias']:+7.3f}" for name in ("tpot", "ttft")
         )
