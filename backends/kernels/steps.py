@@ -111,6 +111,16 @@ class Steps:
         } | parts  # fmt: skip
 
     @property
+    def launches(self) -> float:
+        """Kernels of one step, counted in the layers of vLLM's and SGLang's models."""
+        m, sent = self.model, 2 * (self.shape.stage_gpus > 1)
+        quantised = format_named(self.formats.attention).compute != "bf16"
+        attention = (6 if m.latent is None else 11) + (2 if m.latent is None else 4) * quantised
+        routed = 10 + (4 if m.experts is not None and m.experts.shared else 0)
+        fed = m.dense_layers * (4 + 2 * quantised) + (0 if m.experts is None else m.routed_layers * routed)
+        return self._share * (m.layers * (attention + sent) + fed)
+
+    @property
     def _share(self) -> float:
         """Of the layers, those of one stage."""
         return 1 / self.shape.pp

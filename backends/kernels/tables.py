@@ -35,6 +35,10 @@ LAUNCH_S = 2.5e-6
 STREAMED = 0.8
 """Share of the bandwidth that a kernel reaches which only moves memory (`mem_bw_empirical_scaling_factor`, H100)."""
 
+ONE_BY_ONE = 16
+"""Rows up to which a product does little but read its weights. Those of a small product stay in the cache while it is
+measured again and again, but not while other layers run between: it is no more efficient than the largest ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surface:
@@ -142,7 +146,12 @@ class MeasuredKernels:
             if len(t["m"]) > every / 10:
                 break
         m, n, k = (t[name].astype(float) for name in ("m", "n", "k"))
-        return surface([m, n, k], Bounds(self.measured).product_s(m, n, k, near) / _seconds(t))
+        bounds = Bounds(self.measured)
+        bound, streamed = bounds.product_s(m, n, k, near), bounds.moved_s(n * k * near.bits / 8)
+        efficiency = bound / _seconds(t)
+        large = streamed >= np.quantile(streamed, 0.95)
+        most = float(np.quantile(efficiency[large & (m <= ONE_BY_ONE)], 0.5))
+        return surface([m, n, k], np.where(streamed > bound / 2, np.minimum(efficiency, most), efficiency))
 
     def _experts(self, layer: ExpertLayer, fmt: Format) -> Surface:
         names = ("hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size")

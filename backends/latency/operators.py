@@ -36,8 +36,9 @@ KEYS = (
 )
 
 
-SEQ_S = 16e-6
-PREFILL_SCALE = 1.4
+SEQ_S = 4e-6
+PREFILL_SCALE = 1.15
+LAUNCH_S = 60e-6
 FRONT_S = 1e-3
 """A request whose predecessor has just ended comes in during the next step: its answer has to be sent first."""
 
@@ -94,10 +95,11 @@ class Operators:
     whose experts lie on `ep` parts of all of them. Weights and KV are stored as the model says, or as `linear` (plain
     feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`).
 
-    Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, `prefill_scale` times as long
-    a step that holds prompts (which no CUDA graph covers), `front_s` seconds of a request before its scheduler, and
-    `overhead_s` of each step. The first two come from rows of public benchmarks (SOURCE), the same for all engines:
-    constants of each engine did no better on models and GPUs left out. Measured times are multiplied by `scale`.
+    Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, `front_s` seconds of a request
+    before its scheduler, and `overhead_s` of each step. No CUDA graph covers a step that holds prompts: it takes at
+    least `launch_s` seconds of the host for each of its kernels, and its kernels take `prefill_scale` times as long.
+    Those three come from rows of public benchmarks (SOURCE), the same for all engines: constants of each engine did no
+    better on models and GPUs left out. Measured times are multiplied by `scale`.
 
     Or `file` is a JSON file of measured times in seconds, over all layers of one GPU: `dense_s` (T,) at `tokens` tokens
     a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of the attention of `decode_seqs`
@@ -123,10 +125,12 @@ class Operators:
     overhead_s: float = 0.0
     seq_s: float | None = None
     prefill_scale: float | None = None
+    launch_s: float | None = None
     front_s: float | None = None
     scale: float = 1.0
     measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(default=(None, None), init=False, repr=False, compare=False)
+    _launched_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of all kernels of a stage
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
     _curves: dict[int, _Curve] = field(init=False, repr=False, compare=False)
     _lines: dict[str, _Line] = field(init=False, repr=False, compare=False)  # of the tables over one axis
@@ -134,12 +138,12 @@ class Operators:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        usual = (0.0, 1.0, 0.0) if self.file is not None else (SEQ_S, PREFILL_SCALE, FRONT_S)
-        for name, value in zip(("seq_s", "prefill_scale", "front_s"), usual, strict=True):
+        usual = (0.0, 1.0, 0.0, 0.0) if self.file is not None else (SEQ_S, PREFILL_SCALE, LAUNCH_S, FRONT_S)
+        for name, value in zip(("seq_s", "prefill_scale", "launch_s", "front_s"), usual, strict=True):
             if getattr(self, name) is None:
                 put(self, name, value)
-        if min(self.overhead_s, self._seq_s, self.front_s or 0.0) < 0:
-            raise ValueError("overhead_s, seq_s and front_s must not be negative")
+        if min(self.overhead_s, self._seq_s, self.launch_s or 0.0, self.front_s or 0.0) < 0:
+            raise ValueError("overhead_s, seq_s, launch_s and front_s must not be negative")
         if self.scale <= 0 or self._prefill_scale < 1:
             raise ValueError("scale must be above 0, and prefill_scale at least 1")
         for memory in ("_curves", "_lines", "_known"):
@@ -154,7 +158,9 @@ class Operators:
         shape.check(m)
         kernels = measured_kernels(self.data, self.system, hardware(self.hardware))
         put(self, "measured_system", kernels.system)
-        put(self, "_tables", Steps(m, shape, replace(m.formats, **formats), kernels).grids())
+        steps = Steps(m, shape, replace(m.formats, **formats), kernels)
+        put(self, "_tables", steps.grids())
+        put(self, "_launched_s", (self.launch_s or 0.0) * steps.launches)
         if formats:
             stored = replace(m, formats=replace(m.formats, **formats))
             bits = 8 * weight_bytes(stored) / parameters(stored)
@@ -175,7 +181,8 @@ class Operators:
         tokens = decode_seqs + sum(new for new, _ in prefills)
         seqs = decode_seqs + len(prefills)
         measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
-        return self.overhead_s + self._seq_s * seqs + self.scale * self._prefill_scale * measured
+        kernels_s = max(self.scale * self._prefill_scale * measured, self._launched_s)
+        return self.overhead_s + self._seq_s * seqs + kernels_s
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
@@ -210,7 +217,8 @@ class Operators:
         of = self.scale * self.pp
         host_s = np.full(k, (self.overhead_s + self._seq_s * seqs) * self.pp)
         if prefills:  # what launches take beside kernels
-            host_s += (self._prefill_scale - 1) * (attention + linear + experts + sent) * of
+            measured = self.scale * (attention + linear + experts + sent)
+            host_s += (np.maximum(self._prefill_scale * measured, self._launched_s) - measured) * self.pp
         return StepParts(
             attention * of, np.full(k, linear * of), np.full(k, experts * of), np.full(k, sent * of), host_s
         )

@@ -1,7 +1,8 @@
-"""Llama-3.1-70B under vLLM on eight H100: mean TTFT and ITL of runs at several parallel degrees, traces and rates.
+"""Llama-3.1-70B under vLLM 0.6.0 on eight H100: mean TTFT and ITL at several parallel degrees, traces and rates.
 
-Source: microsoft/apex_plus @8769096 (`vllm/results`, `traces/llama`), with the lengths that were served. The latency
-model is `fit6`, calibrated on the fewest runs that tell its constants apart (`calibration`), and scored on the others.
+Source: microsoft/apex_plus @8769096 (`vllm/results`, `traces/llama`), with the lengths that were served. Steps are
+those of `operators`; what this old engine adds, seconds of each step and of each request, is chosen for each degree of
+tensor parallelism on the runs of the *other* degrees, so that every run is scored.
 """
 
 import csv
@@ -17,26 +18,22 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.experiments.validate import Validation, measured_runs
-from harness.experiments.validate.answer import MEAN, WORST
+from harness.experiments.validate.answer import MEAN
 from harness.experiments.validate.simulated import Times, Traffic
 from harness.spec import Spec
 from published import form
-from published.calibrate import calibrated
 
 MODELS: Mapping[str, str] = {"llama": "llama3-70b"}
 """The models of the runs' names that the simulator knows in the precision that was served."""
-START: Mapping[str, float] = {
-    "memory_share": 0.85, "flops_share": 0.5, "overhead_s": 8e-3, "seq_s": 2e-4, "token_s": 4e-6, "front_end_s": 1.5e-2,
-}  # fmt: skip
-"""Where the search for the constants begins: round numbers."""
-UPPER: Mapping[str, float] = {"memory_share": 1.0, "flops_share": 1.0}
-ITL_WEIGHT = 4.0
-"""Weight of an error of ITL beside one of TTFT in the fit: it is the mean of a hundred times as many intervals, and its
-target is 3 % where that of TTFT is 12 %."""
 _RUN = re.compile(
     r"(?P<model>[a-z]+)_(?P<trace>[a-z]+)_(?P<rate>\d+)_validation_(?:(?P<dp>\d+)DP)?(?P<tp>\d+)TP(?:_(?P<shard>\d+))?"
 )
-RULE = "at the highest rate, each trace undivided at every parallel degree there is, or one replica of it"
+ROUNDS = 2
+"""Longer steps hold more sequences, so what ITL lacks is looked for again with what was found."""
+WHOLE = "vllm-v0:max_seqs=256,max_batched_tokens=24272"
+CHUNKED = "sarathi:budget=512,max_seqs=256"
+"""vLLM 0.6.0 cuts prompts into chunks of 512 tokens where a request may be longer than 32,768 tokens (vllm-project/vllm
+pull request 6666). `vllm/*.sh` limits that to 24,272 at TP 2, as memory is short there, and at no other degree."""
 APEX = "APEX's own predictions, from operator profiles: 10.7 % on average (other rows)"
 
 
@@ -61,37 +58,33 @@ class Run:
 
 
 def validate(data: Path) -> Validation:
-    """Calibrate `fit6` on a few runs, and simulate all of them."""
+    """Simulate all runs, each with constants from the other parallel degrees."""
     with tempfile.TemporaryDirectory() as folder:
         (path,) = convert(data, Path(folder))
         return measured_runs.validate(path)
 
 
 def convert(data: Path, folder: Path) -> list[Path]:
-    """A row a run with its measured means, and a calibrated backend for each model and parallel degree."""
+    """A row a run with its measured means, and a backend for each model and parallel degree."""
     runs = list(_runs(data / "profiles"))
-    seen = calibration(runs)
-    constants = fitted(seen)
-    backends = {f"{run.model} tp={run.tp}": options(run, constants) for run in runs}
+    constants = left_out(runs)
     rows = [
-        {"run": run.setting, "backend": f"{run.model} tp={run.tp}", "calibrated": "yes" if run in seen else "no",
-         "itl_mean_s": run.itl_s, "ttft_mean_s": run.ttft_s}
+        {"run": run.setting, "backend": f"{run.model} tp={run.tp}", "itl_mean_s": run.itl_s, "ttft_mean_s": run.ttft_s}
         for run in runs
-    ]  # fmt: skip
+    ]
     path = form.write(
         folder, "apex-h100",
         title="Llama-3.1-70B under vLLM on H100 SXM, mean TTFT and ITL of each run",
         setting=(
-            f"Calibrated on {', '.join(run.setting for run in seen)}: {RULE}.",
-            f"fit6 with {_format(constants)}.",
-            "Policy vllm-v0 (whole prompts, no chunks), lengths as served; ITL is what vLLM calls TPOT.",
+            *(f"TP {tp}, from the other degrees: {_format(found)}." for tp, found in constants.items()),
+            "TP 2: whole prompts; else chunks of 512 tokens, as the version does by default.",
+            "Lengths as served; ITL is what vLLM calls TPOT.",
         ),
-        backends=backends,
+        backends={f"{run.model} tp={run.tp}": options(run, constants[run.tp]) for run in runs},
         requests=form.requests({run.setting: run.traffic for run in runs}),
         runs=pd.DataFrame(rows),
         targets=(
             {"metric": "itl_mean_s", "how": MEAN, "limit": 3.0, "published": APEX},
-            {"metric": "itl_mean_s", "how": WORST, "limit": 6.0},
             {"metric": "ttft_mean_s", "how": MEAN, "limit": 12.0},
         ),
     )  # fmt: skip
@@ -117,47 +110,46 @@ def _runs(folder: Path) -> Iterator[Run]:
         )  # fmt: skip
 
 
-def calibration(runs: Sequence[Run]) -> list[Run]:
-    """Of each trace, at its highest rate, the undivided runs; where there is none, the first replica of the smallest.
+def left_out(runs: Sequence[Run]) -> dict[int, dict[str, float]]:
+    """Of each parallel degree the constants that runs of the others give, each degree alike.
 
-    Raises UsageError where nothing would be left to score.
+    Seconds of a step are what ITL lacks without any, those of a request what TTFT lacks then. Raises UsageError where
+    there is one degree alone.
     """
-    seen: list[Run] = []
-    for trace in sorted({run.trace for run in runs}):
-        of = [run for run in runs if run.trace == trace]
-        fast = [run for run in of if run.rate == max((r.rate for r in of), key=_rate)]
-        whole = [run for run in fast if run.shard is None]
-        seen += whole or [min(fast, key=lambda run: (run.tp, run.shard or 0))]
-    if not seen or len(seen) == len(runs):
-        raise UsageError(f"{len(runs)} runs of apex-h100 leave nothing to score beside the calibration.")
-    return seen
+    degrees = sorted({run.tp for run in runs})
+    if len(degrees) < 2:
+        raise UsageError(f"{len(runs)} runs of apex-h100 have one parallel degree; leaving it out leaves nothing.")
+    found = {}
+    for tp in degrees:
+        seen, overhead_s = [run for run in runs if run.tp != tp], 0.0
+        for _ in range(ROUNDS):
+            times = [simulate(run, {"overhead_s": overhead_s}) for run in seen]
+            slow = [run.itl_s - one.itl_s for run, one in zip(seen, times, strict=True)]
+            overhead_s = max(0.0, overhead_s + _typical(seen, slow))
+        times = [simulate(run, {"overhead_s": overhead_s}) for run in seen]
+        late = [run.ttft_s - float(one.ttft_s.mean()) for run, one in zip(seen, times, strict=True)]
+        found[tp] = {"overhead_s": overhead_s, "front_s": max(0.0, _typical(seen, late))}
+    return found
 
 
-def _rate(text: str) -> float:
-    """'025' is 0.25 requests per second."""
-    return float(f"{text[0]}.{text[1:] or '0'}")
-
-
-def fitted(runs: Sequence[Run]) -> dict[str, float]:
-    """The constants of `fit6` with the least squared relative errors of mean TTFT and (weighted) mean ITL."""
-    return calibrated(START, lambda constants: [e for run in runs for e in _errors(run, constants)], UPPER)
-
-
-def _errors(run: Run, constants: Mapping[str, float]) -> tuple[float, float]:
-    simulated = simulate(run, constants)
-    ttft_s = float(simulated.ttft_s.mean()) + constants["front_end_s"]
-    return float(np.log(ttft_s / run.ttft_s)), ITL_WEIGHT * float(np.log(simulated.itl_s / run.itl_s))
+def _typical(runs: Sequence[Run], seconds: Sequence[float]) -> float:
+    """The mean over degrees of the median of their runs."""
+    by: dict[int, list[float]] = {}
+    for run, lacking in zip(runs, seconds, strict=True):
+        by.setdefault(run.tp, []).append(lacking)
+    return float(np.mean([np.median(one) for one in by.values()]))
 
 
 def options(run: Run, constants: Mapping[str, float]) -> dict[str, object]:
-    """The simulator of a run under `fit6` with these constants."""
-    latency = str(Spec("fit6", {name: repr(value) for name, value in constants.items()}))
-    return {"model": run.model, "hardware": "h100", "tp": run.tp, "policy": "vllm-v0", "latency": latency}
+    """The simulator of a run; `overhead_s` stands for all of the host, launches too."""
+    latency = Spec("operators", {"launch_s": "0", "seq_s": "0"} | {k: f"{v:.6f}" for k, v in constants.items()})
+    policy = WHOLE if run.tp == 2 else CHUNKED
+    return {"model": run.model, "hardware": "h100", "tp": run.tp, "policy": policy, "latency": str(latency)}
 
 
 def simulate(run: Run, constants: Mapping[str, float]) -> Times:
-    """The run under `fit6` with these constants, without its front end, which no step knows."""
-    return form.times(run.traffic, options(run, {**constants, "front_end_s": 0.0}))
+    """The run with these constants, and without a front end unless they name one."""
+    return form.times(run.traffic, options(run, {"front_s": 0.0, **constants}))
 
 
 def _format(constants: Mapping[str, float]) -> str:

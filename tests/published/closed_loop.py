@@ -19,8 +19,7 @@ BLOCK_TOKENS = 16
 class Load:
     """`clients` that send the next request when the last is answered, all at once at first, `rounds` times each.
 
-    Lengths are drawn evenly from the share `spread` below `prompt` and `output` tokens up to them. The share `cached`
-    of each prompt is in the server's prefix cache.
+    Lengths are drawn evenly from the share `spread` below `prompt` and `output` tokens up to them.
     """
 
     prompt: int
@@ -28,32 +27,24 @@ class Load:
     clients: int
     rounds: int = 10
     spread: float = 0.2
-    cached: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One replica: a latency spec, its policy and what memory it has."""
+    """One replica: a latency spec, its memory and its policy."""
 
     latency: str
     kv_tokens: int
-    max_seqs: int
-    budget: int = 8192
-    reserves: bool = False
-    model: str = "opt-13b"
-    hardware: str = "a100-80g"
-    tp: int = 1
-    policy: str | None = None
+    policy: str
+    model: str
+    hardware: str
+    tp: int
 
     def simulator(self) -> Simulator:
         """The simulator of it."""
-        kv = "reserve-oracle" if self.reserves else "paged"
-        seqs = min(self.max_seqs, self.budget)
-        blocks = max(2, self.kv_tokens // BLOCK_TOKENS)
-        policy = self.policy or f"sarathi:budget={self.budget},max_seqs={seqs}"
         made = make(
             "backends", "sim", model=self.model, hardware=self.hardware, tp=self.tp, latency=self.latency,
-            policy=policy, kv=kv, kv_blocks=blocks, log_steps=False,
+            policy=self.policy, kv="paged", kv_blocks=max(2, self.kv_tokens // BLOCK_TOKENS), log_steps=False,
         )  # fmt: skip
         return cast("Simulator", made)
 
@@ -70,7 +61,7 @@ def run(load: Load, server: Server, seed: int = 0) -> Times:
     """TTFT and TPOT of all requests of a load."""
     count = min(load.rounds * load.clients, max(MOST, load.clients))
     rng = np.random.default_rng(seed)
-    prompts = _drawn(rng, round(load.prompt * (1 - load.cached)), load.spread, count, 1)
+    prompts = _drawn(rng, load.prompt, load.spread, count, 1)
     outputs = _drawn(rng, load.output, load.spread, count, 2)
     left = iter(range(min(load.clients, count), count))
 

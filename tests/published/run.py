@@ -1,7 +1,7 @@
 """The simulator beside public measurements of real systems: calibrated on a part of them, scored on the rest.
 
     python tests/published/run.py apex-h100                       measured beside simulated, and the targets
-    python tests/published/run.py --out published.html            every source; aic-e2e takes 12 minutes
+    python tests/published/run.py --out published.html            every source; aic-e2e takes 15 minutes
     python tests/published/run.py distserve-a100 --tables FOLDER  its tables, for bench validate --against FILE.toml
 
 Exit code 1 where a target is missed, 2 for wrong usage.

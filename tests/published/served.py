@@ -88,7 +88,7 @@ class Row:
 def rows(data: Path) -> tuple[list[Row], Counter[str]]:
     """All rows of replicas alike without speculation that can be expressed; what is left out, counted by reason."""
     out: Counter[str] = Counter()
-    found = [*_inferencemax(data, out), *_aiconfigurator(data, out)]
+    found = [*_inferencemax(data, out), *aiconfigurator(data, out)]
     return [row for row in found if _is_possible(row, out)], out
 
 
@@ -124,7 +124,8 @@ def _inferencemax(data: Path, out: Counter[str]) -> list[Row]:
     return found
 
 
-def _aiconfigurator(data: Path, out: Counter[str]) -> list[Row]:
+def aiconfigurator(data: Path, out: Counter[str]) -> list[Row]:
+    """The rows of its table, each in the precision of its own columns; what is left out is counted."""
     table = pd.read_parquet(needed(data / "profiles" / "aic_silicon_e2e.parquet"))
     found = []
     for r in table.itertuples():
@@ -174,9 +175,13 @@ def simulated(row: Row, folder: Path, constants: Mapping[str, float]) -> tuple[f
     """(TTFT, TPOT) in seconds of a row, as its source sums them up."""
     tokens = _kv_tokens(row.model, row.gpu, row.formats, row.tp, row.dp, row.ep)
     server = Server(
-        row.latency(folder, constants), max(tokens, 2 * (row.prompt + row.output)), 2048, policy=row.policy,
-        model=row.model, hardware=row.gpu, tp=row.tp,
-    )  # fmt: skip
+        row.latency(folder, constants),
+        max(tokens, 2 * (row.prompt + row.output)),
+        row.policy,
+        row.model,
+        row.gpu,
+        row.tp,
+    )
     times = run(Load(row.prompt, row.output, row.clients), server)
     of = np.median if row.kind == "median" else np.mean
     return float(of(times.ttft_s)), float(np.median(times.tpot_s))

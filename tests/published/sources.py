@@ -5,20 +5,20 @@ from pathlib import Path
 
 from harness.errors import UsageError, no_such
 from harness.experiments.validate import Validation
-from published import aic_e2e, apex_h100, distserve_66b_chat_ae, distserve_a100, llmservingsim_4090
+from published import aic_e2e, apex_h100, distserve_66b_chat_ae, distserve_a100, llmservingsim
 
 SOURCES: dict[str, Callable[[Path], Validation]] = {
     "aic-e2e": aic_e2e.validate,
     "apex-h100": apex_h100.validate,
     "distserve-66b-chat-ae": distserve_66b_chat_ae.validate,
     "distserve-a100": distserve_a100.validate,
-    "llmservingsim-4090": llmservingsim_4090.validate,
+    "llmservingsim": llmservingsim.validate,
 }
 CONVERTERS: dict[str, Callable[[Path, Path], list[Path]]] = {
     "apex-h100": apex_h100.convert,
     "distserve-66b-chat-ae": distserve_66b_chat_ae.convert,
     "distserve-a100": distserve_a100.convert,
-    "llmservingsim-4090": llmservingsim_4090.convert,
+    "llmservingsim": llmservingsim.convert,
 }
 """Those that can be written as tables. The requests of aic-e2e have no arrival times: its clients are a closed loop."""
 

@@ -160,6 +160,28 @@ def test_the_latency_model_is_the_sum_of_its_grids(folder: Path) -> None:
     assert built.measured_system == "h100_sxm"
 
 
+def test_a_step_with_prompts_takes_at_least_the_launches_of_its_kernels(folder: Path) -> None:
+    """A dense layer in BF16 on one GPU has ten kernels; a long prompt hides their launches, and decodes have none."""
+    launched, free = (
+        make("latency", f"operators:data={folder},seq_s=0,launch_s={one}", model="llama3.1-8b", hardware="h100")
+        for one in ("0.001", "0")
+    )
+
+    assert 32 * 10 * 1e-3 == pytest.approx(launched.step_s([(16, 0)], 0, 0))
+    assert free.step_s([(131072, 0)], 0, 0) == launched.step_s([(131072, 0)], 0, 0) > 0.32
+    assert free.decode_s(16, 1024) == launched.decode_s(16, 1024)
+    parts = launched.step_parts([(16, 0)], 0, np.zeros(1))
+    assert 0.32 == pytest.approx(float(sum(part[0] for part in parts)))
+
+
+def test_a_small_product_is_no_faster_than_memory_on_a_gpu_with_a_large_cache() -> None:
+    """Weights of an RTX PRO 6000 stay in its cache while one product is measured again and again."""
+    gpu = hardware("rtx-pro-6000")
+    seconds = measured_kernels(None, None, gpu).product_s(np.ones(1), 4096, 4096, format_named("bf16"))[0]
+
+    assert 4096 * 4096 * 2 / gpu.bandwidth_bytes_per_s < seconds
+
+
 def test_formats_change_what_is_read_and_what_is_stored(folder: Path) -> None:
     """KV in FP8 is counted with 8 bits; without a format the model's own are counted."""
     spec = f"operators:data={folder},kv=fp8"
@@ -177,6 +199,7 @@ def test_formats_change_what_is_read_and_what_is_stored(folder: Path) -> None:
         ("operators:data={folder},linear=fp9", "No format named 'fp9'"),
         ("operators:data={folder},dp=2,ep=3", "ep=3"),
         ("operators:data={folder},prefill_scale=0.5", "prefill_scale at least 1"),
+        ("operators:data={folder},launch_s=-1", "must not be negative"),
     ],
 )
 def test_wrong_use_is_one_sentence(folder: Path, spec: str, message: str) -> None:

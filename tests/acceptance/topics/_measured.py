@@ -10,7 +10,7 @@ PREFIXES = {
     "apex-h100": "S58.apex",
     "distserve-66b-chat-ae": "S26",
     "distserve-a100": "S58.distserve",
-    "llmservingsim-4090": "S58.4090",
+    "llmservingsim": "S58.4090",
 }
 """How the ids of the rows of a source begin."""
 
