@@ -127,6 +127,14 @@ class MeasuredKernels:
         found = self._surface(("gather", gpus), lambda: self._collective("nccl", "all_gather", gpus))
         return Bounds(self.gpu).gather_s(elements, gpus) / found.at(elements)
 
+    def exchange_s(self, tokens: Array, layer: ExpertLayer) -> Array:
+        """Dispatch and combine of so many tokens of each GPU, to experts on many GPUs and back."""
+        if layer.ep * layer.tp == 1:
+            return np.zeros_like(tokens)
+        found = self._surface("exchange", lambda: exchanges.efficiency(self.rows_of("comm", "exchange"), self.measured))
+        bound = Bounds(self.gpu).exchange_s(tokens, layer)
+        return bound / found.at(tokens, float(layer.ep * layer.tp))
+
     def moved_s(self, moved_bytes: Array) -> Array:
         """A kernel that only moves memory: norms, activations, rotary embeddings."""
         return LAUNCH_S + Bounds(self.gpu).moved_s(moved_bytes) / STREAMED

@@ -271,7 +271,7 @@ def _simulated(row: _Measured, shape: Shape, constants: Constants, knobs: Knobs)
         knobs.reserves,
     )
     load = Load(row.prompt, row.output, clients + knobs.surplus, knobs.rounds, cached=knobs.cached)
-    times = run(load, server)
+    times = run(load, server.simulator())
     of = np.mean if knobs.statistic == "mean" else np.median
     return float(of(times.ttft_s)) + constants.front_s + constants.front_token_s * row.prompt, float(of(times.tpot_s))
 

@@ -177,7 +177,7 @@ def simulated(row: Row, folder: Path, constants: Mapping[str, float]) -> tuple[f
         row.latency(folder, constants), max(tokens, 2 * (row.prompt + row.output)), 2048, policy=row.policy,
         model=row.model, hardware=row.gpu, tp=row.tp,
     )  # fmt: skip
-    times = run(Load(row.prompt, row.output, row.clients), server)
+    times = run(Load(row.prompt, row.output, row.clients), server.simulator())
     of = np.median if row.kind == "median" else np.mean
     return float(of(times.ttft_s)), float(np.median(times.tpot_s))
 
