@@ -9,7 +9,7 @@ kernels measured for a shape the fastest counts, whichever engine's.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from backends.kernels import exchanges
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
 from harness.catalog import Format, Hardware, Latent, format_named
 from harness.errors import UsageError
@@ -131,9 +132,8 @@ class MeasuredKernels:
         """Dispatch and combine of so many tokens of each GPU, to experts on many GPUs and back."""
         if layer.ep * layer.tp == 1:
             return np.zeros_like(tokens)
-        found = self._surface("exchange", lambda: exchanges.efficiency(self.rows_of("comm", "exchange"), self.measured))
-        bound = Bounds(self.gpu).exchange_s(tokens, layer)
-        return bound / found.at(tokens, float(layer.ep * layer.tp))
+        found = self._surface("exchange", self._exchanges)
+        return Bounds(self.gpu).exchange_s(tokens, layer) / found.at(tokens, float(layer.ep * layer.tp))
 
     def moved_s(self, moved_bytes: Array) -> Array:
         """A kernel that only moves memory: norms, activations, rotary embeddings."""
@@ -205,6 +205,14 @@ class MeasuredKernels:
         bounds = Bounds(self.measured)
         bound = (bounds.all_reduce_s if operation == "all_reduce" else bounds.gather_s)(elements, number)
         return surface([elements], bound / _seconds(t))
+
+    def _exchanges(self) -> Surface:
+        (tokens, gpus), seconds = exchanges.measured(exchanges.rows(self.folder, self.system))
+        bounds, bound = Bounds(self.measured), np.zeros(len(gpus))
+        for number in np.unique(gpus):
+            layer = replace(exchanges.SHAPE, ep=int(number))
+            bound[gpus == number] = bounds.exchange_s(tokens[gpus == number], layer)
+        return surface([tokens, gpus], bound / seconds)
 
     def _surface(self, key: object, make: Callable[[], Surface]) -> Surface:
         if key not in self._surfaces:

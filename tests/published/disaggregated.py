@@ -36,6 +36,8 @@ from published.form import needed
 MODEL = "deepseek-r1"
 CHUNK = 16384
 """Tokens of a prefill step: the chunk that InferenceMAX gives SGLang in its aggregated scripts."""
+UTILISATION = 0.97
+"""Share of the memory for weights and KV: DeepSeek-R1 in fp8 on four GB200, which was measured, does not fit in less."""
 LIMIT = 0.25
 ROUNDS = 10
 REQUESTS = 6000
@@ -99,7 +101,7 @@ class Configuration:
         made = make(
             "backends", "sim", model=MODEL, hardware=self.gpu, latency=latency, log_steps=False,
             prefill=f"{self.prefill},policy=sarathi:budget={CHUNK}",
-            decode=f"{self.decode},policy=distserve-decode:max_seqs=16384",
+            decode=f"{self.decode},policy=distserve-decode:max_seqs=16384", utilisation=UTILISATION,
             link="nvlink" if within else f"{network / 1e9:g}GBps",
         )  # fmt: skip
         return cast("Simulator", made)
@@ -162,9 +164,9 @@ def simulated(task: tuple[Configuration, str]) -> tuple[float, float, float] | N
 
 
 def latency_of(one: Configuration, *, roofline: bool) -> str:
-    """The spec of its step times; the roofline's formats are those of the catalogue's model."""
+    """The spec of its step times; the roofline has one number of bits for all matrices."""
     if roofline:
-        return "roofline"
+        return f"roofline:weight_bits={4.5 if one.precision == 'fp4' else 8},kv_bits=8"
     return "operators:" + ",".join(f"{key}={value}" for key, value in one.formats.items())
 
 
@@ -214,6 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in models:
         for group, where in groups.items():
             fits = [i for i in where if not np.isnan(logs[name][i]).any()]
+            if not fits:
+                continue
             result[f"{name}: {group}"] = summary([found[i] for i in fits], logs[name][fits])
             print(f"{name}: {group}: {result[f'{name}: {group}']}")
     for reason, count in out.items():
