@@ -132,8 +132,17 @@ class MeasuredKernels:
         """Dispatch and combine of so many tokens of each GPU, to experts on many GPUs and back."""
         if layer.ep * layer.tp == 1:
             return np.zeros_like(tokens)
+        gpus, bounds = layer.ep * layer.tp, Bounds(self.gpu)
         found = self._surface("exchange", self._exchanges)
-        return Bounds(self.gpu).exchange_s(tokens, layer) / found.at(tokens, float(layer.ep * layer.tp))
+        node, between_s = self.gpu.link_gpus or gpus, np.zeros_like(tokens)
+        if gpus > node and gpus > self._most_exchanging:  # only measured within nodes: the network at its peak beside
+            between_s, layer = bounds.exchange_s(tokens, layer), replace(layer, ep=max(1, node // layer.tp))
+        return between_s + bounds.exchange_s(tokens, layer) / found.at(tokens, float(layer.ep * layer.tp))
+
+    @property
+    def _most_exchanging(self) -> int:
+        """GPUs of the widest measured exchange."""
+        return int(np.exp(self._surface("exchange", self._exchanges).axes[1][-1]).round())
 
     def moved_s(self, moved_bytes: Array) -> Array:
         """A kernel that only moves memory: norms, activations, rotary embeddings."""
@@ -241,9 +250,10 @@ class MeasuredKernels:
         if (shipped := self.folder / f"{name}.parquet").is_file():
             t = _columns(shipped)
             return _only(t, t["system"] == self.system)
-        newest: dict[str, Path] = {}
-        for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{name}_perf.parquet"), key=_version):
-            newest[file.parent.parent.name] = file
+        newest: dict[tuple[str, str], Path] = {}
+        for stem in (name, *_WIDE.get(name, ())):
+            for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{stem}_perf.parquet"), key=_version):
+                newest[stem, file.parent.parent.name] = file
         if not newest:
             raise UsageError(f"'{self.folder / self.system / kind}' has no {name}_perf.parquet.")
         parts = [_columns(file) for file in newest.values()]
@@ -259,6 +269,10 @@ _NEXT_FORMATS = {
     "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
 }  # fmt: skip
 """Whose efficiency serves for a format that a GPU has no kernels for: the first that there is."""
+
+
+_WIDE = {"moe": ("wideep_generation_moe", "wideep_context_moe")}
+"""Further tables of a kind: kernels of wide expert parallelism (DeepGEMM behind DeepEP), over the same tokens."""
 
 
 def systems(folder: Path) -> list[str]:
