@@ -1,6 +1,7 @@
-"""Measured all-to-all exchanges of tokens between GPUs that hold experts: DeepEP's low-latency kernels over one to eight
-nodes, and TensorRT-LLM's over NVLink within GB200's domain. Shipped as exchange.parquet: `tokens` of each of `gpus` GPUs
-to their experts and back, in the shape of DeepSeek-V3, fastest of both.
+"""Measured all-to-all exchanges of tokens between GPUs that hold experts, in the shape of DeepSeek-V3.
+
+DeepEP's low-latency kernels over one to eight nodes, and TensorRT-LLM's over NVLink within GB200's domain; the faster of
+both is shipped as exchange.parquet: `tokens` of each of `gpus` GPUs to their experts and back.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ SHAPE = ExpertLayer(hidden=7168, ffn=2048, routed=256, chosen=8, nodes=0)
 NODE_GPUS = {"gb200": 4, "gb300": 4}
 """GPUs of a node where they are not eight."""
 WIDE_TYPES = ("bfloat16", "fp8")
-"""What is sent: the same as `DeepEP` does, which dispatches in fp8 and combines in bf16."""
+"""What TensorRT-LLM sends; exchanges of fp4 are left out, as not all models have them."""
 
 
 def rows(folder: Path, system: str) -> pd.DataFrame:

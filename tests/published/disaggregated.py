@@ -35,9 +35,9 @@ from published.form import needed
 
 MODEL = "deepseek-r1"
 CHUNK = 16384
-"""Tokens of a prefill step: the chunk that InferenceMAX gives SGLang in its aggregated scripts."""
+"""Tokens of a prefill step of a worker: --chunked-prefill-size of ai-dynamo/dynamo `dsr1-wideep-gb200.md`."""
 UTILISATION = 0.97
-"""Share of the memory for weights and KV: DeepSeek-R1 in fp8 on four GB200, which was measured, does not fit in less."""
+"""Share of the memory for weights and KV: DeepSeek-R1 in fp8 on four GB200, which was measured, needs it."""
 LIMIT = 0.25
 ROUNDS = 10
 REQUESTS = 6000
@@ -129,10 +129,14 @@ def configurations(data: Path) -> tuple[list[Configuration], Counter[str]]:
             continue
         found.append(
             Configuration(
-                str(r["hw"]).partition("-")[0], str(r["framework"]), str(r["precision"]),
-                *(int(str(r[name])) for name in ("isl", "osl", "conc")), prefill, decode,
+                str(r["hw"]).partition("-")[0],
+                str(r["framework"]),
+                str(r["precision"]),
+                *(int(str(r[name])) for name in ("isl", "osl", "conc")),
+                prefill,
+                decode,
                 *(float(same[name].median()) for name in COLUMNS),
-            )  # fmt: skip
+            )
         )
     return found, out
 
