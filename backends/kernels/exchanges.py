@@ -1,7 +1,7 @@
 """Measured all-to-all exchanges of tokens between GPUs that hold experts, in the shape of DeepSeek-V3.
 
-DeepEP's low-latency kernels over one to eight nodes, and TensorRT-LLM's over NVLink within GB200's domain; the faster of
-both is shipped as exchange.parquet: `tokens` of each of `gpus` GPUs to their experts and back.
+DeepEP's low-latency kernels over one to eight nodes, and TensorRT-LLM's over NVLink within GB200's domain; the faster
+of both is shipped as exchange.parquet: `tokens` of each of `gpus` GPUs to their experts and back.
 """
 
 from pathlib import Path

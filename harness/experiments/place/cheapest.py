@@ -65,9 +65,7 @@ def cheapest(
     heapq.heapify(heap)
     seen = {one for *_, one in heap}
     while heap and len(found.run) < MOST_RUN:
-        if found.met and heap[0][0] >= _enough(
-            options, found.met
-        ):  # the same of each kind of GPU that meets nowhere yet
+        if found.met and heap[0][0] >= _enough(options, found.met):  # then kinds of GPU that met nowhere
             met = {one.hardware for one in found.met}
             heap = [one for one in heap if one[-1].hardware not in met and " + " not in one[-1].hardware]
             heapq.heapify(heap)
