@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
+from backends.kernels import exchanges
 from backends.kernels.folders import GPU_OF, SHIPPED
 from backends.kernels.tables import SKEW, MeasuredKernels, systems
 from harness.catalog import hardware
@@ -105,6 +106,19 @@ def main(arguments: Sequence[str]) -> int:
         rows = compact(pd.concat(parts, ignore_index=True))
         rows.to_parquet(file, compression="zstd", compression_level=19, index=False)
         print(f"{file.name}: {len(rows)} rows, {file.stat().st_size // 1000} kB")
+    found = []
+    for system in systems(folder):
+        if system in GPU_OF:
+            try:
+                part = exchanges.rows(folder, system)
+            except UsageError as error:
+                print(error)
+                continue
+            part.insert(0, "system", system)
+            found.append(part)
+    rows = compact(pd.concat(found, ignore_index=True))
+    rows.to_parquet(SHIPPED / "exchange.parquet", compression="zstd", compression_level=19, index=False)
+    print(f"exchange.parquet: {len(rows)} rows")
     return 0
 
 

@@ -45,7 +45,10 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class ExpertLayer:
-    """Gated experts of one layer: `routed` of width `ffn`, `chosen` per token, on `ep` parts of `tp` GPUs each."""
+    """Gated experts of one layer: `routed` of width `ffn`, `chosen` per token, on `ep` parts of `tp` GPUs each.
+
+    Those of a token lie on `nodes` nodes at most; 0: on any. The fullest part has `skew` times the mean of the tokens.
+    """
 
     hidden: int
     ffn: int
@@ -53,6 +56,8 @@ class ExpertLayer:
     chosen: int
     tp: int = 1
     ep: int = 1
+    nodes: int = 0
+    skew: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +89,37 @@ class Bounds:
     def experts_s(self, tokens: Array, layer: ExpertLayer, fmt: Format) -> Array:
         """The experts of one layer on one GPU, each token choosing without preference."""
         matrix = 3 * layer.hidden * layer.ffn / layer.tp
-        rows = tokens * layer.chosen / layer.ep
+        rows = tokens * layer.chosen / layer.ep * layer.skew
         hit = layer.routed / layer.ep * (1 - (1 - layer.chosen / layer.routed) ** tokens)
         moved = hit * matrix * fmt.bits / 8 + rows * layer.hidden * (_activation_bits(fmt) / 8 + ACTIVATION_BYTES)
         return np.maximum(2 * rows * matrix / self._flops(fmt), self.moved_s(moved))
 
     def all_reduce_s(self, elements: Array, gpus: int) -> Array:
-        """A ring all-reduce of so many elements over GPUs of a node."""
+        """A ring all-reduce of so many elements over GPUs: a scatter and a gather."""
         return 2 * self.gather_s(elements, gpus)
 
     def gather_s(self, elements: Array, gpus: int) -> Array:
-        """An all-gather, or a reduce-scatter, of so many elements in all over GPUs of a node."""
-        sent = (gpus - 1) / gpus * elements * ACTIVATION_BYTES
-        return np.asarray(sent / self.gpu.group_bytes_per_s(gpus))
+        """An all-gather, or a reduce-scatter, of so many elements in all, within a node and then between nodes."""
+        sent = elements * ACTIVATION_BYTES
+        inside = min(gpus, self.gpu.link_gpus or gpus)
+        inside_s = (inside - 1) / inside * sent / self.gpu.group_bytes_per_s(inside)
+        if inside == gpus or self.gpu.network_bytes_per_s is None:
+            return np.asarray((gpus - 1) / gpus * sent / self.gpu.group_bytes_per_s(gpus))
+        between_s = (1 - inside / gpus) * sent / inside / self.gpu.network_bytes_per_s  # each GPU a part of it
+        return np.asarray(inside_s + between_s)
+
+    def exchange_s(self, tokens: Array, layer: ExpertLayer) -> Array:
+        """Sending the `tokens` tokens of each GPU to the GPUs of their experts, and back: over the link of a node, or
+        over the network, once to each of the other nodes that a token's experts lie on."""
+        gpus = layer.ep * layer.tp
+        inside, sent = min(gpus, self.gpu.link_gpus or gpus), 2 * tokens * layer.hidden * ACTIVATION_BYTES
+        met = (gpus - 1) * (1 - (1 - 1 / gpus) ** layer.chosen)
+        link_s = met * sent / self.gpu.group_bytes_per_s(inside)
+        if inside == gpus or self.gpu.network_bytes_per_s is None:
+            return np.asarray(link_s)
+        nodes = gpus / inside
+        visited = min(nodes * (1 - (1 - 1 / nodes) ** layer.chosen), layer.nodes or nodes) * (1 - 1 / nodes)
+        return np.asarray(np.maximum(link_s * inside / gpus, visited * sent / self.gpu.network_bytes_per_s))
 
     def moved_s(self, moved_bytes: Array) -> Array:
         """So many bytes between memory and processor."""

@@ -6,7 +6,8 @@ import numpy as np
 
 from backends.kernels.bounds import ACTIVATION_BYTES, Array, ExpertLayer, Heads
 from backends.kernels.tables import MeasuredKernels
-from harness.catalog import Formats, Model, Shape, format_named
+from harness.catalog import Experts, Formats, Model, Shape, format_named
+from harness.errors import UsageError
 
 TOKENS = np.unique(np.concatenate([
     np.arange(1, 17), np.arange(24, 129, 8), np.arange(160, 513, 32), np.arange(640, 2049, 128),
@@ -31,6 +32,7 @@ class Steps:
     shape: Shape
     formats: Formats
     kernels: MeasuredKernels
+    skew: float = 1.0
 
     def linear_s(self, tokens: Array) -> Array:
         """Projections of attention, and plain feed-forwards."""
@@ -53,21 +55,30 @@ class Steps:
         m, e, k = self.model, self.model.experts, self.kernels
         if e is None:
             return np.zeros_like(tokens)
-        layer = ExpertLayer(
-            m.hidden, e.ffn, e.routed, e.per_token, self.shape.stage_gpus // self.shape.ep, self.shape.ep
-        )
-        one = k.experts_s(tokens, layer, format_named(self.formats.experts))
+        one = k.experts_s(tokens, self._expert_layer(e), format_named(self.formats.experts))
         one = one + k.product_s(tokens, e.routed, m.hidden, format_named("bf16")) + 2 * k.moved_s(4 * tokens * e.routed)
         if e.shared:
             one = one + self._feed_forward(tokens, e.shared_width)
         return self._share * m.routed_layers * one
 
     def communication_s(self, tokens: Array) -> Array:
-        """Two all-reduces a layer; between groups with sequences of their own a gather and a scatter for the second."""
-        k, elements, shape = self.kernels, tokens * self.model.hidden, self.shape
+        """Two all-reduces a layer. Between groups with sequences of their own instead of the second one a gather and a
+        scatter, or, in layers with experts, tokens go to their experts and back, if that is faster."""
+        k, m, shape = self.kernels, self.model, self.shape
+        elements = tokens * m.hidden
         one = k.all_reduce_s(elements / shape.dp, shape.tp)
-        one = one + (2 * k.gather_s(elements, shape.stage_gpus) if shape.dp > 1 else one)
-        return self._share * self.model.layers * one
+        if shape.dp == 1:
+            return self._share * m.layers * 2 * one
+        whole = 2 * k.gather_s(elements, shape.stage_gpus)
+        layers_s = m.layers * (one + whole)
+        if m.experts is not None and shape.ep == shape.stage_gpus:
+            own = np.maximum(tokens / shape.stage_gpus, 1)
+            try:
+                sent = np.minimum(whole, k.exchange_s(own, self._expert_layer(m.experts)))
+            except UsageError:  # none were measured
+                return self._share * layers_s
+            layers_s = layers_s + m.routed_layers * (sent - whole)
+        return self._share * layers_s
 
     def other_s(self, tokens: Array) -> Array:
         """Two norms with their residuals and a rotary embedding a layer."""
@@ -124,6 +135,10 @@ class Steps:
     def _share(self) -> float:
         """Of the layers, those of one stage."""
         return 1 / self.shape.pp
+
+    def _expert_layer(self, e: Experts) -> ExpertLayer:
+        tp, nodes = self.shape.stage_gpus // self.shape.ep, e.group_limit if e.groups > 1 else 0
+        return ExpertLayer(self.model.hidden, e.ffn, e.routed, e.per_token, tp, self.shape.ep, nodes, self.skew)
 
     def _feed_forward(self, tokens: Array, width: int) -> Array:
         m, k, fmt = self.model, self.kernels, format_named(self.formats.linear)

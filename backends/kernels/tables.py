@@ -9,7 +9,7 @@ kernels measured for a shape the fastest counts, whichever engine's.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from backends.kernels import exchanges
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
 from harness.catalog import Format, Hardware, Latent, format_named
 from harness.errors import UsageError
@@ -131,6 +132,22 @@ class MeasuredKernels:
         found = self._surface(("gather", gpus), lambda: self._collective("nccl", "all_gather", gpus))
         return Bounds(self.gpu).gather_s(elements, gpus) / found.at(elements)
 
+    def exchange_s(self, tokens: Array, layer: ExpertLayer) -> Array:
+        """Dispatch and combine of so many tokens of each GPU, to experts on many GPUs and back."""
+        if layer.ep * layer.tp == 1:
+            return np.zeros_like(tokens)
+        gpus, bounds = layer.ep * layer.tp, Bounds(self.gpu)
+        found = self._surface("exchange", self._exchanges)
+        node, between_s = self.gpu.link_gpus or gpus, np.zeros_like(tokens)
+        if gpus > node and gpus > self._most_exchanging:  # only measured within nodes: the network at its peak beside
+            between_s, layer = bounds.exchange_s(tokens, layer), replace(layer, ep=max(1, node // layer.tp))
+        return between_s + bounds.exchange_s(tokens, layer) / found.at(tokens, float(layer.ep * layer.tp))
+
+    @property
+    def _most_exchanging(self) -> int:
+        """GPUs of the widest measured exchange."""
+        return int(np.exp(self._surface("exchange", self._exchanges).axes[1][-1]).round())
+
     def moved_s(self, moved_bytes: Array) -> Array:
         """A kernel that only moves memory: norms, activations, rotary embeddings."""
         return LAUNCH_S + Bounds(self.gpu).moved_s(moved_bytes) / STREAMED
@@ -207,6 +224,14 @@ class MeasuredKernels:
         bound = (bounds.all_reduce_s if operation == "all_reduce" else bounds.gather_s)(elements, number)
         return surface([elements], bound / _seconds(t))
 
+    def _exchanges(self) -> Surface:
+        (tokens, gpus), seconds = exchanges.measured(exchanges.rows(self.folder, self.system))
+        bounds, bound = Bounds(self.measured), np.zeros(len(gpus))
+        for number in np.unique(gpus):
+            layer = replace(exchanges.SHAPE, ep=int(number))
+            bound[gpus == number] = bounds.exchange_s(tokens[gpus == number], layer)
+        return surface([tokens, gpus], bound / seconds)
+
     def _surface(self, key: object, make: Callable[[], Surface]) -> Surface:
         if key not in self._surfaces:
             self._surfaces[key] = make()
@@ -234,9 +259,10 @@ class MeasuredKernels:
         if (shipped := self.folder / f"{name}.parquet").is_file():
             t = _columns(shipped)
             return _only(t, t["system"] == self.system)
-        newest: dict[str, Path] = {}
-        for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{name}_perf.parquet"), key=_version):
-            newest[file.parent.parent.name] = file
+        newest: dict[tuple[str, str], Path] = {}
+        for stem in (name, *_WIDE.get(name, ())):
+            for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{stem}_perf.parquet"), key=_version):
+                newest[stem, file.parent.parent.name] = file
         if not newest:
             raise UsageError(f"'{self.folder / self.system / kind}' has no {name}_perf.parquet.")
         parts = [_columns(file) for file in newest.values()]
@@ -252,6 +278,10 @@ _NEXT_FORMATS = {
     "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
 }  # fmt: skip
 """Whose efficiency serves for a format that a GPU has no kernels for: the first that there is."""
+
+
+_WIDE = {"moe": ("wideep_generation_moe", "wideep_context_moe")}
+"""Further tables of a kind: kernels of wide expert parallelism (DeepGEMM behind DeepEP), over the same tokens."""
 
 
 def systems(folder: Path) -> list[str]:

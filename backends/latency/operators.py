@@ -100,6 +100,7 @@ class Operators:
     least `launch_s` seconds of the host for each of its kernels, and its kernels take `prefill_scale` times as long.
     Those three come from rows of public benchmarks (SOURCE), the same for all engines: constants of each engine did no
     better on models and GPUs left out. Measured times are multiplied by `scale`.
+    Experts are as popular as in the tables (a power law, 1.01); `skew` multiplies the tokens of the fullest part.
 
     Or `file` is a JSON file of measured times in seconds, over all layers of one GPU: `dense_s` (T,) at `tokens` tokens
     a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of the attention of `decode_seqs`
@@ -128,6 +129,7 @@ class Operators:
     launch_s: float | None = None
     front_s: float | None = None
     scale: float = 1.0
+    skew: float = 1.0
     measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(default=(None, None), init=False, repr=False, compare=False)
     _launched_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of all kernels of a stage
@@ -144,6 +146,8 @@ class Operators:
                 put(self, name, value)
         if min(self.overhead_s, self._seq_s, self.launch_s or 0.0, self.front_s or 0.0) < 0:
             raise ValueError("overhead_s, seq_s, launch_s and front_s must not be negative")
+        if self.skew < 1:
+            raise ValueError("skew must be at least 1, the tokens of the fullest GPU over the mean")
         if self.scale <= 0 or self._prefill_scale < 1:
             raise ValueError("scale must be above 0, and prefill_scale at least 1")
         for memory in ("_curves", "_lines", "_known"):
@@ -158,7 +162,7 @@ class Operators:
         shape.check(m)
         kernels = measured_kernels(self.data, self.system, hardware(self.hardware))
         put(self, "measured_system", kernels.system)
-        steps = Steps(m, shape, replace(m.formats, **formats), kernels)
+        steps = Steps(m, shape, replace(m.formats, **formats), kernels, self.skew)
         put(self, "_tables", steps.grids())
         put(self, "_launched_s", (self.launch_s or 0.0) * steps.launches)
         if formats:
@@ -169,6 +173,10 @@ class Operators:
     @property
     def _seq_s(self) -> float:
         return self.seq_s or 0.0
+
+    def _host_s(self, seqs: int) -> float:
+        """Seconds of the host for its sequences: each group has a scheduler of its own."""
+        return self._seq_s * -(-seqs // self.dp)
 
     @property
     def _prefill_scale(self) -> float:
@@ -182,7 +190,7 @@ class Operators:
         seqs = decode_seqs + len(prefills)
         measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
         kernels_s = max(self.scale * self._prefill_scale * measured, self._launched_s)
-        return self.overhead_s + self._seq_s * seqs + kernels_s
+        return self.overhead_s + self._host_s(seqs) + kernels_s
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
@@ -215,7 +223,7 @@ class Operators:
         else:
             attention = self._curve(decode_seqs).attention.over(context_tokens) / self.scale
         of = self.scale * self.pp
-        host_s = np.full(k, (self.overhead_s + self._seq_s * seqs) * self.pp)
+        host_s = np.full(k, (self.overhead_s + self._host_s(seqs)) * self.pp)
         if prefills:  # what launches take beside kernels
             measured = self.scale * (attention + linear + experts + sent)
             host_s += (np.maximum(self._prefill_scale * measured, self._launched_s) - measured) * self.pp
@@ -227,7 +235,7 @@ class Operators:
         known = self._curves.get(decode_seqs)
         if known is None:
             t = self._tables
-            base_s = self.overhead_s + self._seq_s * decode_seqs + self.scale * self._dense_s(decode_seqs, decode_seqs)
+            base_s = self.overhead_s + self._host_s(decode_seqs) + self.scale * self._dense_s(decode_seqs, decode_seqs)
             rows = [self.scale * _Line.through(t["decode_seqs"], column).at(decode_seqs) for column in t["decode_s"].T]
             known = _Curve(base_s, _Line.through(t["decode_context"] * decode_seqs, np.array(rows)))
             self._curves[decode_seqs] = known
@@ -256,6 +264,8 @@ class Operators:
     def _attention_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Measured seconds of attention of one step."""
         pieces_s = [self._piece_s(new, stored) for new, stored in prefills]
+        if self.dp > 1:  # pieces of the groups at the same time, none of them divided
+            pieces_s = [max([sum(pieces_s) / self.dp, *pieces_s])]
         if not decode_seqs:
             return sum(pieces_s)
         alone_s = self._curve(decode_seqs).attention.at(context_tokens) / self.scale

@@ -336,7 +336,7 @@ FAMILIES = ("falcon", "gemma3", "glm4", "gpt-oss", "llama", "minimax", "opt", "q
 """Every family; where `layer_vector` names none, norms are all there is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Shape:
     """How the GPUs of one replica divide a model.
 

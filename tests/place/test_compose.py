@@ -4,20 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.catalog import Shape
 from harness.errors import UsageError
 from harness.experiments.place.combine import Scored, tied, units
 from harness.experiments.place.search import apart, rate
 from harness.experiments.place.settings import ratio_of
-from harness.experiments.place.systems import (
-    Algorithm,
-    Cluster,
-    Deployment,
-    Group,
-    Objective,
-    Role,
-    Shape,
-    load_objective,
-)
+from harness.experiments.place.systems import Algorithm, Cluster, Deployment, Group, Objective, Role, load_objective
 
 NODE = Cluster(1, 8)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness import compose
+from harness.catalog import Shape
 from harness.cli import main
 from harness.data.codec import encode
 from harness.errors import BackendError, UsageError
@@ -21,7 +22,7 @@ from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.search import Ends
 from harness.experiments.place.settings import opened, place_options
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import Deployment, Group, Shape
+from harness.experiments.place.systems import Deployment, Group
 from harness.experiments.place.task import TOO_SHORT, Found, searched, traffic
 from harness.options import Given
 from reports.answers import place

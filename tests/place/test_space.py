@@ -2,8 +2,9 @@
 
 import pytest
 
+from harness.catalog import Shape
 from harness.errors import UsageError
-from harness.experiments.place.systems import Cluster, Deployment, Group, Shape, space
+from harness.experiments.place.systems import Cluster, Deployment, Group, space
 
 
 def refused(shape: Shape) -> str | None:

@@ -51,15 +51,16 @@ class Server:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """(requests,) seconds."""
+    """(requests,) seconds, and tokens of prompts and answers per second over the whole load."""
 
     ttft_s: np.ndarray
     tpot_s: np.ndarray
+    tokens_per_s: float
 
 
-def run(load: Load, server: Server, seed: int = 0) -> Times:
-    """TTFT and TPOT of all requests of a load."""
-    count = min(load.rounds * load.clients, max(MOST, load.clients))
+def run(load: Load, server: Simulator, seed: int = 0, most: int = MOST) -> Times:
+    """TTFT and TPOT of all requests of a load, of which `most` are simulated."""
+    count = min(load.rounds * load.clients, max(most, load.clients))
     rng = np.random.default_rng(seed)
     prompts = _drawn(rng, load.prompt, load.spread, count, 1)
     outputs = _drawn(rng, load.output, load.spread, count, 2)
@@ -72,10 +73,11 @@ def run(load: Load, server: Server, seed: int = 0) -> Times:
             return
 
     first = [Request(i, 0.0, prompts[i], outputs[i]) for i in range(min(load.clients, count))]
-    records = [r for r in server.simulator().simulate(first, follow) if len(r.token_s) > 1]
+    records = [r for r in server.simulate(first, follow) if len(r.token_s) > 1]
     ttft_s = np.array([r.token_s[0] - r.scheduled_s for r in records])
     tpot_s = np.array([(r.token_s[-1] - r.token_s[0]) / (len(r.token_s) - 1) for r in records])
-    return Times(ttft_s, tpot_s)
+    ended_s = max((r.token_s[-1] for r in records), default=np.nan)
+    return Times(ttft_s, tpot_s, float((sum(prompts) + sum(outputs)) / ended_s))
 
 
 def _drawn(rng: np.random.Generator, most: int, spread: float, count: int, least: int) -> list[int]:

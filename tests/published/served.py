@@ -182,7 +182,7 @@ def simulated(row: Row, folder: Path, constants: Mapping[str, float]) -> tuple[f
         row.gpu,
         row.tp,
     )
-    times = run(Load(row.prompt, row.output, row.clients), server)
+    times = run(Load(row.prompt, row.output, row.clients), server.simulator())
     of = np.median if row.kind == "median" else np.mean
     return float(of(times.ttft_s)), float(np.median(times.tpot_s))
 

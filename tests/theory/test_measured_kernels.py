@@ -256,3 +256,44 @@ def test_shipped_kernels_are_those_that_were_measured(system: str) -> None:
     every = np.abs(np.concatenate(apart))
     assert np.median(every) < 0.02
     assert np.percentile(every, 90) < 0.15  # newer engines and versions are in one folder than in the other
+
+
+def test_a_gather_between_nodes_takes_the_network() -> None:
+    """Two nodes of H100 would cost no more than one of sixteen GPUs with NVLink."""
+    elements = np.array([1e6])
+    node_s = float(Bounds(H100).gather_s(elements, 8)[0])
+    network_s = 0.5 * 2e6 / 8 / 50e9  # half of it from the other node, an eighth over the adapter of each GPU
+
+    assert float(Bounds(H100).gather_s(elements, 16)[0]) == pytest.approx(node_s + network_s)
+
+
+def test_tokens_visit_no_more_nodes_than_routing_permits() -> None:
+    """DeepSeek-V3 routes a token to four of eight nodes; without the limit the network would have more to send."""
+    tokens, free = np.array([1024.0]), ExpertLayer(7168, 2048, 256, 8, 1, 64)
+    limited = replace(free, nodes=4)
+    sent_s = 2 * 1024 * 7168 * 2 * 4 * (7 / 8) / 50e9
+
+    assert float(Bounds(H100).exchange_s(tokens, limited)[0]) == pytest.approx(sent_s)
+    assert Bounds(H100).exchange_s(tokens, free)[0] > sent_s
+
+
+def test_skew_lengthens_the_fullest_part() -> None:
+    """Steps wait for the GPU with the most popular experts."""
+    tokens, even = np.array([16384.0]), ExpertLayer(7168, 2048, 256, 8, 1, 32)
+    bound = Bounds(H100)
+
+    assert bound.experts_s(tokens, replace(even, skew=1.5), BF16)[0] == pytest.approx(
+        1.5 * bound.experts_s(tokens, even, BF16)[0]
+    )
+    with pytest.raises(UsageError, match="skew"):
+        make("latency", "operators:skew=0.5", model="deepseek-r1", hardware="gb200", tp=8)
+
+
+def test_wide_experts_are_exchanged_not_gathered() -> None:
+    """48 GPUs that each got all tokens of the others made a step of GB200 twice as long as measured."""
+    wide = Shape(1, 1, 48, 48)
+    kernels, m = measured_kernels(None, None, hardware("gb200")), model("deepseek-r1")
+    tokens = np.array([1024.0])
+    gathered = m.layers * 2 * kernels.gather_s(tokens * m.hidden, 48)
+
+    assert Steps(m, wide, m.formats, kernels).communication_s(tokens)[0] < gathered[0] / 2

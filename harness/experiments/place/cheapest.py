@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from harness.catalog import Shape
 from harness.experiments.place.questions import Question, fewest, judged
-from harness.experiments.place.systems import Deployment, Group, Shape, Skipped
+from harness.experiments.place.systems import Deployment, Group, Skipped
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.at_rate import Attained
@@ -64,8 +65,12 @@ def cheapest(
     heapq.heapify(heap)
     seen = {one for *_, one in heap}
     while heap and len(found.run) < MOST_RUN:
-        if found.met and heap[0][0] >= _enough(options, found.met):
-            break
+        if found.met and heap[0][0] >= _enough(options, found.met):  # then kinds of GPU that met nowhere
+            met = {one.hardware for one in found.met}
+            heap = [one for one in heap if one[-1].hardware not in met and " + " not in one[-1].hardware]
+            heapq.heapify(heap)
+            if not heap:
+                break
         batch = [heapq.heappop(heap)[-1] for _ in range(min(AT_ONCE, len(heap)))]
         cheap = {_kind(met): options.objective.taken(met) for met in found.met}
         batch = [one for one in batch if options.objective.taken(one) < cheap.get(_kind(one), float("inf"))]
@@ -109,7 +114,7 @@ def _count(
 
 def _most(options: PlaceOptions, known: dict[Deployment, int | None], side: Deployment) -> int:
     """Replicas of a side that the cluster holds and that do not take far more than other deployments."""
-    dearest = TOO_DEAR * _bound(options, known)
+    dearest = TOO_DEAR * _bound(options, {one: n for one, n in known.items() if one.hardware == side.hardware})
     count = options.cluster.gpus // side.gpus
     return count if math.isinf(dearest) else min(count, int(dearest / options.objective.taken(side) + 1e-9))
 

@@ -11,6 +11,7 @@ from typing import Any
 from harness import catalog, configs, registry
 from harness import options as configuration
 from harness.api import ReusableSimulator, Slo
+from harness.catalog import Shape
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
 from harness.experiments.capacity.chain import chainable
@@ -27,7 +28,6 @@ from harness.experiments.place.systems import (
     Kind,
     Objective,
     Role,
-    Shape,
     load_objective,
 )
 from harness.experiments.trial import own_rate, without_steps
@@ -106,7 +106,7 @@ class PlaceOptions:
             if self.released:  # there memory is checked nowhere else
                 model = self.spec.model
                 assert model is not None
-                catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp, utilisation=UTILISATION)
+                catalog.kv_capacity_blocks(model, hardware, shape, utilisation=UTILISATION)
             make_backend(self.of(deployment))
         except UsageError as error:
             return str(error).rstrip(".")

@@ -16,30 +16,27 @@ from pathlib import Path
 from typing import Literal
 
 from harness import catalog, untrusted
+from harness.catalog import Model, Shape
 from harness.errors import UsageError
 
 Role = Literal["mixed", "prefill", "decode"]
 Kind = Literal["colocated", "pair", "prefill", "decode"]
 _LETTER: Mapping[Role, str] = {"mixed": "", "prefill": "P", "decode": "D"}
 
+
+def further_axes(shape: Shape) -> dict[str, int]:
+    """Its dp and ep, where they are more than 1."""
+    return {name: value for name in ("dp", "ep") if (value := getattr(shape, name)) > 1}
+
+
+def label(shape: Shape) -> str:
+    """`(2,1)`: (tp, pp) as the papers write it; `(1,1,dp=4,ep=4)` with data- and expert-parallel groups."""
+    further = "".join(f",{name}={value}" for name, value in further_axes(shape).items())
+    return f"({shape.tp},{shape.pp}{further})"
+
+
 NETWORK = "400Gbps"
 """The link between replicas that share no node, where --link does not name one."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """The parallelism of one replica: `tp` GPUs a stage, `pp` stages."""
-
-    tp: int = 1
-    pp: int = 1
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of one replica."""
-        return self.tp * self.pp
-
-    def __str__(self) -> str:
-        return f"({self.tp},{self.pp})"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,13 +56,14 @@ class Group:
 
     @property
     def name(self) -> str:
-        """`P(2,1)`: role and (tp, pp) as the papers write it; with its policy where that is its own."""
-        return f"{_LETTER[self.role]}{self.shape}{self.policy and f' {self.policy}'}"
+        """`P(2,1)`: role and (tp, pp) as the papers write it, or `P(1,1,dp=4,ep=4)`; and a policy of its own."""
+        return f"{_LETTER[self.role]}{label(self.shape)}{self.policy and f' {self.policy}'}"
 
     def spec(self, hardware: str) -> str:
         """As `--prefill` and `--decode` take it, in a system of that hardware."""
         other = "" if self.hardware == hardware else f",hardware={self.hardware}"
-        return f"{self.count}:tp={self.shape.tp},pp={self.shape.pp}{other}"
+        further = "".join(f",{name}={value}" for name, value in further_axes(self.shape).items())
+        return f"{self.count}:tp={self.shape.tp},pp={self.shape.pp}{further}{other}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,7 +118,7 @@ class Deployment:
         found: dict[str, object] = {"hardware": first.hardware}
         if first.role == "mixed":
             shape = first.shape
-            more = {"tp": shape.tp, "pp": shape.pp, "replicas": first.count}
+            more = {"tp": shape.tp, "pp": shape.pp, "replicas": first.count} | further_axes(shape)
             found |= {"policy": first.policy} if first.policy else {}
             return {**found, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
         return {**found, **{group.role: group.spec(first.hardware) for group in self.groups}}
@@ -146,7 +144,8 @@ class Deployment:
         return {
             "kind": self.kind, "name": self.name, "hardware": self.hardware, "gpus": self.gpus,
             "groups": [
-                {"role": g.role, "count": g.count, "hardware": g.hardware, "tp": g.shape.tp, "pp": g.shape.pp}
+                {"role": g.role, "count": g.count, "hardware": g.hardware, "tp": g.shape.tp, "pp": g.shape.pp,
+                 **further_axes(g.shape)}
                 for g in self.groups
             ],
         }  # fmt: skip
@@ -228,20 +227,40 @@ def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape]
     catalog.hardware(hardware)
     skipped = [*_undivided(found, hardware, cluster)]
     shapes = []
-    for tp in _divisors(found.heads, cluster.per_node):
-        for pp in _divisors(found.layers, cluster.gpus // tp):
-            shape = Shape(tp, pp)
-            reason = refused(shape)
-            if reason is None:
-                shapes.append(shape)
-            else:
-                skipped.append(Skipped(hardware, str(shape), reason))
+    for shape in (*_divided(found, cluster), *_wide(found, cluster)):
+        reason = refused(shape)
+        if reason is None:
+            shapes.append(shape)
+        else:
+            skipped.append(Skipped(hardware, label(shape), reason))
     return Space(model, hardware, tuple(shapes), tuple(skipped))
 
 
-def _undivided(model: object, hardware: str, cluster: Cluster) -> Iterator[Skipped]:
+def _divided(m: Model, cluster: Cluster) -> Iterator[Shape]:
+    """Tensor-parallel within a node, pipelines over all of them."""
+    for tp in _divisors(m.heads, cluster.per_node):
+        for pp in _divisors(m.layers, cluster.gpus // tp):
+            yield Shape(tp, pp)
+
+
+def _wide(m: Model, cluster: Cluster) -> Iterator[Shape]:
+    """Of a mixture of experts: experts on all GPUs of a replica, whose attention is divided by tp or data-parallel.
+
+    Only replicas of a power of two of GPUs are tried.
+    """
+    if m.experts is None:
+        return
+    gpus = 2
+    while gpus <= min(cluster.gpus, m.experts.routed):
+        for tp in (gpus, 1) if gpus <= cluster.per_node else (1,):
+            if m.heads % tp == 0:
+                yield Shape(tp, 1, gpus // tp, gpus)
+        gpus *= 2
+
+
+def _undivided(model: Model, hardware: str, cluster: Cluster) -> Iterator[Skipped]:
     """Numbers that divide neither heads nor layers, each reported once."""
-    heads, layers, name = model.heads, model.layers, model.name  # type: ignore[attr-defined]  # a model of the catalogue
+    heads, layers, name = model.heads, model.layers, model.name
     for tp in range(1, cluster.per_node + 1):
         if heads % tp:
             yield Skipped(hardware, f"tp {tp}", f"{tp} does not divide the {heads} attention heads of {name}")
