@@ -20,12 +20,14 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 TOP = Path(__file__).parent
 PACKAGES = ("harness", "workloads", "backends", "reports")
 COMPILED = (
+    "backends/serving/actions.py",
     "backends/serving/batch.py",
     "backends/serving/blocks.py",
     "backends/serving/cluster.py",
     "backends/serving/decodes.py",
     "backends/serving/handoff.py",
     "backends/serving/loop.py",
+    "backends/serving/migration.py",
     "backends/serving/pipeline.py",
     "backends/serving/prefix_cache.py",
     "backends/serving/replica.py",

@@ -698,17 +698,19 @@ class LatencyModel(Protocol):
 
 
 class StepParts(NamedTuple):
-    """Seconds of the parts of (k,) steps over all stages of a pipeline, whose sum is the time of the step.
+    """Seconds of the parts of one step, or of (k,) steps, over all stages of a pipeline; their sum is the step's time.
+
+    A part that is the same for all of the steps may be one number.
 
     attention_s: over KV; linear_s: other matrices, and what goes with them such as norms; experts_s: routed and shared
     experts with their gate; communication_s: between GPUs; host_s: launches and the work of the host.
     """
 
-    attention_s: np.ndarray
-    linear_s: np.ndarray
-    experts_s: np.ndarray
-    communication_s: np.ndarray
-    host_s: np.ndarray
+    attention_s: float | np.ndarray
+    linear_s: float | np.ndarray
+    experts_s: float | np.ndarray
+    communication_s: float | np.ndarray
+    host_s: float | np.ndarray
 
 
 @runtime_checkable
@@ -716,9 +718,9 @@ class PartsOfSteps(Protocol):
     """A latency model that also knows of what the time of a step consists."""
 
     def step_parts(
-        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int | np.ndarray
     ) -> StepParts | None:
-        """Parts of the steps `step_s(prefills, decode_seqs, c)` for the (k,) `context_tokens` c; None: not known."""
+        """Parts of `step_s(prefills, decode_seqs, c)` for one or (k,) `context_tokens` c; None: not known."""
         ...
 
 

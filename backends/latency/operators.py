@@ -207,29 +207,30 @@ class Operators:
         return times
 
     def step_parts(
-        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int | np.ndarray
     ) -> StepParts | None:
         """Of what the time of steps consists, over all stages; None for times of a file, which are not apart."""
         if "linear_s" not in self._tables:
             return None
         tokens = decode_seqs + sum(new for new, _ in prefills)
-        seqs, k = decode_seqs + len(prefills), len(context_tokens)
+        seqs = decode_seqs + len(prefills)
         linear, experts, sent, other = (
             self._over("tokens", f"{name}_s").at(tokens) for name in ("linear", "experts", "communication", "other")
         )
         linear += other + self._over("seqs", "head_s").at(seqs)
-        if prefills:
+        attention: float | np.ndarray
+        if not prefills:
+            attention = self._curve(decode_seqs).attention.over(np.asarray(context_tokens)) / self.scale
+        elif isinstance(context_tokens, np.ndarray):
             attention = np.array([self._attention_s(prefills, decode_seqs, int(one)) for one in context_tokens])
         else:
-            attention = self._curve(decode_seqs).attention.over(context_tokens) / self.scale
+            attention = self._attention_s(prefills, decode_seqs, context_tokens)
         of = self.scale * self.pp
-        host_s = np.full(k, (self.overhead_s + self._host_s(seqs)) * self.pp)
+        host_s: float | np.ndarray = (self.overhead_s + self._host_s(seqs)) * self.pp
         if prefills:  # what launches take beside kernels
             measured = self.scale * (attention + linear + experts + sent)
-            host_s += (np.maximum(self._prefill_scale * measured, self._launched_s) - measured) * self.pp
-        return StepParts(
-            attention * of, np.full(k, linear * of), np.full(k, experts * of), np.full(k, sent * of), host_s
-        )
+            host_s = host_s + (np.maximum(self._prefill_scale * measured, self._launched_s) - measured) * self.pp
+        return StepParts(attention * of, linear * of, experts * of, sent * of, host_s)
 
     def _curve(self, decode_seqs: int) -> _Curve:
         known = self._curves.get(decode_seqs)

@@ -359,7 +359,7 @@ class Roofline:
         return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
 
     def step_parts(
-        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: np.ndarray
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int | np.ndarray
     ) -> StepParts:
         """Of what the time of steps consists, over all stages."""
         tokens, sampled = decode_seqs + sum(new for new, _ in prefills), decode_seqs + len(prefills)
@@ -374,11 +374,11 @@ class Roofline:
         decodes_s = self._context_s * (own_seqs + context)
         if self._bounded:
             decodes_s = decodes_s + self._bounded_s(own_seqs, context)
-        layers = self._layers_of(tokens, own)
-        same = np.full(len(context_tokens), float(self.pp))
+        layers, stages = self._layers_of(tokens, own), self.pp
         return StepParts(
-            (decodes_s + attention_s) * same, (layers.linear_s + self._head_s(sampled)) * same, layers.experts_s * same,
-            layers.communication_s * same, (self._host_s + self.seq_s * own_seqs) * same,
+            (decodes_s + attention_s) * stages, (layers.linear_s + self._head_s(sampled)) * stages,
+            layers.experts_s * stages, layers.communication_s * stages,
+            (self._host_s + self.seq_s * own_seqs) * stages,
         )  # fmt: skip
 
     def _fullest(self, prefills: Sequence[tuple[int, int]], tokens: int) -> int:

@@ -20,11 +20,11 @@ def columns_of_parts(
     found = np.full((len(StepParts._fields), len(steps["replica"])), np.nan)
     prefills, seqs, context = (steps[name] for name in ("prefill_tokens", "decode_seqs", "context_tokens"))
     known = [member.model if isinstance(member.model, PartsOfSteps) else None for member in members]
-    for pieces, row in zip(loads, np.flatnonzero(prefills).tolist(), strict=True):
-        if (model := known[steps["replica"][row]]) is not None:
-            parts = model.step_parts(pieces, int(seqs[row]), context[row : row + 1])
-            if parts is not None:
-                found[:, row : row + 1] = parts
+    mixed = np.flatnonzero(prefills)
+    of_mixed = (steps["replica"][mixed].tolist(), seqs[mixed].tolist(), context[mixed].tolist())
+    for row, pieces, replica, decoding, tokens in zip(mixed.tolist(), loads, *of_mixed, strict=True):
+        if (model := known[replica]) is not None and (one := model.step_parts(pieces, decoding, tokens)) is not None:
+            found[:, row] = one
     for i, alike in enumerate(known):
         if alike is None or any(alike is other for other in known[:i]):
             continue
@@ -33,5 +33,6 @@ def columns_of_parts(
         rows = rows[np.argsort(seqs[rows], kind="stable")]
         for group in np.split(rows, np.flatnonzero(np.diff(seqs[rows])) + 1):
             if len(group) and (parts := alike.step_parts((), int(seqs[group[0]]), context[group])) is not None:
-                found[:, group] = parts
+                for part, seconds in zip(found, parts, strict=True):
+                    part[group] = seconds
     return dict(zip(StepParts._fields, found, strict=True))

@@ -29,7 +29,7 @@ import numpy as np
 SETS = ("fix", "var", "fix16", "var16", "robin", "free", "fig1")
 POLICIES = ("vllm-v0", "sarathi")
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--model", "llama2-7b", "--hardware", "a100-80g",
-          "--policy", "vllm-v1", "--quiet"]  # fmt: skip
+          "--latency", "roofline", "--policy", "vllm-v1", "--quiet"]  # fmt: skip
 TRAFFIC = {
     "fixed": ["--lengths", "fixed:prompt=512,output=128", "--rate", "10"],
     "chat": ["--lengths", "sharegpt", "--rate", "4"],

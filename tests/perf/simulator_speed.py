@@ -85,7 +85,12 @@ def measure(requests: list[Request], name: str, policy: str, log_steps: bool) ->
     gc.freeze()
     gc.disable()
     start = time.process_time()
-    sim = Sim(**({"model": "llama2-7b", "policy": policy, "log_steps": log_steps} | SYSTEMS.get(name, {})))
+    sim = Sim(
+        **(
+            {"model": "llama2-7b", "latency": "roofline", "policy": policy, "log_steps": log_steps}
+            | SYSTEMS.get(name, {})
+        )
+    )
     table = pa.concat_tables(sim.tables(requests))
     ended = time.process_time()
     steps = sim.steps_table()

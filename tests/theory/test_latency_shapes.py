@@ -144,11 +144,14 @@ def test_the_latency_model_of_another_shape_is_refused() -> None:
 def test_the_parts_of_a_step_add_up_to_it(spec: str, step: tuple[tuple[tuple[int, int], ...], int, int]) -> None:
     """A part that is missing or counted twice would explain a time that no step has."""
     model = make("latency", f"roofline:{spec}")
-    parts = model.step_parts(step[0], step[1], np.array([step[2]]))
+    parts = model.step_parts(step[0], step[1], step[2])
 
-    assert model.pp * model.step_s(*step) == pytest.approx(sum(parts)[0], rel=1e-12)
-    assert all(part[0] >= 0 for part in parts)
-    assert (parts.experts_s[0] > 0) == ("llama" not in spec)
+    assert model.pp * model.step_s(*step) == pytest.approx(sum(parts), rel=1e-12)
+    assert all(part >= 0 for part in parts)
+    assert (parts.experts_s > 0) == ("llama" not in spec)
+    if not step[0]:
+        many = model.step_parts((), step[1], np.array([step[2], 2 * step[2]]))
+        assert all(float(np.broadcast_to(several, 2)[0]) == one for several, one in zip(many, parts, strict=True))
 
 
 @pytest.mark.parametrize("given", [{"leap": True}, {"replicas": 2}, {"tp": 2, "leap": False}])
@@ -194,4 +197,4 @@ def test_parts_of_operators_add_up_to_their_step(tmp_path: Path) -> None:
         parts = model.step_parts(prefills, seqs, np.array([context]))
         assert model.step_s(prefills, seqs, context) == pytest.approx(sum(parts)[0], rel=1e-12)
         tokens = seqs + sum(new for new, _ in prefills)
-        assert 1.1 * np.interp(tokens, [1, 4096], apart["experts_s"]) == pytest.approx(parts.experts_s[0])
+        assert 1.1 * np.interp(tokens, [1, 4096], apart["experts_s"]) == pytest.approx(parts.experts_s)
