@@ -8,6 +8,7 @@ from backends.serving.cluster import Member
 from harness.api import PartsOfSteps, StepParts
 
 Columns = Mapping[str, np.ndarray]
+UNKNOWN = (np.nan,) * len(StepParts._fields)
 
 
 def columns_of_parts(
@@ -22,16 +23,19 @@ def columns_of_parts(
     known = [member.model if isinstance(member.model, PartsOfSteps) else None for member in members]
     mixed = np.flatnonzero(prefills)
     of_mixed = (steps["replica"][mixed].tolist(), seqs[mixed].tolist(), context[mixed].tolist())
-    for row, pieces, replica, decoding, tokens in zip(mixed.tolist(), loads, *of_mixed, strict=True):
-        if (model := known[replica]) is not None and (one := model.step_parts(pieces, decoding, tokens)) is not None:
-            found[:, row] = one
+    rows: list[Sequence[object]] = []
+    for pieces, replica, decoding, tokens in zip(loads, *of_mixed, strict=True):
+        model = known[replica]
+        rows.append(UNKNOWN if model is None else model.step_parts(pieces, decoding, tokens) or UNKNOWN)
+    if rows:
+        found[:, mixed] = np.array(rows, float).T
     for i, alike in enumerate(known):
         if alike is None or any(alike is other for other in known[:i]):
             continue
         of = np.array([model is alike for model in known])
-        rows = np.flatnonzero((prefills == 0) & of[steps["replica"]])
-        rows = rows[np.argsort(seqs[rows], kind="stable")]
-        for group in np.split(rows, np.flatnonzero(np.diff(seqs[rows])) + 1):
+        alone = np.flatnonzero((prefills == 0) & of[steps["replica"]])
+        alone = alone[np.argsort(seqs[alone], kind="stable")]
+        for group in np.split(alone, np.flatnonzero(np.diff(seqs[alone])) + 1):
             if len(group) and (parts := alike.step_parts((), int(seqs[group[0]]), context[group])) is not None:
                 for part, seconds in zip(found, parts, strict=True):
                     part[group] = seconds
