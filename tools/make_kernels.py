@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     for system in systems(folder):
         if system in GPU_OF:
             try:
-                part = exchanges.rows(folder, system)
+                part = pd.DataFrame(exchanges.rows(folder, system))
             except UsageError as error:
                 print(error)
                 continue

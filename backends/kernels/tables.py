@@ -138,15 +138,11 @@ class MeasuredKernels:
             return np.zeros_like(tokens)
         gpus, bounds = layer.ep * layer.tp, Bounds(self.gpu)
         found = self._surface("exchange", self._exchanges)
+        widest = round(float(np.exp(found.axes[1][-1])))
         node, between_s = self.gpu.link_gpus or gpus, np.zeros_like(tokens)
-        if gpus > node and gpus > self._most_exchanging:  # only measured within nodes: the network at its peak beside
+        if gpus > node and gpus > widest:  # only measured within nodes: the network at its peak beside
             between_s, layer = bounds.exchange_s(tokens, layer), replace(layer, ep=max(1, node // layer.tp))
         return between_s + bounds.exchange_s(tokens, layer) / found.at(tokens, float(layer.ep * layer.tp))
-
-    @property
-    def _most_exchanging(self) -> int:
-        """GPUs of the widest measured exchange."""
-        return int(np.exp(self._surface("exchange", self._exchanges).axes[1][-1]).round())
 
     def moved_s(self, moved_bytes: Array) -> Array:
         """A kernel that only moves memory: norms, activations, rotary embeddings."""

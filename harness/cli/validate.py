@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from harness.cli._options import formats
 from harness.errors import UsageError
@@ -48,6 +49,8 @@ def command(
 
     if not against:
         raise UsageError("Name what was measured: --against RUN for stored runs, --against FILE.toml for tables.")
+    if latency is None and click.get_current_context().get_parameter_source("by") is not ParameterSource.DEFAULT:
+        raise UsageError("--leave-out belongs to --fit; name the latency model to fit, such as --fit linear.")
     if out is not None:
         _terminal.check(out)
     given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo), ("--fit", latency)]
