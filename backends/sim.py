@@ -23,7 +23,6 @@ from backends.serving.routing import requirements
 from backends.simulator.core import preemption_costs
 from backends.simulator.ended import EndedSequence, columns, records
 from backends.simulator.flow import Flow
-from backends.simulator.front_time import behind_front_end
 from backends.simulator.layout import (
     ActionCounts,
     Rate,
@@ -190,15 +189,13 @@ class Sim:
                 lambda first, more: records(simulate(self.cluster, self._model, self._steps, first, more, leap=False)),
             )
         requests, follow_ups = self._as_served(requests, follow_ups)
-        if front_s := self._parts[0].front_s:
-            return behind_front_end(front_s, requests, follow_ups, lambda first, more: self._records(first, more))
         return self._records(iter(requests), follow_ups)
 
     def tables(
         self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = TABLE_ROWS
     ) -> Iterator[pa.Table]:
         """The records of `simulate` as tables of `rows` rows; a last one of fewer where it ends, or is ended."""
-        if self._ring or self._parts[0].front_s or isinstance(self._model, Recorded):
+        if self._ring or isinstance(self._model, Recorded):
             return in_tables(self.simulate(requests, follow_ups), rows, to_table)
         first, more = self._as_served(requests, follow_ups)
         return in_tables(self._ended(iter(first), more), rows, lambda ended: table_of(columns(ended)))
@@ -211,10 +208,10 @@ class Sim:
         return records(self._ended(requests, follow_ups))
 
     def _ended(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[EndedSequence]:
-        steps = self._steps if self.log_steps else None
+        steps, front_s = self._steps if self.log_steps else None, self._parts[0].front_s
         if self._plain:
-            return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap)
-        self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap)
+            return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap, front_s=front_s)
+        self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap, front_s=front_s)
         for at_s, change in self._changes:
             self._flow.loop.plan(at_s, change)
         return self._flow.ended()

@@ -697,30 +697,36 @@ class LatencyModel(Protocol):
         ...
 
 
-class StepParts(NamedTuple):
-    """Seconds of the parts of one step, or of (k,) steps, over all stages of a pipeline; their sum is the step's time.
+class StepLoads(NamedTuple):
+    """What (n,) steps run: decodes, the cached tokens that these read, and (p,) pieces of prompts in order of steps."""
 
-    A part that is the same for all of the steps may be one number.
+    decode_seqs: np.ndarray
+    context_tokens: np.ndarray
+    step: np.ndarray  # (p,) index of the step of a piece
+    new_tokens: np.ndarray  # (p,)
+    stored_tokens: np.ndarray  # (p,) before the new ones
+
+
+class StepParts(NamedTuple):
+    """(n,) seconds of the parts of steps, over all stages of a pipeline; their sum is the time of a step.
 
     attention_s: over KV; linear_s: other matrices, and what goes with them such as norms; experts_s: routed and shared
     experts with their gate; communication_s: between GPUs; host_s: launches and the work of the host.
     """
 
-    attention_s: float | np.ndarray
-    linear_s: float | np.ndarray
-    experts_s: float | np.ndarray
-    communication_s: float | np.ndarray
-    host_s: float | np.ndarray
+    attention_s: np.ndarray
+    linear_s: np.ndarray
+    experts_s: np.ndarray
+    communication_s: np.ndarray
+    host_s: np.ndarray
 
 
 @runtime_checkable
 class PartsOfSteps(Protocol):
     """A latency model that also knows of what the time of a step consists."""
 
-    def step_parts(
-        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int | np.ndarray
-    ) -> StepParts | None:
-        """Parts of `step_s(prefills, decode_seqs, c)` for one or (k,) `context_tokens` c; None: not known."""
+    def step_parts(self, loads: StepLoads) -> StepParts | None:
+        """Parts of `step_s` for each of the steps; None: not known."""
         ...
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backends.kernels import exchanges
@@ -293,11 +292,12 @@ def _version(file: Path) -> list[int]:
 
 def _columns(file: Path) -> Columns:
     try:
-        table = pq.read_table(file)
-        table = table.filter(pc.greater(table["latency"], 0))
+        with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
+            table = source.read()
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+        return _only(columns, columns["latency"] > 0)
     except (OSError, pa.ArrowException, KeyError) as error:
         raise UsageError(f"'{file}' cannot be read as times of kernels: {error}.") from None
-    return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _only(t: Columns, mask: np.ndarray) -> Columns:

@@ -17,8 +17,9 @@ import numpy as np
 
 from backends.kernels.folders import measured_kernels
 from backends.kernels.steps import Steps
+from backends.latency._loads import largest, total
 from harness import untrusted
-from harness.api import StepParts
+from harness.api import StepLoads, StepParts
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 
@@ -43,33 +44,29 @@ FRONT_S = 1e-3
 """A request whose predecessor has just ended comes in during the next step: its answer has to be sent first."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Line:
     """The polygon through (x, y), constant before it, its last piece continued to the right where it rises."""
 
-    x: np.ndarray
-    y: np.ndarray
-    beyond: float
-    places: list[float]
-    values: list[float]
+    __slots__ = ("_arrays", "_places", "_slopes", "_starts", "_values")
 
-    @classmethod
-    def through(cls, x: np.ndarray, y: np.ndarray) -> _Line:
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         """`x` must rise, (n,) of two or more."""
-        return cls(x, y, max(0.0, float((y[-1] - y[-2]) / (x[-1] - x[-2]))), x.tolist(), y.tolist())
+        slopes = np.diff(y) / np.diff(x)
+        pieces = (x, np.append(x[0], x), np.append(y[0], y), np.concatenate([[0.0], slopes, [max(0.0, slopes[-1])]]))
+        self._arrays = pieces
+        self._places, self._starts, self._values, self._slopes = (one.tolist() for one in pieces)
 
     def at(self, place: float) -> float:
         """The value at one place."""
-        x, y = self.places, self.values
-        if place >= x[-1]:
-            return y[-1] + (place - x[-1]) * self.beyond
-        i = bisect_right(x, place)
-        return y[0] if not i else y[i - 1] + (y[i] - y[i - 1]) / (x[i] - x[i - 1]) * (place - x[i - 1])
+        i = bisect_right(self._places, place)
+        value: float = self._values[i] + self._slopes[i] * (place - self._starts[i])
+        return value
 
     def over(self, places: np.ndarray) -> np.ndarray:
-        """(k,) values at (k,) places."""
-        found: np.ndarray = np.interp(places, self.x, self.y)
-        found += np.maximum(places - self.x[-1], 0.0) * self.beyond
+        """(k,) values at (k,) places, the same to the last bit."""
+        x, starts, values, slopes = self._arrays
+        i = np.searchsorted(x, places, "right")
+        found: np.ndarray = values[i] + slopes[i] * (places - starts[i])
         return found
 
 
@@ -206,30 +203,30 @@ class Operators:
         times: np.ndarray = curve.base_s + curve.attention.over(context_tokens)
         return times
 
-    def step_parts(
-        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int | np.ndarray
-    ) -> StepParts | None:
+    def step_parts(self, loads: StepLoads) -> StepParts | None:
         """Of what the time of steps consists, over all stages; None for times of a file, which are not apart."""
         if "linear_s" not in self._tables:
             return None
-        tokens = decode_seqs + sum(new for new, _ in prefills)
-        seqs = decode_seqs + len(prefills)
+        tokens = loads.decode_seqs + total(loads, loads.new_tokens)
+        seqs = loads.decode_seqs + total(loads, np.ones_like(loads.step))
         linear, experts, sent, other = (
-            self._over("tokens", f"{name}_s").at(tokens) for name in ("linear", "experts", "communication", "other")
+            self._over("tokens", f"{name}_s").over(tokens) for name in ("linear", "experts", "communication", "other")
         )
-        linear += other + self._over("seqs", "head_s").at(seqs)
-        attention: float | np.ndarray
-        if not prefills:
-            attention = self._curve(decode_seqs).attention.over(np.asarray(context_tokens)) / self.scale
-        elif isinstance(context_tokens, np.ndarray):
-            attention = np.array([self._attention_s(prefills, decode_seqs, int(one)) for one in context_tokens])
-        else:
-            attention = self._attention_s(prefills, decode_seqs, context_tokens)
+        linear += other + self._over("seqs", "head_s").over(seqs)
+        pieces = zip(loads.new_tokens.tolist(), loads.stored_tokens.tolist(), strict=True)
+        pieces_s = np.array([self._piece_s(new, stored) for new, stored in pieces], float)
+        attention = total(loads, pieces_s)
+        if self.dp > 1:
+            attention = np.maximum(attention / self.dp, largest(loads, pieces_s))
+        order = np.argsort(loads.decode_seqs, kind="stable")
+        for alike in np.split(order, np.flatnonzero(np.diff(loads.decode_seqs[order])) + 1):
+            if len(alike) and (decoding := int(loads.decode_seqs[alike[0]])):
+                attention[alike] += self._curve(decoding).attention.over(loads.context_tokens[alike]) / self.scale
         of = self.scale * self.pp
-        host_s: float | np.ndarray = (self.overhead_s + self._host_s(seqs)) * self.pp
-        if prefills:  # what launches take beside kernels
-            measured = self.scale * (attention + linear + experts + sent)
-            host_s = host_s + (np.maximum(self._prefill_scale * measured, self._launched_s) - measured) * self.pp
+        host_s = (self.overhead_s + self._seq_s * -(-seqs // self.dp)) * self.pp
+        measured = self.scale * (attention + linear + experts + sent)
+        launches_s = np.maximum(self._prefill_scale * measured, self._launched_s) - measured  # beside kernels
+        host_s[loads.step] += launches_s[loads.step] * self.pp
         return StepParts(attention * of, linear * of, experts * of, sent * of, host_s)
 
     def _curve(self, decode_seqs: int) -> _Curve:
@@ -237,8 +234,8 @@ class Operators:
         if known is None:
             t = self._tables
             base_s = self.overhead_s + self._host_s(decode_seqs) + self.scale * self._dense_s(decode_seqs, decode_seqs)
-            rows = [self.scale * _Line.through(t["decode_seqs"], column).at(decode_seqs) for column in t["decode_s"].T]
-            known = _Curve(base_s, _Line.through(t["decode_context"] * decode_seqs, np.array(rows)))
+            rows = [self.scale * _Line(t["decode_seqs"], column).at(decode_seqs) for column in t["decode_s"].T]
+            known = _Curve(base_s, _Line(t["decode_context"] * decode_seqs, np.array(rows)))
             self._curves[decode_seqs] = known
         return known
 
@@ -246,7 +243,7 @@ class Operators:
         """The table of this name over its axis."""
         known = self._lines.get(name)
         if known is None:
-            known = self._lines[name] = _Line.through(self._tables[axis], self._tables[name])
+            known = self._lines[name] = _Line(self._tables[axis], self._tables[name])
         return known
 
     def _dense_s(self, tokens: int, seqs: int) -> float:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.api import StepParts
+from backends.latency._loads import largest, total
+from harness.api import StepLoads, StepParts
 from harness.catalog import Hardware, Model, Shape, bits_of_kv, format_named, hardware, model
 
 LAYER_OVERHEAD_S = 97.6e-6
@@ -333,12 +334,13 @@ class Roofline:
             known = self._decodes[decode_seqs] = (dense_s + self._context_s * own, self._context_s / self.dp)
         return known
 
-    def _bounded_s(self, own_seqs: int, context_tokens: Any) -> Any:
+    def _bounded_s(self, own_seqs: Any, context_tokens: Any) -> Any:
         """Seconds in which decodes of a group read windows and states, with so many tokens stored."""
         time_s = self._state_s * own_seqs
         for one in self._attention:
             if one.window:
-                seen = np.minimum(own_seqs + context_tokens, own_seqs * one.window)
+                seen, most = own_seqs + context_tokens, own_seqs * one.window
+                seen = np.minimum(seen, most) if isinstance(seen, np.ndarray) else min(seen, most)
                 time_s = time_s + max(one.decode_s, one.stored_s) * seen
         return time_s
 
@@ -358,28 +360,33 @@ class Roofline:
         time_s = time_s + self._context_s * (own_seqs + context) + attention_s
         return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
 
-    def step_parts(
-        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int | np.ndarray
-    ) -> StepParts:
+    def step_parts(self, loads: StepLoads) -> StepParts:
         """Of what the time of steps consists, over all stages."""
-        tokens, sampled = decode_seqs + sum(new for new, _ in prefills), decode_seqs + len(prefills)
-        attention_s, own_seqs = (
-            sum(self.attention_s(new, stored) for new, stored in prefills),
-            -(-decode_seqs // self.dp),
-        )
-        own, context = tokens, context_tokens / self.dp
-        if self.dp > 1:
-            own = self._fullest(prefills, tokens)
-            attention_s = self._longest_s(prefills, attention_s)
-        decodes_s = self._context_s * (own_seqs + context)
+        new, dp, stages = loads.new_tokens, self.dp, self.pp
+        tokens = own = loads.decode_seqs + total(loads, new)
+        sampled, own_seqs = loads.decode_seqs + total(loads, np.ones_like(new)), -(-loads.decode_seqs // dp)
+        pieces = zip(new.tolist(), loads.stored_tokens.tolist(), strict=True)
+        pieces_s = np.array([self.attention_s(*piece) for piece in pieces], float)
+        attention_s = total(loads, pieces_s)
+        if dp > 1:
+            own = np.maximum(-(-tokens // dp), largest(loads, new))
+            attention_s = np.maximum(attention_s / dp, largest(loads, pieces_s))
+        context = loads.context_tokens / dp
+        attention_s += self._context_s * (own_seqs + context)
         if self._bounded:
-            decodes_s = decodes_s + self._bounded_s(own_seqs, context)
-        layers, stages = self._layers_of(tokens, own), self.pp
-        return StepParts(
-            (decodes_s + attention_s) * stages, (layers.linear_s + self._head_s(sampled)) * stages,
-            layers.experts_s * stages, layers.communication_s * stages,
-            (self._host_s + self.seq_s * own_seqs) * stages,
-        )  # fmt: skip
+            attention_s += self._bounded_s(own_seqs, context)
+        sizes, first, of_size = np.unique(
+            (tokens << 42) + (own << 21) + sampled, return_index=True, return_inverse=True
+        )
+        linear_s, experts_s, sent_s = np.empty((3, len(sizes)))
+        for i, (every, fullest, last) in enumerate(
+            zip(*(x[first].tolist() for x in (tokens, own, sampled)), strict=True)
+        ):
+            of = self._layers_of(every, fullest)
+            linear_s[i], experts_s[i], sent_s[i] = of.linear_s + self._head_s(last), of.experts_s, of.communication_s
+        by_layers = (part[of_size] for part in (linear_s, experts_s, sent_s))
+        host_s = self._host_s + self.seq_s * own_seqs
+        return StepParts(*(part * stages for part in (attention_s, *by_layers, host_s)))
 
     def _fullest(self, prefills: Sequence[tuple[int, int]], tokens: int) -> int:
         """How many of the tokens of a step are those of the fullest group."""
@@ -391,10 +398,11 @@ class Roofline:
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
-        if self._bounded:
-            return float(self.decode_many_s(decode_seqs, np.array([context_tokens]))[0])
         base_s, slope_s = self._line(decode_seqs)
-        return base_s + slope_s * context_tokens
+        time_s = base_s + slope_s * context_tokens
+        if self._bounded:
+            time_s += self._bounded_s(-(-decode_seqs // self.dp), context_tokens / self.dp)
+        return time_s
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""

@@ -29,10 +29,11 @@ class Flow:
         follow_ups: FollowUps | None,
         *,
         leap: bool,
+        front_s: float = 0.0,
     ) -> None:
         self.results: deque[EndedSequence] = deque()
         self._members = cluster.members
-        self._arrivals = Arrivals(iter(requests))
+        self._arrivals = Arrivals(iter(requests), front_s=front_s)
         self._follow_ups = follow_ups
         log = None if steps is None else steps.append
         self.loop = Loop(cluster, self, self._arrivals, log, leap=leap, coupled=follow_ups is not None)

@@ -14,6 +14,7 @@ from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request
 
 LOOP = 32  # up to so many steps a plain loop is faster than numpy
+SHORT = 12  # the same where each step is a call of the latency model
 LEAP = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
 
@@ -26,11 +27,12 @@ def simulate(
     follow_ups: FollowUps | None,
     *,
     leap: bool,
+    front_s: float = 0.0,
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
     recorded = model if isinstance(model, Recorded) else None
-    arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None)
+    arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None, front_s)
     watched = cluster.watches
     coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
@@ -62,7 +64,7 @@ def simulate(
             arrival_s = arrivals.next_s
             index, refusal = cluster.add(request, now_s)
             if refusal is not None:
-                ended = rejected(request, refusal, index, request.scheduled_s)
+                ended = rejected(request, refusal, index, now_s)
                 yield ended
                 if follow_ups is not None:
                     arrivals.add(follow_ups(ended.record()), now_s)
@@ -101,18 +103,23 @@ def simulate(
 class Arrivals:
     """The requests of the schedule and the follow-ups, in order of time.
 
-    At one instant follow-ups go first, by id. Where `arrived` is given it says when a request arrives, and orders all
-    that arrive at one instant.
+    A request arrives `front_s` seconds after it is due: what the front end of its server takes. At one instant
+    follow-ups go first, by id. Where `arrived` is given it says when a request arrives, and orders all that arrive at
+    one instant.
     """
 
-    __slots__ = ("_arrived", "_later", "_next", "_schedule", "next_s")
+    __slots__ = ("_arrived", "_front_s", "_later", "_next", "_schedule", "next_s")
     over = True  # what is not planned comes from answers
 
     def __init__(
-        self, schedule: Iterator[Request], arrived: Callable[[Request], tuple[float, float, int]] | None = None
+        self,
+        schedule: Iterator[Request],
+        arrived: Callable[[Request], tuple[float, float, int]] | None = None,
+        front_s: float = 0.0,
     ) -> None:
         self._schedule = schedule
         self._arrived = arrived
+        self._front_s = front_s
         self._later: list[tuple[float, float, int, Request]] = []  # heap
         self._next = next(schedule, None)
         self.next_s = self._planned_s()
@@ -121,7 +128,9 @@ class Arrivals:
         """Requests that an answer brought about, none of them before `now_s`."""
         for request in follow_ups:
             at_s, sent_s, number = (
-                (request.scheduled_s, 0.0, request.id) if self._arrived is None else self._arrived(request)
+                (request.scheduled_s + self._front_s, 0.0, request.id)
+                if self._arrived is None
+                else self._arrived(request)
             )
             heappush(self._later, (max(at_s, now_s), sent_s, number, request))
         if self._later:
@@ -144,7 +153,7 @@ class Arrivals:
         planned = self._next
         if planned is None:
             return inf
-        return planned.scheduled_s if self._arrived is None else self._arrived(planned)[0]
+        return planned.scheduled_s + self._front_s if self._arrived is None else self._arrived(planned)[0]
 
     def _planned_first(self) -> bool:
         if self._arrived is None or self._next is None or self._planned_s() > self.next_s:
@@ -165,10 +174,16 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
     if batch.repeats_until_s < horizon_s:
         horizon_s = batch.repeats_until_s
     left, line = batch.steps, model.decode_line(seqs)
+    ends: list[float] = []
     if line is None:
-        return _further_ends(model, seqs, context, left, now_s, horizon_s, [])
+        for _ in range(left if left < SHORT else SHORT):
+            now_s += model.decode_s(seqs, context)
+            ends.append(now_s)
+            if now_s >= horizon_s:
+                return ends
+            context += seqs
+        return _further_ends(model, seqs, context, left - SHORT, now_s, horizon_s, ends)
     base_s, slope_s = line
-    ends = []
     for _ in range(left if left < LOOP else LOOP):
         now_s += base_s + slope_s * context
         ends.append(now_s)

@@ -1,14 +1,14 @@
 """The parts of logged steps, for columns of the `steps` table: computed when it is made, not while the run goes on."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
 from backends.serving.cluster import Member
-from harness.api import PartsOfSteps, StepParts
+from harness.api import PartsOfSteps, StepLoads, StepParts
 
 Columns = Mapping[str, np.ndarray]
-UNKNOWN = (np.nan,) * len(StepParts._fields)
 
 
 def columns_of_parts(
@@ -19,24 +19,31 @@ def columns_of_parts(
     `loads` holds the pieces of prompts of each step that has some, in order.
     """
     found = np.full((len(StepParts._fields), len(steps["replica"])), np.nan)
-    prefills, seqs, context = (steps[name] for name in ("prefill_tokens", "decode_seqs", "context_tokens"))
-    known = [member.model if isinstance(member.model, PartsOfSteps) else None for member in members]
-    mixed = np.flatnonzero(prefills)
-    of_mixed = (steps["replica"][mixed].tolist(), seqs[mixed].tolist(), context[mixed].tolist())
-    rows: list[Sequence[object]] = []
-    for pieces, replica, decoding, tokens in zip(loads, *of_mixed, strict=True):
-        model = known[replica]
-        rows.append(UNKNOWN if model is None else model.step_parts(pieces, decoding, tokens) or UNKNOWN)
-    if rows:
-        found[:, mixed] = np.array(rows, float).T
-    for i, alike in enumerate(known):
-        if alike is None or any(alike is other for other in known[:i]):
+    pieces = np.array([*chain.from_iterable(loads)], np.int64).reshape(-1, 2).T
+    step = np.repeat(np.flatnonzero(steps["prefill_tokens"]), [len(one) for one in loads])
+    every = StepLoads(steps["decode_seqs"], steps["context_tokens"], step, *pieces)
+    models = [member.model for member in members]
+    for model in {id(one): one for one in models}.values():
+        if not isinstance(model, PartsOfSteps):
             continue
-        of = np.array([model is alike for model in known])
-        alone = np.flatnonzero((prefills == 0) & of[steps["replica"]])
-        alone = alone[np.argsort(seqs[alone], kind="stable")]
-        for group in np.split(alone, np.flatnonzero(np.diff(seqs[alone])) + 1):
-            if len(group) and (parts := alike.step_parts((), int(seqs[group[0]]), context[group])) is not None:
-                for part, seconds in zip(found, parts, strict=True):
-                    part[group] = seconds
+        if all(one is model for one in models):
+            mine, some = np.arange(len(every.decode_seqs)), every
+        else:
+            mine = np.flatnonzero(np.array([one is model for one in models])[steps["replica"]])
+            some = _only(every, mine)
+        if len(mine) and (parts := model.step_parts(some)) is not None:
+            found[:, mine] = parts
     return dict(zip(StepParts._fields, found, strict=True))
+
+
+def _only(loads: StepLoads, steps: np.ndarray) -> StepLoads:
+    place = np.full(len(loads.decode_seqs), -1)
+    place[steps] = np.arange(len(steps))
+    kept = place[loads.step] >= 0
+    return StepLoads(
+        loads.decode_seqs[steps],
+        loads.context_tokens[steps],
+        place[loads.step][kept],
+        loads.new_tokens[kept],
+        loads.stored_tokens[kept],
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from backends.latency._loads import loads_of
 from backends.latency.roofline import Roofline
 from backends.sim import Sim
 from harness import catalog
@@ -144,14 +145,13 @@ def test_the_latency_model_of_another_shape_is_refused() -> None:
 def test_the_parts_of_a_step_add_up_to_it(spec: str, step: tuple[tuple[tuple[int, int], ...], int, int]) -> None:
     """A part that is missing or counted twice would explain a time that no step has."""
     model = make("latency", f"roofline:{spec}")
-    parts = model.step_parts(step[0], step[1], step[2])
+    parts = model.step_parts(loads_of(step))
 
-    assert model.pp * model.step_s(*step) == pytest.approx(sum(parts), rel=1e-12)
-    assert all(part >= 0 for part in parts)
+    assert model.pp * model.step_s(*step) == pytest.approx(sum(parts)[0], rel=1e-12)
+    assert all(part[0] >= 0 for part in parts)
     assert (parts.experts_s > 0) == ("llama" not in spec)
-    if not step[0]:
-        many = model.step_parts((), step[1], np.array([step[2], 2 * step[2]]))
-        assert all(float(np.broadcast_to(several, 2)[0]) == one for several, one in zip(many, parts, strict=True))
+    many = model.step_parts(loads_of(((), 3, 4000), step, (((9, 0),), 3, 0)))
+    assert all(several[1] == one[0] for several, one in zip(many, parts, strict=True))
 
 
 @pytest.mark.parametrize("given", [{"leap": True}, {"replicas": 2}, {"tp": 2, "leap": False}])
@@ -191,10 +191,10 @@ def test_parts_of_operators_add_up_to_their_step(tmp_path: Path) -> None:
     (tmp_path / "times.json").write_text(json.dumps(axes | times), encoding="utf-8")
     model = make("latency", f"operators:file={tmp_path / 'times.json'},overhead_s=1ms,seq_s=10us,scale=1.1")
 
-    assert model.step_parts((), 8, np.array([900])) is None
+    assert model.step_parts(loads_of(((), 8, 900))) is None
     model._tables.update({name: np.array(values) for name, values in apart.items()})
     for prefills, seqs, context in (((), 8, 900), (((300, 20), (9, 0)), 8, 900), (((50, 0),), 0, 0)):
-        parts = model.step_parts(prefills, seqs, np.array([context]))
+        parts = model.step_parts(loads_of((prefills, seqs, context)))
         assert model.step_s(prefills, seqs, context) == pytest.approx(sum(parts)[0], rel=1e-12)
         tokens = seqs + sum(new for new, _ in prefills)
         assert 1.1 * np.interp(tokens, [1, 4096], apart["experts_s"]) == pytest.approx(parts.experts_s)

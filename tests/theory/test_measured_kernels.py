@@ -12,6 +12,7 @@ from backends.kernels.bounds import Bounds, ExpertLayer, Heads
 from backends.kernels.folders import GPU_OF, SHIPPED, measured_kernels
 from backends.kernels.steps import TOKENS, Steps
 from backends.kernels.tables import MeasuredKernels, systems
+from backends.latency._loads import loads_of
 from harness import catalog
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
@@ -170,8 +171,8 @@ def test_a_step_with_prompts_takes_at_least_the_launches_of_its_kernels(folder: 
     assert 32 * 10 * 1e-3 == pytest.approx(launched.step_s([(16, 0)], 0, 0))
     assert free.step_s([(131072, 0)], 0, 0) == launched.step_s([(131072, 0)], 0, 0) > 0.32
     assert free.decode_s(16, 1024) == launched.decode_s(16, 1024)
-    parts = launched.step_parts([(16, 0)], 0, 0)
-    assert 0.32 == pytest.approx(sum(parts))
+    parts = launched.step_parts(loads_of(([(16, 0)], 0, 0)))
+    assert 0.32 == pytest.approx(sum(parts)[0])
 
 
 def test_a_small_product_is_no_faster_than_memory_on_a_gpu_with_a_large_cache() -> None:
