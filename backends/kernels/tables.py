@@ -282,7 +282,7 @@ _WIDE = {"moe": ("wideep_generation_moe", "wideep_context_moe")}
 def systems(folder: Path) -> list[str]:
     """The measured systems in a folder, sorted."""
     if (shipped := folder / "gemm.parquet").is_file():
-        return sorted(np.unique(_columns(shipped)["system"]).tolist())
+        return sorted(set(_columns(shipped)["system"].tolist()))
     return sorted(one.parent.name for one in folder.glob("*/gemm") if one.is_dir())
 
 

@@ -7,7 +7,7 @@ feed-forward), the head by sequences, attention by chunk, stored tokens, decodes
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,9 +50,10 @@ class _Line:
     __slots__ = ("_arrays", "_places", "_slopes", "_starts", "_values")
 
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
-        """`x` must rise, (n,) of two or more."""
-        slopes = np.diff(y) / np.diff(x)
-        pieces = (x, np.append(x[0], x), np.append(y[0], y), np.concatenate([[0.0], slopes, [max(0.0, slopes[-1])]]))
+        """`x` must rise, (n,) of two or more; `y` is (n,), or (n, m) for m polygons, read by `row`."""
+        slopes = (np.diff(y, axis=0).T / np.diff(x)).T
+        beyond = np.maximum(slopes[-1:], 0.0)
+        pieces = x, np.append(x[0], x), np.concatenate([y[:1], y]), np.concatenate([0 * beyond, slopes, beyond])
         self._arrays = pieces
         self._places, self._starts, self._values, self._slopes = (one.tolist() for one in pieces)
 
@@ -61,6 +62,13 @@ class _Line:
         i = bisect_right(self._places, place)
         value: float = self._values[i] + self._slopes[i] * (place - self._starts[i])
         return value
+
+    def row(self, place: float) -> np.ndarray:
+        """(m,) values of all polygons at one place."""
+        _, starts, values, slopes = self._arrays
+        i = bisect_right(self._places, place)
+        found: np.ndarray = values[i] + slopes[i] * (place - starts[i])
+        return found
 
     def over(self, places: np.ndarray) -> np.ndarray:
         """(k,) values at (k,) places, the same to the last bit."""
@@ -133,6 +141,7 @@ class Operators:
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
     _curves: dict[int, _Curve] = field(init=False, repr=False, compare=False)
     _lines: dict[str, _Line] = field(init=False, repr=False, compare=False)  # of the tables over one axis
+    _lists: dict[str, list[Any]] = field(init=False, repr=False, compare=False)  # the tables over several
     _known: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False)  # seconds of pieces of prompts
 
     def __post_init__(self) -> None:
@@ -147,7 +156,7 @@ class Operators:
             raise ValueError("skew must be at least 1, the tokens of the fullest GPU over the mean")
         if self.scale <= 0 or self._prefill_scale < 1:
             raise ValueError("scale must be above 0, and prefill_scale at least 1")
-        for memory in ("_curves", "_lines", "_known"):
+        for memory in ("_curves", "_lines", "_lists", "_known"):
             put(self, memory, {})
         formats = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}
         if self.file is not None:
@@ -232,10 +241,9 @@ class Operators:
     def _curve(self, decode_seqs: int) -> _Curve:
         known = self._curves.get(decode_seqs)
         if known is None:
-            t = self._tables
             base_s = self.overhead_s + self._host_s(decode_seqs) + self.scale * self._dense_s(decode_seqs, decode_seqs)
-            rows = [self.scale * _Line(t["decode_seqs"], column).at(decode_seqs) for column in t["decode_s"].T]
-            known = _Curve(base_s, _Line(t["decode_context"] * decode_seqs, np.array(rows)))
+            of_context = self.scale * self._over("decode_seqs", "decode_s").row(decode_seqs)
+            known = _Curve(base_s, _Line(self._tables["decode_context"] * decode_seqs, of_context))
             self._curves[decode_seqs] = known
         return known
 
@@ -255,9 +263,13 @@ class Operators:
         if known is None:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            t = self._tables
-            known = self._known[new, stored] = _grid(t["prefill_s"], [t["chunk"], t["stored"]], [new, stored])
+            known = self._known[new, stored] = self._between("prefill_s", ("chunk", "stored"), (new, stored))
         return known
+
+    def _between(self, name: str, axes: Sequence[str], place: Sequence[float]) -> float:
+        if name not in self._lists:
+            self._lists.update((one, self._tables[one].tolist()) for one in (name, *axes))
+        return max(_grid(self._lists[name], [self._lists[axis] for axis in axes], place), 0.0)
 
     def _attention_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Measured seconds of attention of one step."""
@@ -267,12 +279,11 @@ class Operators:
         if not decode_seqs:
             return sum(pieces_s)
         alone_s = self._curve(decode_seqs).attention.at(context_tokens) / self.scale
-        t = self._tables
-        if "mixed_s" not in t:
+        if "mixed_s" not in self._tables:
             return sum(pieces_s) + alone_s
         most = max(range(len(prefills)), key=pieces_s.__getitem__)
         place = [*prefills[most], decode_seqs, context_tokens / decode_seqs]
-        both_s = _grid(t["mixed_s"], [t[axis] for axis in ("chunk", "stored", "decode_seqs", "decode_context")], place)
+        both_s = self._between("mixed_s", ("chunk", "stored", "decode_seqs", "decode_context"), place)
         return sum(pieces_s) - pieces_s[most] + max(both_s, alone_s)
 
 
@@ -314,10 +325,13 @@ def _check_shapes(file: str, t: dict[str, np.ndarray]) -> None:
             raise UsageError(f"'{file}': {name} must hold seconds of 0 or more.")
 
 
-def _grid(table: np.ndarray, axes: Sequence[np.ndarray], place: Sequence[float]) -> float:
+def _grid(table: list[Any], axes: Sequence[list[float]], place: Sequence[float]) -> float:
     """The value of a table at a place between its points, linear along each axis; the edge piece goes on beyond it."""
-    for axis, at in zip(axes, place, strict=True):
-        i = min(max(int(np.searchsorted(axis, at)) - 1, 0), len(axis) - 2)
-        share = max((at - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
-        table = table[i] * (1 - share) + table[i + 1] * share
-    return max(float(table), 0.0)
+    axis, at = axes[0], place[0]
+    i = min(max(bisect_left(axis, at) - 1, 0), len(axis) - 2)
+    share = max((at - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
+    low, high = table[i : i + 2]
+    if len(axes) > 1:
+        low, high = (_grid(part, axes[1:], place[1:]) for part in (low, high))
+    value: float = low * (1 - share) + high * share
+    return value

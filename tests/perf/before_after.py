@@ -99,7 +99,11 @@ def drawn(count: int, seed: int) -> list[dict[str, object]]:
             "speculate": pick(None, None, None, "k=3,alpha=0.6"),
             "preempt": pick("recompute", "recompute", "swap:blocks=300"),
             "latency": pick(
-                "roofline", "operators", "linear:decode_seq_s=0.0002,prefill_token_s=0.00002", "abc", "fit6:hardware=a100-80g"
+                "roofline",
+                "operators",
+                "linear:decode_seq_s=0.0002,prefill_token_s=0.00002",
+                "abc",
+                "fit6:hardware=a100-80g",
             ),
             "kv_blocks": int(rng.integers(300, 1500)),
             "seed": int(rng.integers(3)),
