@@ -9,7 +9,7 @@ import pytest
 
 from harness.experiments.capacity.chain import Observed, Unloaded
 from harness.experiments.capacity.conditions import JOINT, Condition
-from harness.experiments.capacity.steady import SteadySearch, SteadySpec, growth, plain
+from harness.experiments.capacity.steady import CHAINS, SteadySearch, SteadySpec, growth, plain
 
 KNEE = 10.0
 
@@ -18,7 +18,7 @@ KNEE = 10.0
 def curve():
     """A factory of searches: attainment is a logistic curve of ln(rate) through the goal at 10 req/s."""
 
-    def searched(slope=15.0, clump=1.0, limit=400_000, seed=0, unstable_rps=math.inf, knee=KNEE, **spec):
+    def searched(slope=15.0, clump=1.0, limit=400_000, seed=0, unstable_rps=math.inf, knee=KNEE, lucky_rps=0.0, **spec):
         tried = []
 
         def observed(request):
@@ -26,6 +26,8 @@ def curve():
             rng = np.random.default_rng([request.seed, round(request.rate_rps * 1e4)])
             n = max(1, round(request.rate_rps * request.block_s))
             share = 1 / (1 + math.exp(-(math.log(9) - slope * math.log(request.rate_rps / knee))))
+            if request.seed == seed + CHAINS and request.rate_rps < lucky_rps:
+                share = 1.0
             lots = rng.binomial(max(1, round(n / clump)), share, request.blocks)
             of = np.full(request.blocks, n)
             met = np.minimum(of, (lots * clump * n / (max(1, round(n / clump)) * clump)).astype(int))
@@ -63,6 +65,19 @@ def test_an_answer_lies_within_the_rates_tried(curve):
 
         if found.estimate is not None:
             assert min(rates) <= found.estimate.low_rps <= found.estimate.high_rps <= max(rates)
+
+
+@pytest.mark.parametrize("lucky_rps", [10.5, 11.5, 14.0])
+def test_one_lucky_chain_does_not_outweigh_sixteen(curve, lucky_rps):
+    """The interval would be withheld, however long the search goes on, because it lies below a rate that was met."""
+    found, _ = curve(12.0, lucky_rps=lucky_rps)
+    low_rps, high_rps = found.bracket
+
+    assert found.resolved
+    assert found.estimate.low_rps <= KNEE * 1.002
+    assert found.estimate.high_rps >= KNEE / 1.002
+    assert low_rps is None or low_rps <= found.estimate.high_rps
+    assert high_rps is None or high_rps >= found.estimate.low_rps
 
 
 def test_a_limit_is_kept_and_named(curve):

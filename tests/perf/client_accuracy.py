@@ -1,6 +1,7 @@
 """How far a client's times are from the truth, and what it costs: ours beside others, quiet and with busy cores.
 
     python tests/perf/client_accuracy.py [--clients bench,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 3]
+    python tests/perf/client_accuracy.py --streams 500 --prompt 100000 --output 2000 --fill 90 --seconds 60
 
 Each run keeps so many streams of 20 tokens/s going: requests of 64 tokens, Poisson arrivals, against the null server
 (`backends/client/null_server.py`) in a process of its own. Server and client are each pinned to a core; `busy` puts a
@@ -9,7 +10,7 @@ arrival, and the clock just before each token was written.
 
 Error of TTFT = (first stamp of the client - its time of sending) - (server's write of the first token - arrival of
 the request); error of a gap = gap of the client - gap of the server. Absolute values, of requests due and tokens
-written within `--seconds` after 1.5 s of filling up. `CPU` is that of the process that sends, all threads, over
+written within `--seconds` after `--fill` seconds of filling up. `CPU` is that of the process that sends, all threads, over
 the same seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the
 server wrote by its own schedule (p99). `others` is how many cores other processes of this machine used meanwhile:
 above 0.1 the machine was not quiet, and the row is none to quote.
@@ -35,8 +36,6 @@ from backends.client.null_server import Timing, Truth, running, take_truth
 from harness.runner.remote.calibration import Errors, Load, drawn, errors
 
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
-TOKENS, PROMPT_TOKENS = 64, 128
-FILL_S = 1.5
 SPIN = "while True: pass"
 CLIENTS = Path(__file__).with_name("accuracy_clients.py")
 
@@ -50,6 +49,14 @@ class Case:
     busy: bool
     seconds: float
     cores: tuple[int, int]  # of the server, of the client
+    prompt: int  # tokens
+    output: int
+    fill_s: float
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """What counts, in seconds of the run."""
+        return self.fill_s, self.fill_s + self.seconds
 
 
 @dataclass(frozen=True)
@@ -110,12 +117,12 @@ def others_s() -> float:
 
 def measure(case: Case) -> Result:
     """Run a client once and hold it against the truth."""
-    lasts_s = TIMING.ttft_s + (TOKENS - 1) * TIMING.itl_s
-    load = Load(case.streams / lasts_s, case.streams, PROMPT_TOKENS, TOKENS, TIMING.ttft_s, TIMING.itl_s)
-    table = drawn(load, case.seconds, FILL_S, seed=case.streams).table
+    lasts_s = TIMING.ttft_s + (case.output - 1) * TIMING.itl_s
+    load = Load(case.streams / lasts_s, case.streams, case.prompt, case.output, TIMING.ttft_s, TIMING.itl_s)
+    table = drawn(load, case.seconds, case.fill_s, seed=case.streams).table
     columns = [table[name].to_pylist() for name in ("id", "scheduled_s", "output_tokens")]
     requests = [(str(i), at_s, tokens) for i, at_s, tokens in zip(*columns, strict=True)]
-    prompt = list(range(1, PROMPT_TOKENS + 1))
+    prompt = list(range(1, case.prompt + 1))
     plan = {"server_core": case.cores[0], "streams": case.streams, "requests": requests, "prompt": prompt}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -131,9 +138,8 @@ def measure(case: Case) -> Result:
         Row(name, due_s[name], sent_s - epoch_s, [s - epoch_s for s in stamps], "error" if why else "ok")
         for name, sent_s, stamps, why in stored
     ]
-    window_s = (FILL_S, FILL_S + case.seconds)
-    good, tokens = held_against(rows, truth, epoch_s, window_s)
-    found = errors(rows, truth.requests, epoch_s, window_s)  # type: ignore[arg-type]  # as much as is needed of them
+    good, tokens = held_against(rows, truth, epoch_s, case.window_s)
+    found = errors(rows, truth.requests, epoch_s, case.window_s)  # type: ignore[arg-type]  # as much as is needed of them
     return Result(found, cpu / max(1, tokens), len(requests) - good, truth.late_s[1], others)
 
 
@@ -149,7 +155,7 @@ def sent(case: Case, url: str, folder: Path) -> tuple[float, float, float]:
             sys.exit(f"{case.client} did not start")
         epoch_s, sender = float(begun[0]), int(begun[1])
         cpu, others = [], []
-        for at_s in (FILL_S, FILL_S + case.seconds):
+        for at_s in case.window_s:
             time.sleep(max(0.0, epoch_s + at_s - time.monotonic()))
             cpu.append(cpu_s(sender))
             others.append(others_s())
@@ -226,6 +232,9 @@ def main() -> None:
     options.add_argument("--streams", default="10,100,500,1000,2000")
     options.add_argument("--seconds", type=float, default=3.0, help="that count, of each run")
     options.add_argument("--cores", default="quiet,busy", help="of quiet, busy")
+    options.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
+    options.add_argument("--output", type=int, default=64, help="tokens of each answer")
+    options.add_argument("--fill", type=float, default=1.5, help="seconds before those that count")
     given = options.parse_args()
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
@@ -236,7 +245,9 @@ def main() -> None:
     for busy in given.cores.split(","):
         for streams in map(int, given.streams.split(",")):
             for client in given.clients.split(","):
-                case = Case(client, streams, busy == "busy", given.seconds, pair)
+                case = Case(
+                    client, streams, busy == "busy", given.seconds, pair, given.prompt, given.output, given.fill
+                )
                 result = measure(case)
                 print(line(case, result), flush=True)
                 seen[client, streams, case.busy] = result

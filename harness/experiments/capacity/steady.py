@@ -219,6 +219,10 @@ def is_short(tried: Tried, wanted: Sequence[Condition], most_rps: float = math.i
     return one.requests < MEMORIES * one.clump or one.plateau > PLATEAU or abs(one.drift) > 4 or grows
 
 
+def _requests(chains: Sequence[Observed]) -> int:
+    return sum(int(chain.of[JOINT].sum()) for chain in chains)
+
+
 def answered_rps(chain: Observed) -> float:
     """Requests per second that were answered in the second half: all that an overloaded system can."""
     half = len(chain.open) // 2
@@ -544,6 +548,20 @@ class SteadySearch:
             self.found.sides[tried.rate_rps] = side
         return side
 
+    def _outweigh(self, tried: Tried, estimate: Estimate) -> None:
+        """Forget sides beyond the interval that fewer requests showed than those behind it: a lucky or unlucky chain.
+        A queue that grows without end stays one.
+        """
+
+        def lighter(rate_rps: float) -> bool:
+            chains = self.found.tried[rate_rps].chains
+            return _requests(chains) < _requests(tried.chains) and not is_unstable(chains, self._most_rps)
+
+        if estimate.low_rps is not None and estimate.high_rps is not None:
+            low_rps, high_rps = estimate.low_rps, estimate.high_rps
+            self._drop(lambda rate: rate > high_rps and lighter(rate), good=True)
+            self._drop(lambda rate: rate < low_rps and lighter(rate), good=False)
+
     def _drop(self, where: Callable[[float], bool], *, good: bool) -> None:
         """Forget sides that the side of another rate contradicts."""
         self.found.sides = {r: side for r, side in self.found.sides.items() if side is not good or not where(r)}
@@ -583,6 +601,7 @@ class SteadySearch:
         while True:
             tried = yield from self._observe([replace(r, blocks=blocks) for r in wanted])
             estimate = found.estimate = self._estimate(tried, plan)
+            self._outweigh(tried, estimate)
             if spec.at_rps is not None and abs(math.log(spec.at_rps / estimate.rate_rps)) > estimate.half_width:
                 found.resolved = True
                 return None
