@@ -9,6 +9,7 @@ import pytest
 from backends.client.body import Builder, RequestFormat, base_url, sound_headers
 from harness.api import Request
 from harness.errors import UsageError
+from workloads.content.tokens import Tokens
 
 SHARING = (
     Request(1, 0.0, 12, 4, prefix_ids=(7,), prefix_block_tokens=8),
@@ -53,6 +54,18 @@ def test_a_completion_takes_token_ids_and_its_own_field_of_length() -> None:
     _, body = sent(RequestFormat(model="m", api="completions", prompt="ids", vocab_size=50))
 
     assert [7] * 8 + [1] * 4 == body["prompt"] and 4 == body["max_tokens"] and "max_completion_tokens" not in body
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 10, 11, 128_256])
+def test_token_ids_are_written_as_json_has_them(vocab_size: int) -> None:
+    """A digit lost or a zero in front would be another prompt."""
+    ask = RequestFormat(model='"prompt":[]', api="completions", prompt="ids", vocab_size=vocab_size)
+    builder = Builder(ask, Tokens(), None)
+    for tokens in (0, 1, 3000):
+        request = Request(0, 0.0, tokens, 4)
+
+        assert json.loads(builder.body(request)) == builder.fields(request)
+        assert b" " not in builder.body(request)
 
 
 def test_only_what_is_named_is_sent() -> None:

@@ -44,8 +44,7 @@ class Text:
 
     def text(self, request: Request) -> str:
         """The prompt. Raises ValueError where it is shorter than its special tokens."""
-        words = self.pool.words
-        return self.pool.form.text([words[i] for i in self._chosen(request).tolist()])
+        return self.pool.form.text(np.array(self.pool.words, object)[self._chosen(request)].tolist())
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         """(T,) int64, T = request.prompt_tokens: what the tokenizer makes of `text`.
