@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
+import msgspec
+
 from backends.server.service import Sampling, Tokenizer
 from harness.api import Request
 
@@ -48,8 +50,8 @@ class GenerationRequest:
 def parse(body: bytes) -> dict[str, object]:
     """The object in the body; raises Refused (400) when it holds none."""
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        fields = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:
         raise Refused(400, f"The body is not JSON: {error}.", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise Refused(400, "The body must be a JSON object.", code="invalid_json")
@@ -108,7 +110,7 @@ def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_le
     if isinstance(prompt, str):
         _check_size(len(prompt), max_model_len)
         tokens = tokenizer.encode(prompt, special=_flag(fields, "add_special_tokens", default=True))
-    elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
+    elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:
         tokens = _known(cast("list[int]", prompt), tokenizer, "prompt")
     else:
         raise Refused(400, "prompt must be a text or a list of token ids (one prompt a request).", param="prompt")
@@ -120,7 +122,7 @@ def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_le
 def token_ids(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
     """`tokens`, to be turned into text; none are an empty text."""
     tokens = fields.get("tokens")
-    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+    if not isinstance(tokens, list) or not set(map(type, tokens)) <= {int}:
         raise Refused(400, "tokens must be a list of token ids.", param="tokens")
     return _known(tokens, tokenizer, "tokens")
 

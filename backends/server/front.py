@@ -8,10 +8,10 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -25,12 +25,14 @@ from backends.server.service import Listener, Service
 from backends.server.truth import AnswerRecord, TruthLog
 from harness.errors import BackendError
 
+T = TypeVar("T")
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
 RETRY_AFTER_S = 1.0
+LONG_BYTES = 1 << 16
 _ID_CHARACTERS = 512
 _AT_START = ("429", "503")
 
@@ -159,14 +161,17 @@ class Front:
     ) -> web.StreamResponse:
         self._admit()
         await self._fail_first(request, faults)
-        body = await self._fields(request, record)
-        fields.check_model(body, self.names)
-        ask = fields.ask(api, body, self.service.tokenizer, self.service.max_model_len)
+        ask = await _aside(await self._body(request, record), partial(self._ask, api))
         record.prompt_tokens, record.stream = len(ask.prompt), ask.stream
         outcome = answers.AnswerLog(ask, record, self.metrics)
         if ask.stream:
             return await self._streamed(request, outcome, faults)
         return await self._whole(request, outcome, faults)
+
+    def _ask(self, api: fields.Api, body: bytes) -> fields.GenerationRequest:
+        found = fields.parse(body)
+        fields.check_model(found, self.names)
+        return fields.ask(api, found, self.service.tokenizer, self.service.max_model_len)
 
     def _admit(self) -> None:
         headers = {"Retry-After": str(math.ceil(RETRY_AFTER_S))}
@@ -293,15 +298,19 @@ class Front:
         return web.Response(body=page.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        body = await self._fields(request)
-        fields.check_model(body, self.names)
-        read = fields.chat_prompt if "messages" in body else fields.text_prompt
         limit = self.service.max_model_len
-        tokens = read(body, self.service.tokenizer, limit)
+
+        def tokenized(body: bytes) -> list[int]:
+            found = fields.parse(body)
+            fields.check_model(found, self.names)
+            read = fields.chat_prompt if "messages" in found else fields.text_prompt
+            return read(found, self.service.tokenizer, limit)
+
+        tokens = await _aside(await self._body(request), tokenized)
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
-        body = await self._fields(request)
+        body = fields.parse(await self._body(request))
         fields.check_model(body, self.names)
         tokens = fields.token_ids(body, self.service.tokenizer)
         return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
@@ -310,8 +319,8 @@ class Front:
         self.service.clear_cache()
         return web.Response()
 
-    async def _fields(self, request: web.Request, record: AnswerRecord | None = None) -> dict[str, object]:
-        """The JSON of the body; `record` learns when all of it had come."""
+    async def _body(self, request: web.Request, record: AnswerRecord | None = None) -> bytes:
+        """The body; `record` learns when all of it had come."""
         try:
             async with asyncio.timeout(self.body_s):
                 body = await request.read()
@@ -323,7 +332,12 @@ class Front:
             raise Refused(400, f"The body cannot be read: {text}", code="invalid_body") from None
         if record is not None:
             record.read_s = time.monotonic()
-        return fields.parse(body)
+        return body
+
+
+async def _aside(body: bytes, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a body: of a long one in a thread, so that the tokens of other answers leave in time."""
+    return await asyncio.to_thread(read, body) if len(body) > LONG_BYTES else read(body)
 
 
 def _host_name(url: str) -> str | None:

@@ -20,7 +20,7 @@ from harness.runner import timer
 from harness.spec import Spec, build
 
 VOCAB_SIZE = 1024
-MAX_MODEL_LEN = 131_072
+MAX_MODEL_LEN = 1 << 20
 """Any prompt of a published trace fits."""
 BURST = 4096
 """Tokens sent before the loop reads its sockets again: with a gap of 0 all of an answer is due at once."""

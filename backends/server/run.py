@@ -6,6 +6,7 @@ import gc
 import importlib
 import logging
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ LINGERING_S = 2.0
 GARBAGE_S = 600.0
 NOT_OURS = (HttpProcessingError, web.RequestPayloadError, ConnectionResetError)
 _HOUSEKEEPING_S = 1.0
+_SWITCH_S = 0.0005  # a turn of a thread, as of one that reads a long prompt
 _LOGGER = logging.getLogger(__name__)
 # only for internal errors: input that is not HTTP got its 400, and a client that has gone needs no answer
 _LOGGER.addFilter(lambda row: not (row.exc_info and isinstance(row.exc_info[1], NOT_OURS)))
@@ -159,6 +161,7 @@ def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running
 
 async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
     _allow_many_connections()
+    sys.setswitchinterval(_SWITCH_S)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()

@@ -35,6 +35,7 @@ _SYLLABLES = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
 _WORD = re.compile(f" (?:[{_ONSETS}][{_VOWELS}])+")
 _SPACE = 0x20
 _PARTS_FROM = 2048  # a vocabulary with less room has no parts of words
+_PART_BYTES = 1 << 13
 _PIECES = re.compile(rb" ?[a-z]+|[^ a-z]+| ")
 _HELD_TOKENS = 32  # longest run that is kept back where tokens are not simply bytes; no script's character needs 8
 
@@ -100,14 +101,23 @@ class Builtin:
     def encode(self, text: str, special: bool = True) -> list[int]:  # noqa: ARG002  it has no special tokens
         """Words and parts where they stand, bytes elsewhere. A byte beyond a small vocabulary becomes '?'."""
         ids: list[int] = []
-        for piece in _PIECES.findall(text.encode("utf-8", "replace").translate(self._table)):
-            token = self._ids.get(piece)
-            if token is not None:
-                ids.append(token)
-            elif len(piece) > 1 and (piece[0] == _SPACE or piece.islower()):
-                ids.extend(self._cut(piece))
-            else:
-                ids.extend(piece)
+        data, known = text.encode("utf-8", "replace").translate(self._table), self._ids.get
+        start = 0
+        while start < len(data):  # parts, so that another thread gets its turn; a piece never goes on over a space
+            end = data.find(b" ", start + _PART_BYTES)
+            pieces = _PIECES.findall(data, start, len(data) if end < 0 else end)
+            found = list(map(known, pieces))
+            start = len(data) if end < 0 else end
+            if None not in found:
+                ids.extend(found)  # type: ignore[arg-type]  # all are known
+                continue
+            for piece, token in zip(pieces, found, strict=True):
+                if token is not None:
+                    ids.append(token)
+                elif len(piece) > 1 and (piece[0] == _SPACE or piece.islower()):
+                    ids.extend(self._cut(piece))
+                else:
+                    ids.extend(piece)
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:

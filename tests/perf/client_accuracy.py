@@ -10,7 +10,7 @@ arrival, and the clock just before each token was written.
 
 Error of TTFT = (first stamp of the client - its time of sending) - (server's write of the first token - arrival of
 the request); error of a gap = gap of the client - gap of the server. Absolute values, of requests due and tokens
-written within `--seconds` after `--fill` seconds of filling up. `CPU` is that of the process that sends, all threads, over
+written within `--seconds` after `--fill` seconds. `CPU` is that of the process that sends, all threads, over
 the same seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the
 server wrote by its own schedule (p99). `others` is how many cores other processes of this machine used meanwhile:
 above 0.1 the machine was not quiet, and the row is none to quote.

@@ -3,7 +3,9 @@
 For each number of streams a server in a process of its own; requests begin within 0.6 s, each asks for `--tokens`.
 Printed are its own last line (by how much tokens left after their time) and its CPU time per token, requests included.
 
-    python tests/perf/server_lateness.py [--streams 10,100,500,1000,2000] [--tokens 60] [--log]
+    python tests/perf/server_lateness.py [--streams 10,100,500,1000,2000] [--tokens 60] [--log] [--long 5]
+
+`--long` sends as many requests a second with prompts of 2 MB beside them, which must not make the others late.
 """
 
 import argparse
@@ -16,11 +18,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 GAP_S = 0.05
 FIRST_S = 0.8
 SPREAD_S = 0.6
+LONG = """
+import http.client, json, time
+body = json.dumps({{"prompt": [100 + i % 100 for i in range(400_000)], "max_tokens": 1}})
+while True:
+    to = http.client.HTTPConnection("127.0.0.1", {port})
+    to.request("POST", "/v1/completions", body)
+    assert to.getresponse().status == 200
+    time.sleep({pause_s})
+"""
 LATENESS = re.compile(r"Tokens left p50 (\S+) ms, p99 (\S+) ms, at worst (\S+) ms .*\((\d+)\)\.")
 
 
@@ -28,24 +41,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", default="10,100,500,1000,2000")
     parser.add_argument("--tokens", type=int, default=60)
+    parser.add_argument("--long", type=float, default=0.0, help="requests a second with prompts of 2 MB")
     parser.add_argument("--log", action="store_true", help="let the server write the truth, too")
     given = parser.parse_args()
     print("streams  tokens/s   p50 ms   p99 ms   max ms   CPU us/token  failed")
     for streams in map(int, given.streams.split(",")):
-        print(one(streams, given.tokens, given.log), flush=True)
+        print(one(streams, given.tokens, given.log, given.long), flush=True)
 
 
-def one(streams: int, tokens: int, log: bool) -> str:
+def one(streams: int, tokens: int, log: bool, long_rps: float) -> str:
     """A line of the table."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "harness", "serve", "--port", "0"]
-        command += ["--backend", f"null:ttft={FIRST_S},itl={GAP_S}", *(["--log", f"{folder}/log"] if log else [])]
+        command += [
+            "--backend",
+            f"null:ttft={FIRST_S},itl={GAP_S}",
+            *(["--log", f"{folder}/log"] if log else []),
+        ]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             assert server.stdout is not None
             port = int(server.stdout.readline())
             before_s = cpu_s(server.pid)
-            failed = read(port, streams, tokens)
+            with long_prompts(port, long_rps):
+                failed = read(port, streams, tokens)
             used_s = cpu_s(server.pid) - before_s
             server.send_signal(signal.SIGINT)
             _, notes = server.communicate(timeout=60)
@@ -57,6 +76,26 @@ def one(streams: int, tokens: int, log: bool) -> str:
     p50, p99, worst, count = (float(text) for text in found.groups())
     rate = streams / GAP_S
     return f"{streams:7} {rate:9,.0f} {p50:8.2f} {p99:8.2f} {worst:8.2f} {used_s / count * 1e6:14.0f} {failed:7}"
+
+
+@contextmanager
+def long_prompts(port: int, rps: float) -> Iterator[None]:
+    """Requests of 2 MB and one token meanwhile, from a process of its own."""
+    if not rps:
+        yield
+        return
+    program = LONG.format(port=port, pause_s=1 / rps)
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(program)
+        file.flush()
+        running = subprocess.Popen([sys.executable, file.name])
+        try:
+            time.sleep(1.0)
+            yield
+            assert running.poll() is None, "the long prompts were not answered"
+        finally:
+            running.kill()
+            running.wait()
 
 
 def cpu_s(pid: int) -> float:
