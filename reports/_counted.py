@@ -29,6 +29,12 @@ _FIRST, _LAST = (int(np.float64(v).view(np.int64)) >> _SHIFT for v in (_SMALLEST
 _ROWS = 4096
 """Steps of a large run that are counted together."""
 
+PARTS = {
+    "attention_s": "attention", "linear_s": "matrices", "experts_s": "experts", "communication_s": "communication",
+    "host_s": "host",
+}  # fmt: skip
+"""Columns of the steps with the seconds of their parts, and their names."""
+
 _STEPS = ("prefill_tokens", "decode_seqs", "context_tokens", "waiting", "running", "free_blocks")
 
 
@@ -57,6 +63,7 @@ class Stretches:
 
     `start_s` and `time_s` (stretches,): when each begins, and the time spent in its steps. Of the whole run: `steps`,
     `busy_s`, and by column `means`, `most`, `fewest`; requests waited during `waiting_share` of the busy time.
+    `parts_s` (stretches,) are the seconds of each part of the steps, all 0 where the latency model does not know them.
     """
 
     start_s: np.ndarray
@@ -70,6 +77,7 @@ class Stretches:
     most: dict[str, int]
     fewest: dict[str, int]
     waiting_share: float
+    parts_s: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +100,7 @@ class _Reduced:
     least: dict[str, np.ndarray]
     greatest: dict[str, np.ndarray]
     total: dict[str, np.ndarray]
+    parts_s: dict[str, np.ndarray]
 
 
 def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
@@ -185,7 +194,16 @@ def _reduced(steps: pa.Table, rows: int) -> _Reduced:
         least={name: np.minimum.reduceat(found, first) for name, found in values.items()},
         greatest={name: np.maximum.reduceat(found, first) for name, found in values.items()},
         total={name: np.add.reduceat(found * span_s, first) for name, found in values.items()},
+        parts_s={name: np.add.reduceat(_seconds(steps, name)[order], first) for name in PARTS},
     )
+
+
+def _seconds(steps: pa.Table, part: str) -> np.ndarray:
+    """(steps,) seconds of a part, 0 where they are not known."""
+    if part not in steps.column_names:  # a run of an older version
+        return np.zeros(steps.num_rows)
+    seconds: np.ndarray = np.nan_to_num(steps[part].to_numpy())
+    return seconds
 
 
 def _merged(parts: Sequence[_Reduced], most: int) -> Stretches | None:
@@ -216,5 +234,6 @@ def _merged(parts: Sequence[_Reduced], most: int) -> Stretches | None:
         means={name: float(found.sum()) / max(busy_s, 1e-12) for name, found in total.items()},
         most={name: int(found.max()) for name, found in greatest.items()},
         fewest={name: int(found.min()) for name, found in least.items()},
+        parts_s={name: np.add.reduceat(column("parts_s", name), first) for name in PARTS},
         waiting_share=sum(part.waited_s for part in parts) / max(busy_s, 1e-12),
     )

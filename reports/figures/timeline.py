@@ -11,7 +11,7 @@ from harness.metrics.measure import missing
 from harness.metrics.quantiles import quantile
 from harness.validity import server_metrics
 from reports import _data, _format
-from reports._counted import Gaps, Stretches
+from reports._counted import PARTS, Gaps, Stretches
 from reports.figures import style
 from reports.figures.style import Look
 from reports.figures.traffic import stretch
@@ -46,6 +46,7 @@ _GAUGES = (
     Panel("waiting", "waiting", "waiting<br>requests", style.PURPLE),
     Panel("kv_use", "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda share: share * 100.0),
 )
+_PART_COLORS = (style.BLUE, style.OCHRE, style.PURPLE, style.VERMILLION, style.GREY)
 _RAW = 600
 """Steps up to which each is drawn."""
 
@@ -55,7 +56,9 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def timeline(run: Run) -> go.Figure | str:
-    """Batch size, prefill tokens, queue and KV memory: every step, or stretches of them; preemptions below."""
+    """Batch size, prefill tokens, queue and KV memory: every step, or stretches of them; then the parts of the time of
+    steps, where the latency model knows them, and preemptions.
+    """
     if not _data.has_steps(run):
         return _gauges(run) or NO_STEPS
     found = _data.stretches(run)
@@ -69,11 +72,27 @@ def timeline(run: Run) -> go.Figure | str:
             _FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda free: (1 - free / blocks) * 100
         )
     panels, again_s = (*_STEPS, memory), _preempted_s(run)
-    rows = len(panels) + bool(len(again_s))
+    parts = {PARTS[name]: seconds for name, seconds in found.parts_s.items() if seconds.any()}
+    rows = len(panels) + bool(parts) + bool(len(again_s))
     drawn = style.panels([1 / rows] * rows, 160 * rows)
     steps = _single_steps(run)
     notes = _stretches(drawn, panels, found) if steps is None else _replicas(drawn, panels, steps)
-    _over_time(drawn, [panel.title for panel in panels] + ["preemptions<br>(count)"] * bool(len(again_s)))
+    titles = [panel.title for panel in panels] + ["parts of<br>steps (%)"] * bool(parts)
+    _over_time(drawn, titles + ["preemptions<br>(count)"] * bool(len(again_s)))
+    for (name, seconds), color in zip(parts.items(), _PART_COLORS, strict=False):
+        look, share = Look(color, "solid", width=1.0), seconds / np.maximum(sum(parts.values()), 1e-12) * 100
+        style.curve(
+            drawn,
+            found.start_s,
+            share,
+            name,
+            look,
+            _STEP,
+            row=len(panels) + 1,
+            mode="lines",
+            step="hv",
+            stackgroup="parts",
+        )
     if len(again_s):
         width = stretch(_data.end_s(run), len(again_s), _STRETCHES // 3)
         counts = np.bincount((again_s // width).astype(np.int64))
@@ -81,7 +100,7 @@ def timeline(run: Run) -> go.Figure | str:
             drawn, rows, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]), "preemptions", style.OCHRE
         )
         notes.append(f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended.")
-    return style.done(drawn, _timeline_finding(found, blocks, len(again_s)), notes)
+    return style.done(drawn, _timeline_finding(found, blocks, len(again_s), parts), notes)
 
 
 def _over_time(drawn: go.Figure, titles: Sequence[str], **x: Any) -> None:
@@ -145,7 +164,7 @@ def _stretches(drawn: go.Figure, panels: Sequence[Panel], found: Stretches) -> l
     return [f"{what}: least to greatest as a band, the mean as a line."]
 
 
-def _timeline_finding(found: Stretches, blocks: int | None, preemptions: int) -> str:
+def _timeline_finding(found: Stretches, blocks: int | None, preemptions: int, parts: Mapping[str, np.ndarray]) -> str:
     fewest = found.fewest[_FREE]
     memory = {"fewest free blocks": [f"{fewest:,}"]}
     if blocks is not None:
@@ -157,7 +176,15 @@ def _timeline_finding(found: Stretches, blocks: int | None, preemptions: int) ->
         "requests waiting": [f"{_format.share(found.waiting_share)} of the busy time"],
         **memory,
         **({"preemptions": [f"{preemptions:,}"]} if preemptions else {}),
+        **({"parts of their time": _shares(parts)} if parts else {}),
     })  # fmt: skip
+
+
+def _shares(parts: Mapping[str, np.ndarray]) -> list[str]:
+    """Each part of the time of steps, the largest first."""
+    total = {name: float(seconds.sum()) for name, seconds in parts.items()}
+    ordered = sorted(total, key=lambda name: -total[name])
+    return [f"{name} {_format.share(total[name] / sum(total.values()))}" for name in ordered]
 
 
 def _gauges(run: Run) -> go.Figure | None:
