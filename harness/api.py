@@ -862,7 +862,8 @@ class RunTables:
 
     `steps()` gives the steps in pieces, those of a replica in the order of their start; none where the backend does
     not show them. `http` is None for a backend that is not remote. A replica has `kv_blocks` blocks of KV memory; None
-    where that is unknown, or differs between replicas.
+    where that is unknown, or differs between replicas. `step_w` are the limits of the power (W) of the GPUs that a step
+    keeps busy, by replica, the last one for all that follow; none where a GPU's is unknown.
     """
 
     requests: pa.Table
@@ -870,6 +871,7 @@ class RunTables:
     http: pa.Table | None = None
     kv_blocks: int | None = None
     since_s: float = 0.0
+    step_w: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

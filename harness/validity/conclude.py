@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ import msgspec
 import pyarrow.compute as pc
 
 from harness.api import RunTables, RunWarning, Slo
+from harness.catalog import hardware
 from harness.data import large, run_json
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
+from harness.errors import UsageError
 from harness.metrics import slo
 from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
@@ -82,9 +84,31 @@ def _tables(measured: Run) -> RunTables:
         pieces = chain.from_iterable(part() for part in whole) if measured.steps is None else [measured.steps]
         return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
 
-    return RunTables(
-        measured.requests, steps, measured.http, blocks if isinstance(blocks, int) and alike else None, since_s
-    )
+    kv_blocks = blocks if isinstance(blocks, int) and alike else None
+    return RunTables(measured.requests, steps, measured.http, kv_blocks, since_s, _step_w(backend))
+
+
+def _step_w(backend: Mapping[str, Any]) -> list[float]:
+    """Limits of the power of the GPUs that a step keeps busy, by replica: one stage of a pipeline at a time."""
+    found: list[float] = []
+    sides: list[Mapping[str, Any]] = [
+        side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)
+    ]
+    for side in sides or [backend]:
+        name, gpus = side.get("hardware"), side.get("gpus", backend.get("gpus_at_start"))
+        replicas, stages = side.get("replicas"), side.get("pp")
+        if not (
+            isinstance(name, str) and isinstance(gpus, int) and isinstance(replicas, int) and isinstance(stages, int)
+        ):
+            return []
+        try:
+            power_w = hardware(name).power_w
+        except UsageError:  # a file that is gone
+            return []
+        if power_w is None or min(replicas, stages) < 1:
+            return []
+        found += [power_w * gpus / replicas / stages] * replicas
+    return found
 
 
 def warned(warnings: Iterable[RunWarning]) -> list[Warned]:

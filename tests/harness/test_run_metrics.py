@@ -18,7 +18,7 @@ def step(replica, start_s, end_s, running, free):
     return Step(replica, start_s, end_s, 0, running, 100, 0, running, free)
 
 
-def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, since_s=0.0, kv_blocks=100, **columns):
+def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, since_s=0.0, kv_blocks=100, step_w=(), **columns):
     """Requests due at 0 that end then, with the steps cut into pieces."""
     records = [
         RequestRecord(
@@ -33,6 +33,7 @@ def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, since_s=0.0, kv
         None if exchanges is None else http_table(records),
         kv_blocks,
         since_s,
+        step_w,
     )
 
 
@@ -49,6 +50,16 @@ def test_kv_swing_is_taken_of_each_whole_minute_of_each_replica(pieces):
     assert [0.2, 0.0, 0.05] == value("kv_swing", tables(steps=rows, pieces=pieces))  # the third minute is not whole
     assert [0.2] == value("kv_swing", tables(steps=rows[:2]))  # the only one is all there is
     assert [] == value("kv_swing", tables(steps=rows, kv_blocks=None))
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_energy_is_the_limit_of_the_gpus_while_steps_run(pieces):
+    """A side with other GPUs would cost as much as the first, and idle time as much as work."""
+    rows = [step(0, 0, 1, 1, 90), step(1, 2, 5, 1, 90), step(2, 2, 4, 1, 90)]  # the last one was added later
+    run = tables([1.0, 2.0], steps=rows, pieces=pieces, step_w=(700.0, 300.0))
+
+    assert [(700 + 3 * 300 + 2 * 300) / 4] == value("energy", run)
+    assert [] == value("energy", tables([1.0], steps=rows))
 
 
 def test_windows_of_a_run_with_a_warm_up_begin_behind_it():

@@ -106,6 +106,18 @@ def ttft_answer(run: RunTables) -> Floats:
     return found
 
 
+def energy(run: RunTables) -> Floats:
+    """(1,): J per output token of all requests."""
+    tokens, busy_ns = int(run.requests["output_tokens"].to_numpy().sum()), np.zeros(len(run.step_w), np.int64)
+    for steps in run.steps() if len(busy_ns) else ():  # whole nanoseconds: sums do not depend on the pieces
+        replicas = np.minimum(steps["replica"].to_numpy(), len(busy_ns) - 1)
+        np.add.at(
+            busy_ns, replicas, np.round((number(steps, "end_s") - number(steps, "start_s")) * 1e9).astype(np.int64)
+        )
+    used_j = float(busy_ns @ np.asarray(run.step_w, float)) / 1e9
+    return np.array([used_j / tokens]) if used_j and tokens else np.empty(0)
+
+
 # fmt: off
 ROWS: tuple[RunMetric, ...] = (
     RunMetric(
@@ -161,6 +173,18 @@ ROWS: tuple[RunMetric, ...] = (
 
         First text of the answer minus `scheduled_s`, of the requests to a remote server that streams reasoning apart or
         counts it; never less than TTFT.
+        """,
+    ),
+    RunMetric(
+        name="energy", title="energy at most (J per output token)", unit="J", place=5, of=energy,
+        about="""
+        What the GPUs use while steps run, at most (joules per output token).
+
+        Source: the makers' limits of power per GPU, named by `bench explain h100`; a GPU that waits for memory uses
+        less, and what all use between steps is left out.
+
+        Sum over the steps of their time times the limit of the GPUs that work on them (a stage of a pipeline works on a
+        step at a time), over the output tokens of all requests. None where the limit is unknown.
         """,
     ),
 )
