@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.data.codec import encode
 from harness.experiments.fit.fit_json import FitAnswer
+from harness.experiments.fit.kv_size import BLOCK_TOKENS
 from reports._format import clean, quoted
 from reports._system import flat
 from reports.document import Command, Document, Finding, Notice, Section, Table
@@ -40,6 +41,7 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
             ("Fitted to", f"{info.seen_rows:,} {clean(info.what)}"),
             ("Scored on", f"{info.unseen_rows:,} {clean(info.what)} that the fit did not see"),
             *([("Left out", f"{info.left_out_rows:,} rows without a step")] if info.left_out_rows else []),
+            *([("KV memory", _memory(info))] if info.kv_under_way else []),
             *([("Written to", clean(info.out, None))] if info.out else []),
         ),
         warnings=tuple(_warnings(info)),
@@ -47,7 +49,9 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
             Section("constants", "Constants", tuple(_constants(info))),
             Section("errors", "Errors", (_errors(info),)),
         ),
-        next=Command("run with it", f"bench run --backend sim --latency file:{quoted(info.out or 'FILE.toml')}"),
+        next=Command(
+            "run with it", f"bench run --backend {_backend(info)} --latency file:{quoted(info.out or 'FILE.toml')}"
+        ),
         used=tuple(
             (f"{group}: {name}", value)
             for group, facts in (("system", info.system), ("versions", info.versions))
@@ -55,6 +59,16 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
         ),
         definitions=(),
     )
+
+
+def _memory(info: FitAnswer) -> str:
+    if info.kv_tokens is None:
+        return f"not told: no request waited for it; {info.kv_under_way:,} tokens were under way on a replica at once"
+    return f"about {info.kv_tokens:,} tokens a replica: {_backend(info)}"
+
+
+def _backend(info: FitAnswer) -> str:
+    return "sim" if info.kv_tokens is None else f"sim:kv_blocks={info.kv_tokens // BLOCK_TOKENS}"
 
 
 def _warnings(info: FitAnswer) -> Iterator[Notice]:

@@ -9,7 +9,9 @@ from backends.sim import Sim
 from harness.api import Request
 from harness.cli import main
 from harness.experiments.fit import requests
+from harness.experiments.fit.kv_size import fit_with_kv
 from harness.experiments.fit.requests import Measured
+from harness.experiments.validate.simulated import sent_again
 from harness.spec import parse
 
 TRUE = {"base_s": 0.02, "prefill_token_s": 1.4e-4, "decode_seq_s": 3e-4, "context_token_s": 6e-7, "front_end_s": 9e-3}
@@ -17,7 +19,9 @@ LATENCY = "linear:" + ",".join(f"{name}={value}" for name, value in TRUE.items()
 BACKEND = parse("sim:policy=vllm-v0")
 
 
-def measured(rate_rps: float, count: int = 250, latency: str = LATENCY) -> Measured:
+def measured(
+    rate_rps: float, count: int = 250, latency: str = LATENCY, users: int | None = None, **system: object
+) -> Measured:
     """What a client would have seen of a server with these constants."""
     rng = np.random.default_rng(3)
     at_s = np.cumsum(rng.exponential(1 / rate_rps, count))
@@ -25,15 +29,19 @@ def measured(rate_rps: float, count: int = 250, latency: str = LATENCY) -> Measu
     requests = [
         Request(i, *row) for i, row in enumerate(zip(at_s.tolist(), prompt.tolist(), output.tolist(), strict=True))
     ]
-    records = sorted(Sim(latency=latency, policy="vllm-v0").simulate(requests), key=lambda r: r.request_id)
+    simulator = Sim(latency=latency, policy="vllm-v0", **system)
+    records = sorted(sent_again(simulator, requests, users), key=lambda r: r.request_id)
+    at_s = np.array([r.scheduled_s for r in records])
     ttft_s = np.array([r.token_s[0] - r.scheduled_s for r in records])
     tpot_s = np.array([(r.token_s[-1] - r.token_s[0]) / (r.output_tokens - 1) for r in records])
-    return Measured("made", at_s, prompt.astype(float), output.astype(float), ttft_s, tpot_s)
+    return Measured("made", at_s, prompt.astype(float), output.astype(float), ttft_s, tpot_s, users)
 
 
 def written(path, run: Measured) -> str:
     columns = [run.arrival_s, run.prompt_tokens, run.output_tokens, run.ttft_s * 1000, run.tpot_s * 1000]
     names = "arrival_s,prompt_len,output_len,ttft_ms,tpot_ms"
+    if run.users is not None:
+        columns, names = [*columns, np.full(len(run), run.users)], f"{names},users"
     np.savetxt(path, np.stack(columns, axis=1), delimiter=",", header=names, comments="", fmt="%.17g")
     return str(path)
 
@@ -62,6 +70,51 @@ def test_another_rate_is_foretold(tmp_path, capsys):
     other, found = measured(5.0), measured(5.0, latency=f"file:{tmp_path}/x.toml")
     assert np.mean(other.tpot_s) == pytest.approx(np.mean(found.tpot_s), rel=0.03)
     assert np.mean(other.ttft_s) == pytest.approx(np.mean(found.ttft_s), rel=0.10)
+
+
+def test_a_closed_loop_is_simulated_as_one(tmp_path, capsys):
+    """A faster model would find its requests waiting for arrivals that a slower server had delayed."""
+    paths = [written(tmp_path / f"{users}.csv", measured(50.0, 120, users=users)) for users in (2, 12)]
+    args = ["--latency", "linear", "--backend", str(BACKEND), "--out", str(tmp_path / "x.toml")]
+
+    assert main(["fit", *(word for path in paths for word in ("--requests", path)), *args]) == 0
+    other, found = (measured(50.0, 120, latency=one, users=24) for one in (LATENCY, f"file:{tmp_path}/x.toml"))
+    assert np.mean(other.tpot_s) == pytest.approx(np.mean(found.tpot_s), rel=0.05)
+    assert other.arrival_s[-1] == pytest.approx(found.arrival_s[-1], rel=0.05)
+    capsys.readouterr()
+    backend = f"{BACKEND},latency={LATENCY}"
+    assert (
+        main(["validate", "--against", paths[1], "--backend", backend.replace(LATENCY, f"file:{tmp_path}/x.toml")]) == 0
+    )
+
+
+def test_users_must_be_one_number_a_run(tmp_path, capsys):
+    """Half a run with users would be simulated as what it was not."""
+    lines = ["arrival_s,prompt_len,output_len,ttft_s,tpot_s,users", *["1,20,3,0.1,0.1,4"] * 12, "1,20,3,0.1,0.1,"]
+    (tmp_path / "odd.csv").write_text("\n".join(lines) + "\n")
+
+    assert main(["fit", "--requests", str(tmp_path / "odd.csv"), "--latency", "linear"]) == 2
+    assert "users must be one whole number in all rows of a run, or empty in all" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("blocks", [700, 1500])
+def test_waits_for_memory_tell_its_size(blocks):
+    """A server that ran out of KV memory would be simulated as one that never does."""
+    runs = [measured(rate, 400, kv_blocks=blocks) for rate in (1.0, 20.0)]
+
+    found, _, memory = fit_with_kv("linear", runs, [np.ones(len(run), bool) for run in runs], BACKEND, {})
+    assert blocks * 16 == pytest.approx(memory.tokens, rel=0.15)
+    assert TRUE["base_s"] == pytest.approx(found["base_s"], rel=0.2)
+
+
+def test_memory_that_nothing_waited_for_is_not_told(tmp_path, capsys):
+    """A size would be printed that another one explains as well."""
+    args = ["--requests", written(tmp_path / "a.csv", measured(2.0)), "--latency", "linear", "--backend", str(BACKEND)]
+
+    assert main(["fit", *args]) == 0
+    assert "not told" in capsys.readouterr().out
+    assert main(["fit", *args[:-1], f"{BACKEND},kv_blocks=5000"]) == 0
+    assert "KV memory" not in capsys.readouterr().out
 
 
 def test_a_constant_that_is_given_is_left_alone():

@@ -21,6 +21,7 @@ from harness.experiments.fit import probe as probing
 from harness.experiments.fit import requests
 from harness.experiments.fit.fit_json import Constant, FitAnswer, Score
 from harness.experiments.fit.forms import Fitted, System, check, fit
+from harness.experiments.fit.kv_size import fit_with_kv, with_kv
 from harness.experiments.fit.probe import Probe
 from harness.experiments.fit.score import sample, scores, split
 from harness.experiments.fit.steps import Rows, read
@@ -59,19 +60,22 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     runs = requests.read(paths)
     masks = requests.split(runs, options.holdout, options.seed)
     simulator = parse(backend)
-    constants, spread = requests.fit(options.latency, runs, masks, simulator, options.fixed)
+    constants, spread, memory = fit_with_kv(options.latency, runs, masks, simulator, options.fixed)
+    if memory is not None and memory.tokens is not None:
+        simulator = with_kv(simulator, memory.tokens)
     given = {} if options.latency == "linear" else {"constants": "given"}
     fitted = Fitted(options.latency, {**given, **constants}, spread)
     seen = sum(int(mask.sum()) for mask in masks)
     total = sum(map(len, runs))
-    notes = {"from": [*paths], "requests_seen": seen, "requests_held_out": total - seen, "backend": backend}
+    notes = {"from": [*paths], "requests_seen": seen, "requests_held_out": total - seen, "backend": str(simulator)}
     content = text(fitted.latency, fitted.arguments, notes)
     if out is not None:
         write(out, content)
     errors = [
         requests.scores(runs, which, options.latency, constants, simulator) for which in (masks, [~m for m in masks])
     ]
-    return _answer("requests", paths, options, fitted, _Counts(seen, total - seen), errors, out, content)
+    answer = _answer("requests", paths, options, fitted, _Counts(seen, total - seen), errors, out, content)
+    return answer if memory is None else answer.change(kv_tokens=memory.tokens, kv_under_way=memory.under_way)
 
 
 def from_endpoint(

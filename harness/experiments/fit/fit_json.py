@@ -27,7 +27,11 @@ class Constant(Part, frozen=True):
 
 
 class FitAnswer(Document, frozen=True, kw_only=True):
-    """What `bench fit` prints; `file` is the text of the latency model, `out` where it is stored."""
+    """What `bench fit` prints; `file` is the text of the latency model, `out` where it is stored.
+
+    `kv_tokens` is the KV memory of a replica, None where the requests do not tell it (or it was not searched);
+    `kv_under_way` are the tokens that were under way on one at once, where it was.
+    """
 
     schema: int = 1
     kind: Literal["fit"] = "fit"
@@ -50,3 +54,5 @@ class FitAnswer(Document, frozen=True, kw_only=True):
     unseen: list[Score]
     out: Text
     file: str
+    kv_tokens: Count | None = None
+    kv_under_way: Count | None = None

@@ -28,6 +28,7 @@ from harness.experiments.fit.solve import estimate, identify
 from harness.experiments.fit.steps import numbers, table
 from harness.experiments.validate import measurements
 from harness.experiments.validate.measurements import Run
+from harness.experiments.validate.simulated import sent_again
 from harness.spec import Spec
 
 NAMES = ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "front_end_s")
@@ -140,7 +141,10 @@ MILLISECONDS = {"ttft_s": ("ttft_ms",), "tpot_s": ("tpot_ms",)}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """The requests of one run that ended well, in order of arrival, each (requests,); TPOT is nan for one token."""
+    """The requests of one run that ended well, in order of arrival, each (requests,); TPOT is nan for one token.
+
+    `users`: it was a closed loop, in which so many were under way at once.
+    """
 
     name: str
     arrival_s: np.ndarray
@@ -148,6 +152,7 @@ class Measured:
     output_tokens: np.ndarray
     ttft_s: np.ndarray
     tpot_s: np.ndarray
+    users: int | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -155,7 +160,8 @@ class Measured:
     def take(self, which: np.ndarray) -> Measured:
         """The requests that the mask shows."""
         columns = (self.arrival_s, self.prompt_tokens, self.output_tokens, self.ttft_s, self.tpot_s)
-        return Measured(self.name, *(column[which] for column in columns))
+        arrival_s, prompt, output, ttft_s, tpot_s = (column[which] for column in columns)
+        return Measured(self.name, arrival_s, prompt, output, ttft_s, tpot_s, self.users)
 
     def requests(self) -> list[Request]:
         """What to simulate."""
@@ -178,7 +184,7 @@ def of_measurements(run: Run, path: Path) -> Measured:
         raise UsageError(f"'{path}', run '{run.name}': a fit needs ttft_s and tpot_s of its requests.")
     sent, seen = first.traffic, first.times
     columns = (sent.arrival_s, sent.prompt_tokens.astype(float), sent.output_tokens.astype(float))
-    return _kept(run.name, *(column[first.ended] for column in columns), seen.ttft_s, seen.tpot_s)
+    return _kept(run.name, *(column[first.ended] for column in columns), seen.ttft_s, seen.tpot_s, users=sent.users)
 
 
 def _of(path: Path) -> list[Measured]:
@@ -205,7 +211,7 @@ def _ordered(
     return _kept(name, at_s, prompt, output, ttft_s, tpot_s)
 
 
-def _kept(name: str, *columns: np.ndarray) -> Measured:
+def _kept(name: str, *columns: np.ndarray, users: int | None = None) -> Measured:
     for what, column in zip(("ttft_s", "tpot_s"), columns[3:], strict=True):
         if (column < 0).any():
             raise UsageError(
@@ -216,7 +222,7 @@ def _kept(name: str, *columns: np.ndarray) -> Measured:
         raise UsageError(f"'{name}' tells the times of {int(good.sum())} requests; at least 10 are needed.")
     order = np.flatnonzero(good)[np.argsort(columns[0][good], kind="stable")]
     at_s, prompt, output, ttft_s, tpot_s = (column[order] for column in columns)
-    return Measured(name, at_s - at_s[0], prompt, output, np.maximum(ttft_s, 1e-6), tpot_s)
+    return Measured(name, at_s - at_s[0], prompt, output, np.maximum(ttft_s, 1e-6), tpot_s, users)
 
 
 def _of_table(path: Path) -> list[Measured]:
@@ -230,8 +236,13 @@ def _of_table(path: Path) -> list[Measured]:
             allowed = ", ".join([*known, *MILLISECONDS.get(name, ())])
             raise UsageError(f"'{path}' has no column {name} ({allowed}); it has {', '.join(held.column_names)}.")
         columns[name] = numbers(held, here, path) if here is not None else numbers(held, str(thousandth), path) / 1000
+    users = numbers(held, "users", path) if "users" in held.column_names else np.full(held.num_rows, np.nan)
+    runs = {name: names == name for name in dict.fromkeys(names.tolist())}
     return [
-        _kept(name, *(column[names == name] for column in columns.values())) for name in dict.fromkeys(names.tolist())
+        _kept(
+            name, *(column[rows] for column in columns.values()), users=measurements.users_of(path, name, users[rows])
+        )
+        for name, rows in runs.items()
     ]
 
 
@@ -274,7 +285,7 @@ def _corrected(
         if turn - best_in > PATIENCE:
             break
         times = [simulated(run, latency, _named(names, constants), backend) for run, _ in shown]
-        errors = np.concatenate([_errors(run, mask, t) for (run, mask), t in zip(shown, times, strict=True)])
+        errors = np.concatenate([errors_of(run, mask, t) for (run, mask), t in zip(shown, times, strict=True)])
         if (error := float(np.median(np.abs(errors)))) < least:
             least, best, best_in = error, dict(constants), turn
         made = [
@@ -298,7 +309,7 @@ def simulated(
     """(TTFT, TPOT) of each request, (requests,) seconds, nan for a request that did not end well."""
     simulator = _simulator(latency, constants, backend)
     ttft_s, tpot_s = np.full(len(run), np.nan), np.full(len(run), np.nan)
-    for record in simulator.simulate(run.requests()):
+    for record in sent_again(simulator, run.requests(), run.users):
         if record.status == "ok":
             ttft_s[record.request_id] = record.token_s[0] - record.scheduled_s
             if record.output_tokens > 1:
@@ -318,7 +329,7 @@ def spec_of(latency: str, constants: Mapping[str, float], backend: Spec) -> Spec
     return Spec(backend.name, {**backend.args, "latency": str(Spec(latency, arguments))}, backend.first)
 
 
-def _errors(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+def errors_of(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Logarithms of simulated over measured times; a request that did not end counts as ten times too slow."""
     found = []
     for obtained, measured in zip(times, (run.ttft_s, run.tpot_s), strict=True):

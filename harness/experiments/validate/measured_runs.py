@@ -11,6 +11,7 @@ import numpy as np
 from harness.api import Slo
 from harness.errors import BenchError, UsageError
 from harness.experiments.fit import requests
+from harness.experiments.fit.kv_size import fit_with_kv, with_kv
 from harness.experiments.validate import Pair, Validation
 from harness.experiments.validate.answer import target
 from harness.experiments.validate.measurements import (
@@ -73,7 +74,7 @@ def _of_table(path: Path) -> Deployment:
     """A table of requests alone, as `bench fit --requests` takes it."""
     runs = []
     for one in requests.read([str(path)]):
-        sent = Traffic(one.arrival_s, one.prompt_tokens.astype(np.int64), one.output_tokens.astype(np.int64))
+        sent = Traffic(one.arrival_s, one.prompt_tokens.astype(np.int64), one.output_tokens.astype(np.int64), one.users)
         runs.append(Run(one.name, None, (measured_requests(sent, one.ttft_s, one.tpot_s),), {}))
     return Deployment(path, path.stem, path.stem, (), tuple(runs), QUANTILES, {}, ())
 
@@ -97,7 +98,9 @@ def _fitted(held: Deployment, own: Spec | None, left_out: LeftOut) -> dict[str, 
                 "there to fit on."
             )
         masks = [np.full(len(one), True) for one in rest]
-        constants, _ = requests.fit(left_out.latency, rest, masks, plain, {})
+        constants, _, memory = fit_with_kv(left_out.latency, rest, masks, plain, {})
+        if memory is not None and memory.tokens is not None:
+            plain = with_kv(plain, memory.tokens)
         found[groups[name], str(spec)] = requests.spec_of(left_out.latency, constants, plain)
     return {name: found[groups[name], str(spec)] for name, spec in specs.items() if spec is not None}
 

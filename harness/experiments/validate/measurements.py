@@ -22,7 +22,7 @@ from harness.metrics import slo
 from harness.spec import Spec, parse
 
 KEYS = ("name", "title", "setting", "requests", "runs", "backend", "backends", "slo", "metrics", "targets")
-REQUEST_COLUMNS = ("run", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "repeat")
+REQUEST_COLUMNS = ("run", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "repeat", "users")
 RUN_COLUMNS = ("run", "backend", "requests", "calibrated", "rate_rps", "curve")
 TARGET_KEYS = ("metric", "how", "limit", "published", "runs")
 TEXTS = ("run", "backend", "requests", "calibrated", "curve")
@@ -261,6 +261,7 @@ def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]
     measured = [_numbers(file, frame, c, 0, empty=True) for c in ("ttft_s", "tpot_s") if c in frame]
     if len(measured) == 1:
         raise UsageError(f"'{file}' has one of ttft_s and tpot_s; give both, or neither.")
+    users = _numbers(file, frame, "users", 1, empty=True) if "users" in frame else np.full(len(frame), np.nan)
     names = frame["run"].to_numpy()
     repeats = frame["repeat"].to_numpy() if "repeat" in frame else np.zeros(len(frame))
     found: dict[str, tuple[Requests, ...]] = {}
@@ -269,7 +270,7 @@ def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]
         for repeat in dict.fromkeys(repeats[names == name].tolist()):
             rows = (names == name) & (repeats == repeat)
             prompt, output = (counts[c][rows].astype(np.int64) for c in ("prompt_tokens", "output_tokens"))
-            traffic = Traffic(arrival_s[rows], prompt, output)
+            traffic = Traffic(arrival_s[rows], prompt, output, users_of(file, name, users[rows]))
             parts.append(
                 measured_requests(traffic, *(one[rows] for one in measured))
                 if measured
@@ -277,6 +278,18 @@ def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]
             )
         found[name] = tuple(parts)
     return found
+
+
+def users_of(file: Path, run: str, values: Floats) -> int | None:
+    """How many were under way at once in a closed loop, the same in every row; None where the column is empty."""
+    found = np.unique(values[~np.isnan(values)])
+    if not len(found):
+        return None
+    if len(found) > 1 or np.isnan(values).any() or found[0] < 1 or found[0] != round(found[0]):
+        raise UsageError(
+            f"'{file}', run '{run}': users must be one whole number in all rows of a run, or empty in all."
+        )
+    return int(found[0])
 
 
 def measured_requests(traffic: Traffic, ttft_s: Floats, tpot_s: Floats) -> Requests:

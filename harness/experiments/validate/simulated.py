@@ -1,6 +1,7 @@
 """Measured traffic simulated again: the same arrivals and lengths, and the simulated times of each request."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeAlias
 
@@ -15,11 +16,15 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """The requests of a measured run, each (requests,): seconds, tokens, tokens."""
+    """The requests of a measured run, each (requests,): seconds, tokens, tokens.
+
+    `users`: it was a closed loop, in which so many were under way at once; None: they arrived when they did.
+    """
 
     arrival_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
+    users: int | None = None
 
     def requests(self) -> list[Request]:
         """The requests in order of arrival."""
@@ -50,7 +55,20 @@ class Times:
 
 def times(traffic: Traffic, simulator: Simulator) -> Times:
     """The times of the simulated requests, in order of arrival."""
-    return _times(list(simulator.simulate(traffic.requests())))
+    return _times(list(sent_again(simulator, traffic.requests(), traffic.users)))
+
+
+def sent_again(simulator: Simulator, requests: list[Request], users: int | None) -> Iterator[RequestRecord]:
+    """The records of the requests: sent when they arrived, or of a closed loop, the next one whenever one is over."""
+    if users is None:
+        return simulator.simulate(requests)
+    left = iter(requests[users:])
+
+    def next_one(record: RequestRecord) -> Iterable[Request]:
+        ends_s = [record.scheduled_s, *record.token_s[-1:], *([] if record.ended_s is None else [record.ended_s])]
+        return [replace(request, scheduled_s=max(ends_s)) for request in (next(left, None),) if request is not None]
+
+    return simulator.simulate(requests[:users], next_one)
 
 
 def _times(records: list[RequestRecord]) -> Times:
