@@ -63,7 +63,7 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
 
 def _memory(info: FitAnswer) -> str:
     if info.kv_tokens is None:
-        return f"not told: no request waited for it; {info.kv_under_way:,} tokens were under way on a replica at once"
+        return f"unknown: no request waited for it; {info.kv_under_way:,} tokens were under way on a replica at once"
     return f"about {info.kv_tokens:,} tokens a replica: {_backend(info)}"
 
 

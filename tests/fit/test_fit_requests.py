@@ -107,12 +107,12 @@ def test_waits_for_memory_tell_its_size(blocks):
     assert TRUE["base_s"] == pytest.approx(found["base_s"], rel=0.2)
 
 
-def test_memory_that_nothing_waited_for_is_not_told(tmp_path, capsys):
+def test_memory_that_nothing_waited_for_is_unknown(tmp_path, capsys):
     """A size would be printed that another one explains as well."""
     args = ["--requests", written(tmp_path / "a.csv", measured(2.0)), "--latency", "linear", "--backend", str(BACKEND)]
 
     assert main(["fit", *args]) == 0
-    assert "not told" in capsys.readouterr().out
+    assert "unknown: no request waited" in capsys.readouterr().out
     assert main(["fit", *args[:-1], f"{BACKEND},kv_blocks=5000"]) == 0
     assert "KV memory" not in capsys.readouterr().out
 

@@ -2,7 +2,7 @@
 
 A server is drawn by its number: constants of its steps, policy, KV memory, lengths, and two loads: well below what it
 answers at most, and between half and 1.4 times that. Printed are the size found beside the true one, and in the end the
-errors, how many were not told although requests were preempted, and how many were told though none waited.
+errors, how many were not found although requests were preempted, and how many were found though none waited.
 
     python tests/perf/kv_sizes.py [--first 100] [--servers 40]
 """
@@ -69,15 +69,17 @@ def main() -> None:
         _, _, size = fit_with_kv("linear", [low, high], every, parse(f"sim:policy={policy}"), {})
         assert size is not None
         true = blocks * BLOCK_TOKENS
-        found = "not told" if size.tokens is None else f"{size.tokens:,} ({size.tokens / true - 1:+.1%})"
+        found = "not found" if size.tokens is None else f"{size.tokens:,} ({size.tokens / true - 1:+.1%})"
         print(f"{number} {policy:8} load {load:g}, {preempted:3} preemptions: {true:,} tokens, {found}", flush=True)
         if size.tokens is not None:
             errors.append(abs(size.tokens / true - 1))
         idle += size.tokens is not None and not preempted
         preempting += preempted > 5
         silent += preempted > 5 and size.tokens is None
-    print(f"\n{given.servers} servers; told of {len(errors)}: median {np.median(errors):.1%}, worst {max(errors):.1%} off")
-    print(f"not told of {silent} of {preempting} with more than 5 preemptions; told of {idle} without any")
+    print(
+        f"\n{given.servers} servers; found for {len(errors)}: median {np.median(errors):.1%}, worst {max(errors):.1%} off"
+    )
+    print(f"not found for {silent} of {preempting} with more than 5 preemptions; found for {idle} without any")
 
 
 if __name__ == "__main__":
