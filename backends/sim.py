@@ -294,6 +294,7 @@ class Sim:
             "replicas": sum(part.count for part in self._parts), "router": self._parts[0].router,
             **divided(Shape(self.tp, self.pp, self.dp, self.ep)),
             "gpus_at_start" if requirements(self.cluster.router).scales else "gpus": sum(p.gpus for p in self._parts),
+            **(self._parts[0].pool_facts if len(self._parts) == 1 else {}),
             "prefix_cache": self.cluster.replicas[0].cache is not None,
             **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),

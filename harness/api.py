@@ -741,6 +741,21 @@ class FrontTime(Protocol):
 
 
 @runtime_checkable
+class ExpertPool(Protocol):
+    """A latency model of replicas whose experts are on GPUs of their own, beside those of the shape."""
+
+    @property
+    def expert_gpus(self) -> int:
+        """How many, at least 1."""
+        ...
+
+    @property
+    def expert_kind(self) -> str:
+        """Their kind."""
+        ...
+
+
+@runtime_checkable
 class StoredBits(Protocol):
     """A latency model that knows in how many bits its system stores weights and KV, for counting memory."""
 

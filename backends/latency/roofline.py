@@ -360,6 +360,36 @@ class Roofline:
         time_s = time_s + self._context_s * (own_seqs + context) + attention_s
         return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
 
+    def kv_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: Any) -> Any:
+        """Seconds of attention over KV in a step of a stage, for one or (k,) `context_tokens`."""
+        attention_s = sum([self.attention_s(new, stored) for new, stored in prefills])
+        own_seqs, context = decode_seqs, context_tokens / self.dp
+        if self.dp > 1:
+            own_seqs = -(-decode_seqs // self.dp)
+            attention_s = self._longest_s(prefills, attention_s)
+        time_s = self._context_s * (own_seqs + context) + attention_s
+        return time_s + self._bounded_s(own_seqs, context) if self._bounded else time_s
+
+    def beside_experts_s(self, own: int) -> float:
+        """Seconds of the layers of a stage for `own` tokens of a group, but for KV and routed experts."""
+        m, layers = self._model, self._stage_layers
+        routed = min(m.routed_layers, layers)
+        ffn_s = self._ffn_s(own, m.ffn) + self.allreduce_s(own) if routed < layers else 0.0
+        return layers * (self._projections_s(own) + self.allreduce_s(own)) + (layers - routed) * ffn_s
+
+    def experts_s(self, tokens: int, own: int) -> float:
+        """Seconds of the experts of a stage for `tokens` tokens, `own` of them on each group, without sending them."""
+        return min(self._model.routed_layers, self._stage_layers) * self._experts_s(tokens, own)
+
+    def ends_s(self, seqs: int) -> float:
+        """Seconds of a step beside its layers: the host, and the head for `seqs` sequences."""
+        return self._host_s + self.seq_s * -(-seqs // self.dp) + self._head_s(seqs)
+
+    @property
+    def description(self) -> Model:
+        """The model as the catalogue has it."""
+        return self._model
+
     def step_parts(self, loads: StepLoads) -> StepParts:
         """Of what the time of steps consists, over all stages."""
         new, dp, stages = loads.new_tokens, self.dp, self.pp

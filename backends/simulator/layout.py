@@ -23,7 +23,7 @@ from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, acts
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
-from harness.api import ActionEvent, FollowUps, FrontTime, LatencyModel, Request, StoredBits
+from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits
 from harness.catalog import (
     SEQS,
     Hardware,
@@ -34,6 +34,7 @@ from harness.catalog import (
     kv_bytes_per_token,
     kv_capacity_blocks,
     model,
+    without_experts,
 )
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles
@@ -153,9 +154,27 @@ class ReplicaGroup:
     stored_bits: tuple[float | None, float | None]
 
     @property
+    def pool(self) -> ExpertPool | None:
+        """Where the experts are, if they have GPUs of their own."""
+        return self.model if isinstance(self.model, ExpertPool) else None
+
+    @property
+    def replica_gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.shape.gpus + (0 if self.pool is None else self.pool.expert_gpus)
+
+    @property
     def gpus(self) -> int:
         """GPUs of all its replicas."""
-        return self.count * self.shape.gpus
+        return self.count * self.replica_gpus
+
+    @property
+    def pool_facts(self) -> dict[str, object]:
+        """Facts for run.json of the experts' own GPUs; none where they have none."""
+        pool = self.pool
+        return (
+            {} if pool is None else {"expert_gpus": self.count * pool.expert_gpus, "expert_hardware": pool.expert_kind}
+        )
 
 
 def router_acts(spec: str) -> bool:
@@ -234,8 +253,9 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
         return given
     weight_bits, kv_bits = part.stored_bits
     policy = make("policies", part.core.policy)
+    m = model(sim.model)
     return kv_capacity_blocks(
-        sim.model, part.shape.hardware, part.shape, utilisation=sim.utilisation,
+        m if part.pool is None else without_experts(m), part.shape.hardware, part.shape, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
         seqs=policy.max_seqs if isinstance(policy, Bounded) else SEQS,
     )  # fmt: skip
@@ -267,7 +287,7 @@ def cluster(
         if role != "mixed":
             replica.set_role(role, 0.0)
         model = None if isinstance(part.model, Recorded) else part.model
-        return replica, Member(part.shape.gpus, model)
+        return replica, Member(part.replica_gpus, model)
 
     def further(role: Role) -> tuple[Replica, Member]:
         part = next((part for part in parts if part.role == role), parts[0])
@@ -341,7 +361,7 @@ def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | Non
         first += part.count
         facts[part.role] = {
             "replicas": part.count, "hardware": part.shape.hardware, **divided(part.shape), "gpus": part.gpus,
-            "policy": part.policy,
+            **part.pool_facts, "policy": part.policy,
             "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
         }  # fmt: skip
     if link is not None:

@@ -5,7 +5,7 @@ given, is that of every element instead, `weight_bits` that of the matrices of t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.catalog.facts import Hardware, Model, Shape
 from harness.catalog.tables import format_named, hardware, model
@@ -126,6 +126,21 @@ def weight_bytes(
     )
     ends = max(first, last) if shape.pp > 1 else first + last - (head * bits.head if m.tied else 0)
     return math.ceil(matrices / 8) + math.ceil((vectors * bits.vector + ends) / 8)
+
+
+def without_experts(m: Model) -> Model:
+    """The model as GPUs hold it that have all but its routed layers' experts; plain feed-forwards are spread evenly."""
+    return replace(m, experts=None, ffn=round(m.ffn * m.dense_layers / m.layers))
+
+
+def expert_bytes(m: Model, parts: int) -> int:
+    """Bytes of the experts, shared ones among them, on each of `parts` GPUs that hold whole ones."""
+    if m.experts is None:
+        return 0
+    bits = _bits(m, None, None)
+    whole = -(-m.experts.routed // parts)
+    each = whole * m.expert_matrix * bits.experts + m.shared_matrix * bits.linear + m.gate * bits.gate
+    return math.ceil(m.routed_layers * each / 8)
 
 
 def block_bytes(

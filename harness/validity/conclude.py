@@ -101,13 +101,14 @@ def _step_w(backend: Mapping[str, Any]) -> list[float]:
             isinstance(name, str) and isinstance(gpus, int) and isinstance(replicas, int) and isinstance(stages, int)
         ):
             return []
+        pool, kind = side.get("expert_gpus", 0), str(side.get("expert_hardware", name))
         try:
-            power_w = hardware(name).power_w
+            each_w = hardware(name).power_w, hardware(kind).power_w
         except UsageError:  # a file that is gone
             return []
-        if power_w is None or min(replicas, stages) < 1:
+        if each_w[0] is None or each_w[1] is None or min(replicas, stages) < 1:
             return []
-        found += [power_w * gpus / replicas / stages] * replicas
+        found += [((gpus - pool) / stages * each_w[0] + pool * each_w[1]) / replicas] * replicas
     return found
 
 

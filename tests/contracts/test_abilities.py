@@ -31,10 +31,11 @@ from workloads.readers._requests import MappedReader
 
 TOP = Path(__file__).resolve().parents[2]
 TABLE = [
-    ("latency", api.LatencyModel, "abc file fit6 linear mixed operators roofline table"),
+    ("latency", api.LatencyModel, "abc af file fit6 linear mixed operators roofline table"),
     ("latency", api.FrontTime, "file fit6 linear mixed operators"),
     ("latency", api.StoredBits, "file operators roofline"),
     ("latency", api.PartsOfSteps, "operators roofline"),
+    ("latency", api.ExpertPool, "af"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
     ("policies", HandOffRoom, "distserve-decode"),
     ("policies", Clocked, "gmax"),

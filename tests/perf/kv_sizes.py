@@ -76,9 +76,8 @@ def main() -> None:
         idle += size.tokens is not None and not preempted
         preempting += preempted > 5
         silent += preempted > 5 and size.tokens is None
-    print(
-        f"\n{given.servers} servers; found for {len(errors)}: median {np.median(errors):.1%}, worst {max(errors):.1%} off"
-    )
+    middle, worst = np.median(errors), max(errors)
+    print(f"\n{given.servers} servers; found for {len(errors)}: median {middle:.1%}, worst {worst:.1%} off")
     print(f"not found for {silent} of {preempting} with more than 5 preemptions; found for {idle} without any")
 
 

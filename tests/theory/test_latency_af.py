@@ -1,0 +1,61 @@
+"""Attention and experts on GPUs of their own, with micro-batches that take turns."""
+
+import numpy as np
+import pytest
+
+from backends.latency.af import Af
+from backends.sim import Sim
+from harness.api import Request
+from harness.cli import main
+from harness.experiments.theory.moe import PingPong
+
+NETWORK = {"network_bytes_per_s": 25e9}
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3, 4])
+@pytest.mark.parametrize(("seqs", "context"), [(8, 4000), (256, 160_000), (2048, 1_300_000)])
+def test_a_step_takes_as_long_as_micro_batches_followed_one_by_one(micro: int, seqs: int, context: int) -> None:
+    """Sides that wait for each other would be free."""
+    model = Af(micro=micro, tp=2, dp=2, **NETWORK)
+    one, layers = model._micro(-(-seqs // micro)), model._layers
+    attention_s = (one.plain_s + model._attention.kv_s((), seqs, context) / micro) / layers
+    followed = PingPong(attention_s, one.experts_s / layers, one.sent_s / layers, layers).simulated_s(micro)
+
+    assert followed + model._attention.ends_s(seqs) == pytest.approx(model.decode_s(seqs, context), rel=1e-12)
+
+
+def test_leaps_over_steps_equal_single_ones() -> None:
+    """The side that is the slower one changes with the context."""
+    requests = [Request(i, i / 5, 400 + i, 60) for i in range(50)]
+    found = [
+        [r.token_s for r in Sim("mixtral-8x22b", "a100-80g", "af:experts=8", tp=2, dp=2, leap=leap).simulate(requests)]
+        for leap in (True, False)
+    ]
+
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_gpus_of_experts_count_and_leave_their_memory_to_kv() -> None:
+    """A cluster would be cheaper than it is, and hold less."""
+    apart = Sim("mixtral-8x22b", "a100-80g", "af:experts=8", tp=2, dp=2).describe()
+    together = Sim("mixtral-8x22b", "a100-80g", "roofline", tp=2, dp=2, ep=4).describe()
+
+    assert (12, 8, "a100-80g", 4) == (*(apart[k] for k in ("gpus", "expert_gpus", "expert_hardware")), together["gpus"])
+    assert apart["kv_blocks"] > 2 * together["kv_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--model llama3-8b --latency af", "llama3-8b has none"),
+        ("--model mixtral-8x22b --latency af:experts=1", "give more, such as experts=2"),
+        ("--model mixtral-8x22b --latency af:experts=16", "ep=16 exceeds the 8 experts"),
+        ("--model mixtral-8x22b --hardware l40s --latency af:experts=8", "needs the rate of the network of a GPU"),
+        ("--model mixtral-8x22b --latency af:micro=0", "must be at least 1"),
+        ("--model mixtral-8x22b --ep 2 --tp 2 --latency af", "knows no ep"),
+    ],
+)
+def test_what_cannot_be_apart_is_one_sentence(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A crash, or a number of something else."""
+    assert main(["run", "--workload", "chatbot", "--backend", "sim", "--requests", "5", *given.split()]) == 2
+    assert message in capsys.readouterr().err
