@@ -75,7 +75,9 @@ class Roofline:
 
     `dp` groups of `tp` GPUs share the sequences of a step evenly, but a piece of a prompt is never divided: the step
     takes as long as its fullest group. Experts get the tokens of all groups and send them back, over the link of a node
-    or, of more GPUs than it joins, over the network of the GPU; a token goes to no part of which it chooses no expert.
+    and, of more GPUs than it joins, over the network of the GPU; a token goes to no part of which it chooses no expert,
+    and crosses once to a node, to `group_limit` nodes at most where the model limits them. The fullest part has `skew`
+    times the mean tokens of a part.
 
     Shares are of the dense peak, the memory bandwidth and the link (one direction). memory_share 0.892,
     flops_share 0.582 and layer_overhead_s 97.6 us come from a fit of a whole-model roofline to four public runs of
@@ -107,6 +109,7 @@ class Roofline:
     weight_bits: float | None = None
     kv_bits: float | None = None
     paged_prefill: float = 1.0
+    skew: float = 1.0
     _model: Model = field(init=False, repr=False, compare=False)
     _shape: Shape = field(init=False, repr=False, compare=False)
     _gpu: Hardware = field(init=False, repr=False, compare=False)
@@ -131,6 +134,8 @@ class Roofline:
         for name in ("layer_overhead_s", "overhead_s", "seq_s", "link_latency_s"):
             if (getattr(self, name) or 0.0) < 0:
                 raise ValueError(f"{name} must not be negative")
+        if self.skew < 1:
+            raise ValueError("skew must be at least 1, the tokens of the fullest part over the mean")
         if self.paged_prefill < 1:
             raise ValueError("paged_prefill must be at least 1, the time on contiguous KV")
         if self.overhead_s is not None and self.layer_overhead_s != LAYER_OVERHEAD_S:
@@ -232,12 +237,23 @@ class Roofline:
     def exchange_s(self, tokens: int) -> float:
         """Seconds in which the GPUs of a stage send the `tokens` tokens of all groups to their experts, or back."""
         m, gpu, gpus = self._model, self._gpu, self._shape.stage_gpus
-        met = 1.0 if self.ep == 1 or m.experts is None else 1 - (1 - 1 / self.ep) ** m.experts.per_token
-        link_bytes_per_s = gpu.link_bytes_per_s
-        if gpu.link_gpus is not None and gpus > gpu.link_gpus:
-            link_bytes_per_s = gpu.network_bytes_per_s or link_bytes_per_s
-        sent_bytes = (gpus - 1) / gpus * met * tokens * m.hidden * 2
-        return self.link_latency_s + sent_bytes / (link_bytes_per_s * self.link_share)
+        chosen = 0 if self.ep == 1 or m.experts is None else m.experts.per_token
+
+        def met(parts: int) -> float:
+            """The share of so many equal parts, in which all experts are, that a token goes to."""
+            return 1 - (1 - 1 / parts) ** chosen if chosen else 1.0
+
+        token_bytes = tokens * m.hidden * 2
+        link_s = (gpus - 1) / gpus * met(self.ep) * token_bytes / (gpu.link_bytes_per_s * self.link_share)
+        nodes = 1 if gpu.link_gpus is None else -(-gpus // gpu.link_gpus)
+        if nodes == 1 or gpu.link_gpus is None:
+            return self.link_latency_s + link_s
+        share = met(nodes)
+        if m.experts is not None and m.experts.groups > 1:
+            share = min(share, m.experts.group_limit / nodes)
+        network_bytes = (nodes - 1) / nodes * share * token_bytes / gpu.link_gpus  # one of a node's GPUs gets a token
+        network_s = network_bytes / ((gpu.network_bytes_per_s or gpu.link_bytes_per_s) * self.link_share)
+        return self.link_latency_s + link_s + network_s
 
     def layers_s(self, tokens: int) -> float:
         """Seconds of the layers of a stage but for attention: projections, feed-forward, all-reduces."""
@@ -294,7 +310,10 @@ class Roofline:
         """The gate, the experts that `tokens` tokens meet and those that are shared."""
         m, experts, of = self._model, self._model.experts, self._parts["experts"]
         assert experts is not None
-        rows, hit = tokens * experts.per_token / self.ep, experts.hit(tokens) / self.ep
+        rows, hit = (
+            (self.skew if self.ep > 1 else 1.0) * tokens * experts.per_token / self.ep,
+            experts.hit(tokens) / self.ep,
+        )
         ffn = -(-experts.ffn // (self._shape.stage_gpus // self.ep))
         time_s = self._product_s(own, m.hidden, experts.routed, 1, self._parts["gate"])
         time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, of)

@@ -104,8 +104,22 @@ def test_tokens_go_only_to_parts_with_a_chosen_expert() -> None:
     near, far = ideal("deepseek-v3-fp8", dp=8), ideal("deepseek-v3-fp8", dp=32, ep=32)
 
     assert 7 / 8 * sent / gpu.link_bytes_per_s == pytest.approx(near.exchange_s(4096))
-    met = 1 - (31 / 32) ** 8
-    assert 31 / 32 * met * sent / 50e9 == pytest.approx(far.exchange_s(4096))
+    inside = 31 / 32 * (1 - (31 / 32) ** 8) * sent / gpu.link_bytes_per_s
+    between = 3 / 4 * (1 - (3 / 4) ** 8) * sent / 8 / 50e9  # once to a node, an eighth over the network of each GPU
+    assert inside + between == pytest.approx(far.exchange_s(4096))
+
+
+def test_a_limit_of_nodes_and_a_skew_of_experts_count() -> None:
+    """DeepSeek-V3 sends a token to four groups of experts at most; a popular expert makes all others wait."""
+    shape = {"hardware": "h100", "tp": 1, "dp": 128, "ep": 128, "link_share": 1.0}
+    v3, gpu = make("latency", "roofline:model=deepseek-v3-fp8", **shape), catalog.hardware("h100")
+    tokens, sent = 8192, 8192 * 7168 * 2
+    inside = 127 / 128 * (1 - (127 / 128) ** 8) * sent / gpu.link_bytes_per_s
+    assert inside + 15 / 16 * 4 / 16 * sent / 8 / 50e9 == pytest.approx(v3.exchange_s(tokens))
+
+    skewed = make("latency", "roofline:model=deepseek-v3-fp8,skew=2", **shape)
+    parts = [one.step_parts(loads_of(((), 8192, 8_000_000))).experts_s[0] for one in (v3, skewed)]
+    assert 1 < parts[1] / parts[0] < 2
 
 
 def test_a_replica_of_groups_has_the_memory_and_the_gpus_of_all(tmp_path: Path) -> None:
