@@ -41,6 +41,8 @@ MODEL = "null"
 TURN_WRITES = 32  # tokens written before arrivals are looked at again
 SETTLE_S = 5.0  # to start, or to hand over the truth
 READ_BYTES = 1 << 18
+FIRST_BYTES = 1 << 12
+"""The first read of a request: the kernel stamps its last byte, and the client's time begins with the first one."""
 HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
     b"server: bench-null\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -63,7 +65,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
-    """The truth of one request, in seconds of the host's monotonic clock: arrival, and (n,) writes of its tokens."""
+    """The truth of one request, in seconds of the host's monotonic clock: when its first bytes arrived, and (n,) writes
+    of its tokens.
+    """
 
     request_id: str
     arrived_s: float
@@ -100,30 +104,34 @@ class Truth:
 
 
 class _Stream:
-    """One answer under way, or done: `left` tokens are to come, the next at `due_s`."""
+    """One answer under way, or done: `left` tokens are to come, the next at `due_s`, the first one at `begins_s`."""
 
-    __slots__ = ("arrived_s", "connection", "due_s", "end", "fd", "first", "left", "next", "request_id", "written_s")
+    __slots__ = ("arrived_s", "begins_s", "connection", "due_s", "end", "fd", "first", "left", "next", "request_id",
+                 "written_s")  # fmt: skip
 
-    def __init__(self, connection: _Connection, request_id: str, arrived_s: float, tokens: int) -> None:
+    def __init__(
+        self, connection: _Connection, request_id: str, arrived_s: float, begins_s: float, tokens: int
+    ) -> None:
         self.connection = connection
         self.fd = connection.fd
         self.request_id = request_id
         self.arrived_s = arrived_s
         self.left = tokens
-        self.due_s = arrived_s
+        self.due_s = self.begins_s = begins_s
         self.written_s = array("d")
         self.first = self.next = self.end = b""
 
 
 class _Connection:
-    """A connection, what has come of its next request, and what could not be written yet."""
+    """A connection, what has come of its next request and since when, and what could not be written yet."""
 
-    __slots__ = ("backlog", "closed", "fd", "inbox", "sock", "stream")
+    __slots__ = ("backlog", "began_s", "closed", "fd", "inbox", "sock", "stream")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.inbox = b""
+        self.began_s = 0.0
         self.backlog = b""
         self.stream: _Stream | None = None
         self.closed = False
@@ -257,19 +265,30 @@ class NullServer:
             self._epoll.register(sock.fileno(), select.EPOLLIN)
 
     def _read(self, connection: _Connection) -> None:
-        try:
-            data, extras, _, _ = connection.sock.recvmsg(READ_BYTES, 128)
-        except BlockingIOError:
+        first = not connection.inbox
+        arrived_s = self._receive(connection, FIRST_BYTES if first else READ_BYTES)
+        if arrived_s is None:
             return
+        if first:
+            connection.began_s = arrived_s
+            if len(connection.inbox) == FIRST_BYTES and (rest_s := self._receive(connection, READ_BYTES)) is not None:
+                arrived_s = rest_s
+        if connection.stream is None and not connection.closed:
+            self._take(connection, arrived_s)
+
+    def _receive(self, connection: _Connection, most_bytes: int) -> float | None:
+        """When the last of what is there arrived; None where nothing is, and where the connection has ended."""
+        try:
+            data, extras, _, _ = connection.sock.recvmsg(most_bytes, 128)
+        except BlockingIOError:
+            return None
         except OSError:
             data, extras = b"", []
         if not data:
             self._close(connection)
-            return
+            return None
         connection.inbox += data
-        arrived_s = self._arrival_s(extras)
-        if connection.stream is None:
-            self._take(connection, arrived_s)
+        return self._arrival_s(extras)
 
     def _arrival_s(self, extras: Sequence[tuple[int, int, bytes]]) -> float:
         """When the last byte read arrived, by the kernel where its stamp is plausible."""
@@ -319,7 +338,7 @@ class NullServer:
             self._answer(connection, 200, _whole(chat, tokens, usage))
             return
         request_id = name[1].decode("latin-1") if name else str(len(self._finished))
-        stream = _Stream(connection, request_id, arrived_s, tokens)
+        stream = _Stream(connection, request_id, connection.began_s, arrived_s + self._timing.ttft_s, tokens)
         connection.stream = stream
         stream.first = HEAD + (_ROLE if chat else b"")
         stream.next = _CHAT if chat else _TEXT
@@ -327,7 +346,6 @@ class NullServer:
         stream.end = (
             stream.next + _ENDS[chat] + _event(chat, [], usage=usage) + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         )
-        stream.due_s = arrived_s + self._timing.ttft_s
         self._firsts.append(stream)
 
     def _answer(self, connection: _Connection, status: int, value: object) -> None:
@@ -348,7 +366,7 @@ class NullServer:
         """Truth since the last call; requests in flight are part of a later one."""
         finished, self._finished = self._finished, []
         late_s = sorted(
-            written_s - stream.arrived_s - self._timing.ttft_s - i * self._timing.itl_s
+            written_s - stream.begins_s - i * self._timing.itl_s
             for stream in finished
             for i, written_s in enumerate(stream.written_s)
         )

@@ -1,13 +1,14 @@
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
 
-from backends.client.null_server import Timing, Truth, running, take_truth
+from backends.client.null_server import FIRST_BYTES, READ_BYTES, Timing, Truth, running, take_truth
 
 TIMING = Timing(ttft_s=0.01, itl_s=0.002, tokens=5)
 
@@ -144,3 +145,38 @@ def test_other_routes_answer_like_a_server(url: str) -> None:
     assert [200, 200, 404] == [status for status, _ in seen]
     assert ["null"] == [model["id"] for model in seen[0][1]["data"]]
     assert "/tokenize is not here" == seen[2][1]["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [FIRST_BYTES - 1, FIRST_BYTES, FIRST_BYTES + 1, 3 * READ_BYTES])
+def test_a_request_of_any_size_is_answered(url: str, size: int) -> None:
+    """A request that ends with the first read would wait for more for ever."""
+    head = b"POST /v1/completions HTTP/1.1\r\nx-request-id: long\r\ncontent-length: %07d\r\n\r\n"
+    body = b'{"stream": true, "prompt": ['
+    body += b"1" * (size - len(head % 0) - len(body) - 2) + b"]}"
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as connection:
+        connection.sendall(head % len(body) + body)
+        got = b""
+        while not got.endswith(b"0\r\n\r\n"):
+            got += connection.recv(65536)
+
+    assert b"200 OK" in got and 5 == len(take_truth(url).requests["long"].written_s)
+
+
+def test_a_long_request_arrives_with_its_first_bytes(url: str) -> None:
+    """The time that a prompt takes to come would count as an error of the client."""
+    parts = urlsplit(url)
+    body = b'{"stream": true, "prompt": [' + b"1" * 1_000_000 + b"]}"
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as connection:
+        began_s = time.monotonic()
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nx-request-id: slow\r\ncontent-length: %d\r\n\r\n" % len(body)
+        )
+        time.sleep(0.2)
+        connection.sendall(body)
+        while not connection.recv(65536).endswith(b"0\r\n\r\n"):
+            pass
+    served = take_truth(url).requests["slow"]
+
+    assert served.arrived_s - began_s < 0.15
+    assert served.written_s[0] - served.arrived_s > 0.2
