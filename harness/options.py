@@ -91,8 +91,9 @@ class RunSpec:
         source="trace",
     )
     turns: str | None = option(
-        TRACE, "WHEN", check.text, "Send follow-up turns at recorded times (recorded, default), or not before the "
-        "previous turn is answered (answered).", source="trace",
+        TRACE, "WHEN", check.text, "Send follow-up turns at recorded times (recorded), not before the previous turn is "
+        "answered (answered), their think time after it (think-only:cap=60s), or as if answers took a share of their "
+        "recorded time (api-scaled:scale=0.5).", source="trace",
     )
     rate: float | None = option(
         TRAFFIC, "RPS", check.rate_rps,
@@ -254,6 +255,8 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 )
 """Name of an option, as on the command line and in TOML -> what is known of it."""
 PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
+RESTARTING = ("arrivals", "rate", "sessions")
+"""Options of a workload that replay the sessions of a trace at other starts."""
 SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)
 """Options that decide what is sent and when."""
 NO_SETTINGS = tuple(name for name, known in OPTIONS.items() if not known.setting)
@@ -315,7 +318,8 @@ def _check_together(spec: RunSpec) -> None:
     for name in spec.options():
         if spec.trace is None and OPTIONS[name].source == "trace":
             raise UsageError(f"--{name} belongs to a trace; give --trace FILE too.")
-        if spec.trace is not None and OPTIONS[name].source == "workload":
+        no_start = name not in RESTARTING or (name == "rate" and spec.arrivals is None)
+        if spec.trace is not None and OPTIONS[name].source == "workload" and no_start:
             instead = "change its load with --scale" if name == "rate" else "use --workload"
             raise UsageError(f"--{name} does not go with --trace, which brings its own; {instead}.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:

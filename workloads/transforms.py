@@ -233,11 +233,8 @@ def filtered(trace: Trace, text: str) -> Trace:
     left, had = np.bincount(units[kept], minlength=count), np.bincount(units, minlength=count)
     trace = leaving_out(rows_of(trace, np.flatnonzero(kept)), dropped)
     if "session" in trace.table.column_names and dropped:
-        before = trace.facts.get("sessions")
-        now = {"cut": int(((left > 0) & (left < had)).sum()), "left out": int((left == 0).sum())}
-        trace = with_facts(
-            trace, sessions=now if not isinstance(before, dict) else {k: before[k] + now[k] for k in now}
-        )
+        some, none = (left > 0) & (left < had), left == 0
+        trace = with_facts(trace, cut_sessions={"in part": int(some.sum()), "as a whole": int(none.sum())})
     if trace.facts.get("start_s") is None:
         trace = at_times(trace, trace.at_s - trace.at_s[0])
     return with_facts(trace, where=text)

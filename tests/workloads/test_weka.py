@@ -259,7 +259,7 @@ class TestCorpus:
         cut = transforms.filtered(trace, "context_tokens<=131072")
 
         assert 8943 == len(cut) + sum(cut.facts["left_out"].values())  # type: ignore[union-attr]
-        assert {"cut": 54, "left out": 29} == cut.facts["sessions"]
+        assert {"in part": 54, "as a whole": 29} == cut.facts["cut_sessions"]
 
     def test_scaled_contexts_share_the_same_part(self, trace: traces.Trace) -> None:
         """A scaled replay would hit the cache more or less often than the recorded sessions."""

@@ -1,6 +1,7 @@
 """The JSON files of a folder, or of a ZIP or tar archive, as one trace: file after file."""
 
 import hashlib
+import io
 import tarfile
 import zipfile
 import zlib
@@ -50,7 +51,7 @@ class Files:
         if self.path.is_dir():
             for file in sorted(self.path.rglob("*")):
                 if file.is_file():
-                    yield Member(str(file.relative_to(self.path)), partial(open, file, "rb", 0))
+                    yield Member(str(file.relative_to(self.path)), partial(io.FileIO, file))
         elif zipfile.is_zipfile(self.path):
             archive = self._stack.enter_context(zipfile.ZipFile(self.path))
             for info in archive.infolist():
