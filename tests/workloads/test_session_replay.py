@@ -242,7 +242,7 @@ def test_a_list_of_lengths_takes_any_arrivals(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused(agents: str, options: dict[str, Any], what: str) -> None:
-    """A typing error would be a traceback, or another run than was asked for."""
+    """A typing error would be a traceback, or another run than was given."""
     with pytest.raises(UsageError, match=what):
         drawn(agents, **options)
 
