@@ -63,9 +63,9 @@ def load(
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
         raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
-    own_clocks = "session" in (trace.facts.get("clock"), _origin(trace).get("clock"))
+    own_clocks = _clock(trace.facts) == "session"
     if arrivals is not None or own_clocks:
-        starts = _arrivals(trace, path, arrivals, rate_rps) if arrivals is not None else ONE_AT_A_TIME
+        starts = _arrivals(trace, arrivals, rate_rps, own_clocks=own_clocks) if arrivals is not None else ONE_AT_A_TIME
         if sessions is None and arrivals is None:
             chosen = Sessions(order="file")
         timing = timing or (ThinkOnly() if "parent" in names else Recorded())
@@ -94,26 +94,24 @@ def load(
 ONE_AT_A_TIME = Closed(users=1, think_s=0.0, law="fixed")
 
 
-def _origin(trace: Trace) -> Mapping[str, object]:
-    """The facts of the file that a converted trace was made from."""
-    found = trace.facts.get("made_from")
-    return found if isinstance(found, dict) else {}
+def _clock(facts: Mapping[str, object]) -> object:
+    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
+    origin = facts.get("made_from")
+    return facts.get("clock") or (_clock(origin) if isinstance(origin, dict) else None)
 
 
-def _arrivals(trace: Trace, path: str, text: str, rate_rps: float | None) -> Arrivals:
-    """Arrivals of sessions, at a rate (of requests) that is given here or in their spec."""
+def _arrivals(trace: Trace, text: str, rate_rps: float | None, *, own_clocks: bool) -> Arrivals:
+    """Arrivals of sessions, at the rate (of requests) of their spec, else `rate_rps`, else that of the trace.
+
+    Sessions with clocks of their own have none; they come at the default of the arrivals.
+    """
     spec = parse(text)
-    kind = registry.find("arrivals", spec.name)
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    given = {} if rate_rps is None or "rate_rps" not in known else {"rate_rps": rate_rps}
+    known = {f.name for f in dataclasses.fields(registry.find("arrivals", spec.name))}
+    wanted = rate_rps if rate_rps is not None or own_clocks else trace.mean_rate_rps or None
+    given = {"rate_rps": wanted} if wanted is not None and "rate_rps" in known else {}
     made: Arrivals = registry.make("arrivals", spec, **given)
     if rate_rps is not None and (not given or not math.isclose(made.mean_rate_rps, rate_rps)):
         raise UsageError(f"--rate {rate_rps:g} does not go with --arrivals {text}; leave one of them out.")
-    stated = rate_rps is not None or spec.first is not None or any(k in spec.args for k in ("rate", "rate_rps"))
-    if "rate_rps" in known and known["rate_rps"].default is not None and not stated:
-        raise UsageError(
-            f"--arrivals {text}: at which rate do the sessions of '{path}' come? Give --rate, in requests/s."
-        )
     if isinstance(made, Closed):
         return made
     return slowed(made, len(trace) / conversations(trace.table)[1])[0]

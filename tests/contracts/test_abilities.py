@@ -61,8 +61,8 @@ TABLE = [
         "lengths",
         api.Sourced,
         (
-            "agent-turns arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake servegen "
-            "sharegpt"
+            "agent-turns arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake "
+            "servegen sharegpt"
         ),
     ),
     ("sessions", Deadline, "compound"),

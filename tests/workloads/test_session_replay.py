@@ -15,6 +15,7 @@ from harness.data.dependencies import Releases
 from harness.data.schedule import Schedule, links
 from harness.errors import UsageError
 from workloads import replay
+from workloads.trace_tools import convert
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +77,17 @@ def test_by_default_sessions_come_one_at_a_time(agents: str) -> None:
         (107.0, [4], 0.0), (117.0, [5], 10.0), (117.0, [6], 0.0),
     ] == rows(table, "scheduled_s", "after", "delay_s")  # fmt: skip
     assert ("closed", None) == (loaded.timing, loaded.rate_rps)
+
+
+def test_files_made_of_such_sessions_keep_their_clocks(agents: str, tmp_path: Path) -> None:
+    """A converted and scaled corpus would be replayed at stamps that mean nothing."""
+    first, second = (str(tmp_path / name) for name in ("first.parquet", "second.parquet"))
+    convert.scale(agents, first, "context:340")
+    convert.scale(first, second, "compress:2")
+    loaded, table = drawn(second)
+
+    assert "closed" == loaded.timing
+    assert [0.0, 0.5, 1.0, 2.5, 50.0, 0.0, 5.0, 0.0] == table["delay_s"].to_pylist()
 
 
 def test_think_times_are_capped_and_counted(agents: str) -> None:
@@ -233,7 +245,6 @@ def test_a_list_of_lengths_takes_any_arrivals(tmp_path: Path) -> None:
         ({"sessions": "recorded:common=2"}, "common must be between 0 and 1"),
         ({"sessions": "recorded:begin_least=0.5"}, "begin_least and begin_most must be shares in this order"),
         ({"sessions": "recorded:order=newest"}, "order"),
-        ({"arrivals": "poisson"}, "at which rate do the sessions"),
         ({"arrivals": "closed:users=2", "rate_rps": 3.0}, "--rate 3 does not go with --arrivals closed"),
         (
             {"arrivals": "poisson", "rate_rps": 1.0, "sessions": "recorded:begin_most=0.5"},
