@@ -63,7 +63,8 @@ class RunSpec:
         TRAFFIC, "NAME", check.text, "Preset (bench list presets) or lengths spec. Default: chatbot.", source="either"
     )
     trace: str | None = option(
-        TRACE, "FILE", check.text, "Replay this file with its own times and lengths.", source="either"
+        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths.",
+        source="either",
     )
     reader: str | None = option(
         TRACE, "NAME", check.text, "File format. Default: detected from the columns.", source="trace"
@@ -84,7 +85,8 @@ class RunSpec:
         source="trace", commas=True,
     )
     scale: str | None = option(
-        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3.", source="trace"
+        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3; or shorten sessions: context:96000.",
+        source="trace",
     )
     jitter: str | None = option(
         TRACE, "TIME", check.text, "Spread timestamps at random within TIME, or the trace's resolution ('grain').",
@@ -101,15 +103,16 @@ class RunSpec:
         source="workload",
     )
     arrivals: str | None = option(
-        TRAFFIC, "SPEC", check.text, "Arrival process: poisson, gamma:cv=2, constant, ...", source="workload"
+        TRAFFIC, "SPEC", check.text, "Arrival process: poisson, gamma:cv=2, constant, ...; with --trace that of its "
+        "sessions, such as closed:users=16.", source="workload",
     )
     lengths: str | None = option(
         TRAFFIC, "SPEC", check.text, "Prompt and output lengths: sharegpt, fixed:prompt=512,output=64, ...",
         source="workload",
     )
     sessions: str | None = option(
-        TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...",
-        source="workload",
+        TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...; with --trace "
+        "which of its sessions: recorded:count=20,common=0.5.", source="workload",
     )
     prefixes: str | None = option(
         TRAFFIC, "SPEC", check.text, "Shared prompt prefixes: shared:count=10,tokens=512,zipf=1.", source="workload"
