@@ -85,8 +85,8 @@ class RunSpec:
         source="trace", commas=True,
     )
     scale: str | None = option(
-        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3; or shorten sessions: context:96000.",
-        source="trace",
+        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3; or shorten sessions: "
+        "context:96000.", source="trace",
     )
     jitter: str | None = option(
         TRACE, "TIME", check.text, "Spread timestamps at random within TIME, or the trace's resolution ('grain').",
