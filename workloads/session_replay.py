@@ -349,12 +349,12 @@ class SessionReplay:
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # drawn already
         """All requests, in order of their earliest times."""
-        table = self.trace.table
-        if (self.placed.copy > 0).any():
+        table, beyond = self.trace.table, 0
+        if "prefix_ids" in table.column_names and (self.placed.copy > 0).any():
             table = with_small_ids(table)
+            beyond = above(table["prefix_ids"].combine_chunks().flatten())
         units, sessions = conversations(table)
         common = self._common_blocks(table, units)
-        beyond = above(table["prefix_ids"].combine_chunks().flatten()) if "prefix_ids" in table.column_names else 0
         for first in range(0, len(self), CHUNK):
             yield self._chunk(table, units, sessions, common, beyond, slice(first, min(first + CHUNK, len(self))))
 

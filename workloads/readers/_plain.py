@@ -179,6 +179,15 @@ def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:
         raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_first(error)}.") from None
 
 
+def rows_of(table: parquet.ParquetFile, size_bytes: int) -> int:
+    """Rows that take about so many bytes in memory, by the number of values that the footer states."""
+    footer = table.metadata
+    groups = (footer.row_group(i) for i in range(footer.num_row_groups))
+    values = sum(int(group.column(i).num_values) for group in groups for i in range(footer.num_columns))
+    rows = int(footer.num_rows)
+    return max(1, size_bytes * max(1, rows) // max(64 * rows, 8 * values, 1))
+
+
 def columns(table: parquet.ParquetFile) -> tuple[str, ...]:
     """Names of the columns; raises UsageError where one appears twice."""
     return tuple(table.schema_arrow.names)

@@ -99,7 +99,7 @@ def _open_files(files: _files.Files, block_bytes: int, limits: _lines.Limits) ->
 
 def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
     table = _plain.open_table(file, limits)
-    blocks = _plain.blocks(file, table, max(1, block_bytes >> 6), limits)
+    blocks = _plain.blocks(file, table, _plain.rows_of(table, block_bytes), limits)
     columns, metadata = _plain.columns(table), _plain.metadata(table)
     size_bytes = file.stat().st_size
     return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, size_bytes, metadata)
