@@ -285,7 +285,7 @@ def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:
         valid.update(chunk.is_valid().to_numpy(zero_copy_only=False).astype("u1").tobytes())
         if pa.types.is_list(chunk.type):
             lengths.update(chunk.value_lengths().to_numpy().astype("<i8").tobytes())
-            items.update(memoryview(np.ascontiguousarray(chunk.flatten().to_numpy().astype("<i8", copy=False))))
+            items.update(np.ascontiguousarray(chunk.flatten().to_numpy().astype("<i8", copy=False)).data)
         elif pa.types.is_struct(chunk.type):
             words = [json.dumps(value, sort_keys=True).encode() for value in chunk.to_pylist()]
             lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())
