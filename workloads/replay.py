@@ -15,10 +15,11 @@ from harness.api import Arrivals, Extra, GapLaw, Loaded, RateCurve
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError
 from harness.spec import Spec, parse, text_of
-from workloads import session_replay, traces, transforms
+from workloads import session_replay, session_times, traces, transforms
 from workloads._build import settles_s, slowed, timing_of
 from workloads.arrivals.closed import Closed
-from workloads.session_replay import OFFLINE, Answered, ApiScaled, Recorded, Sessions, ThinkOnly
+from workloads.session_replay import OFFLINE, Sessions
+from workloads.session_times import Answered, ApiScaled, Recorded, ThinkOnly
 from workloads.trace_rows import conversations
 from workloads.trace_tools import write
 from workloads.traces import Trace
@@ -51,12 +52,12 @@ def load(
 
     In this order: the slice, `where` (conditions, see `transforms.filtered`), `limit`, `jitter` (a time, or 'grain'),
     `scale` (`transforms.scaling`). What was done, and with which seed, stands in the provenance. `turns` says when a
-    later turn of a conversation follows (`session_replay.turns_of`), `arrivals` when sessions start, at a rate of
+    later turn of a conversation follows (`session_times.turns_of`), `arrivals` when sessions start, at a rate of
     `rate_rps` requests, and `sessions` which of them. Without these, stamps are those of the file; but sessions with
     clocks of their own are replayed one at a time, each turn its think time after the answer before.
     Raises UsageError naming file, line and column for whatever is wrong with the file, and for wrong options.
     """
-    timing = None if turns is None else session_replay.turns_of(turns)
+    timing = None if turns is None else session_times.turns_of(turns)
     chosen = session_replay.sessions_of(sessions)
     trace = read(path, reader, columns, start_s=start_s, stop_s=stop_s, limit=limit, where=where)
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
@@ -119,7 +120,7 @@ def _arrivals(trace: Trace, text: str, rate_rps: float | None, *, own_clocks: bo
 
 def _restarted(
     trace: Trace,
-    turns: session_replay.Turns,
+    turns: session_times.Turns,
     chosen: Sessions,
     arrivals: Arrivals | None,
     content: str | None,
@@ -127,7 +128,7 @@ def _restarted(
 ) -> Loaded:
     """The sessions of a trace at other starts, or in another timing."""
     replayed = session_replay.place(trace, turns, chosen, arrivals, seed)
-    words = next(name for name, kind in session_replay.TURNS.items() if isinstance(turns, kind))
+    words = next(name for name, kind in session_times.TURNS.items() if isinstance(turns, kind))
     facts = {**replayed.describe(), "turns": text_of(turns, words)}
     closed, begun_rps = isinstance(arrivals, Closed), None if arrivals is None else arrivals.mean_rate_rps
     mean = len(replayed) / max(1, replayed.sessions)
