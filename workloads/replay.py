@@ -20,7 +20,6 @@ from workloads._build import settles_s, slowed, timing_of
 from workloads.arrivals.closed import Closed
 from workloads.session_replay import OFFLINE, Sessions
 from workloads.session_times import Answered, ApiScaled, Recorded, ThinkOnly
-from workloads.trace_rows import conversations
 from workloads.trace_tools import write
 from workloads.traces import Trace
 
@@ -66,7 +65,10 @@ def load(
         raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
     own_clocks = _clock(trace.facts) == "session"
     if arrivals is not None or own_clocks:
-        starts = _arrivals(trace, arrivals, rate_rps, own_clocks=own_clocks) if arrivals is not None else ONE_AT_A_TIME
+        starts: Arrivals = ONE_AT_A_TIME
+        if arrivals is not None:
+            mean = session_replay.mean_requests(trace, chosen, seed)
+            starts = _arrivals(trace, arrivals, rate_rps, mean, own_clocks=own_clocks)
         if sessions is None and arrivals is None:
             chosen = Sessions(order="file")
         timing = timing or (ThinkOnly() if "parent" in names else Recorded())
@@ -101,7 +103,9 @@ def _clock(facts: Mapping[str, object]) -> object:
     return facts.get("clock") or (_clock(origin) if isinstance(origin, dict) else None)
 
 
-def _arrivals(trace: Trace, text: str, rate_rps: float | None, *, own_clocks: bool) -> Arrivals:
+def _arrivals(
+    trace: Trace, text: str, rate_rps: float | None, mean_requests: float, *, own_clocks: bool
+) -> Arrivals:  # fmt: skip
     """Arrivals of sessions, at the rate (of requests) of their spec, else `rate_rps`, else that of the trace.
 
     Sessions with clocks of their own have none; they come at the default of the arrivals.
@@ -115,7 +119,7 @@ def _arrivals(trace: Trace, text: str, rate_rps: float | None, *, own_clocks: bo
         raise UsageError(f"--rate {rate_rps:g} does not go with --arrivals {text}; leave one of them out.")
     if isinstance(made, Closed):
         return made
-    return slowed(made, len(trace) / conversations(trace.table)[1])[0]
+    return slowed(made, mean_requests)[0]
 
 
 def _restarted(

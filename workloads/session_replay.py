@@ -289,6 +289,23 @@ def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: n
     return pa.ListArray.from_arrays(offsets, pa.array(items), type=lists.type)
 
 
+def draw(trace: Trace, chosen: Sessions, seed: int) -> list[tuple[int, int]]:
+    """Numbers of the sessions in the order in which they begin, and which time each is replayed."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+    sessions = conversations(trace.table)[1]
+    drawn: list[tuple[int, int]] = []
+    for copy in range(chosen.passes):
+        numbers = rng.permutation(sessions) if chosen.order == "random" else np.arange(sessions)
+        drawn += [(number, copy) for number in numbers[: chosen.count].tolist()]
+    return drawn
+
+
+def mean_requests(trace: Trace, chosen: Sessions, seed: int) -> float:
+    """Mean number of requests of the sessions that are drawn."""
+    requests = np.bincount(conversations(trace.table)[0])
+    return float(np.mean([requests[session] for session, _ in draw(trace, chosen, seed)]))
+
+
 def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | None, seed: int) -> SessionReplay:
     """The replay of the sessions of a trace: users of `closed` arrivals each have one session after the other, other
     arrivals start one each, and without any sessions start at their recorded times.
@@ -296,18 +313,14 @@ def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | Non
     Users take the next session that is drawn when they would be free by the record. Raises UsageError for a choice that
     needs users or arrivals.
     """
-    order_rng, begin_rng, arrivals_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3))
+    _, begin_rng, arrivals_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3))
     line = times_of(trace, turns)
-    units, sessions = conversations(trace.table)
-    order = np.argsort(units, kind="stable")
-    rows = np.split(order, np.cumsum(np.bincount(units))[:-1])
+    units = conversations(trace.table)[0]
+    rows = np.split(np.argsort(units, kind="stable"), np.cumsum(np.bincount(units))[:-1])
     inner = "agent" in trace.table.column_names
     sub = np.asarray(trace.table["agent"].is_valid()) if inner else np.zeros(len(trace), bool)
     placing = _Placing(line, rows, sub)
-    drawn: list[tuple[int, int]] = []
-    for copy in range(chosen.passes):
-        numbers = order_rng.permutation(sessions) if chosen.order == "random" else np.arange(sessions)
-        drawn += [(number, copy) for number in numbers[: chosen.count].tolist()]
+    drawn = draw(trace, chosen, seed)
     nothing = np.zeros(0, np.int64)
     if isinstance(arrivals, Closed):
         _by_users(placing, drawn, chosen, arrivals, begin_rng, arrivals_rng)
@@ -316,7 +329,12 @@ def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | Non
             "--sessions: begin starts the first sessions of users in the middle; give --arrivals closed:users=N."
         )
     elif arrivals is not None:
-        for (session, copy), start_s in zip(drawn, islice(arrivals.times(arrivals_rng), len(drawn)), strict=True):
+        starts_s = [*islice(arrivals.times(arrivals_rng), len(drawn))]
+        if len(starts_s) < len(drawn):
+            raise UsageError(
+                f"--arrivals has {len(starts_s):,} arrivals for {len(drawn):,} sessions; draw fewer of them."
+            )
+        for (session, copy), start_s in zip(drawn, starts_s, strict=True):
             placing.place(session, copy, start_s, 0, nothing, 0.0)
     elif chosen.passes > 1:
         raise UsageError("--sessions: sessions come again only with --arrivals, such as closed:users=N.")

@@ -160,6 +160,14 @@ def test_a_sample_is_of_whole_sessions_and_named(agents: str) -> None:
     assert 2 == len(there)
 
 
+def test_the_rate_is_that_of_the_sessions_drawn(agents: str) -> None:
+    """A sample of short sessions would come at another rate than the one given."""
+    loaded, table = drawn(agents, arrivals="constant", rate_rps=3.0, sessions="recorded:count=2", seed=3)
+
+    assert 3.0 == pytest.approx(loaded.rate_rps)
+    assert 3.0 * 2 / len(table) == pytest.approx(loaded.arrivals_rps)
+
+
 def test_a_session_starts_in_the_middle_with_a_warm_cache(agents: str) -> None:
     """Every run would begin with short contexts, or with a cache that no real system has."""
     loaded, table = drawn(
