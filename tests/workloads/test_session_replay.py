@@ -12,8 +12,11 @@ import pytest
 from backends.sim import Sim
 from harness.api import Loaded
 from harness.data.dependencies import Releases
+from harness.data.records import to_table
 from harness.data.schedule import Schedule, links
 from harness.errors import UsageError
+from harness.stats.arrivals import Law
+from harness.validity.fidelity import fidelity
 from workloads import replay
 from workloads.trace_tools import convert
 
@@ -279,3 +282,16 @@ def test_order_and_think_times_are_exact_in_a_run(agents: str) -> None:
         ends = [records[int(p)].token_s[-1] for p in parent[child == row]]
         if ends:
             assert max(ends) + delay == records[row].sent_s
+
+
+@pytest.mark.parametrize(("options", "closed"), [
+    ({"arrivals": "closed:users=2,think=0"}, True), ({"arrivals": "poisson", "rate_rps": 1.0}, False),
+])  # fmt: skip
+def test_users_of_sessions_are_a_closed_loop_in_the_result(agents: str, options: dict[str, Any], closed: bool) -> None:
+    """The users of a run would be reported as a rate of sessions, all of which come at one instant."""
+    schedule = Schedule.draw(replay.load(agents, **options).workload, seed=0)
+    records = [*Sim(model="llama3.1-8b", hardware="h100").simulate(schedule.planned(), Releases(schedule, print))]
+    found = fidelity(schedule.table, to_table(records), Law(None)).follow_ups
+
+    assert found is not None
+    assert closed == found.closed
