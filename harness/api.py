@@ -371,7 +371,8 @@ class Loaded:
     `requests` the default number (None: no default). `gap_cdf` is the law of the gaps between arrivals where
     there is one: in seconds, or in `operational_time` (s -> expected arrivals) where there is that. `provenance`
     holds source, preparation, tokenizer, licence, and for a trace its hash and what was left out. A run shorter than
-    `settles_s` need not have the mean rate, because the arrivals draw their rate at random.
+    `settles_s` need not have the mean rate, because the arrivals draw their rate at random. `warmup` is the default
+    rule of what is not measured, such as requests that only fill the caches.
     """
 
     name: str
@@ -388,6 +389,7 @@ class Loaded:
     arrivals_rps: float | None = None
     settles_s: float = 0.0
     timing: Timing = "drawn"
+    warmup: str | None = None
 
     @property
     def slo_text(self) -> str:

@@ -63,7 +63,8 @@ class RunSpec:
         TRAFFIC, "NAME", check.text, "Preset (bench list presets) or lengths spec. Default: chatbot.", source="either"
     )
     trace: str | None = option(
-        TRACE, "FILE", check.text, "Replay this file with its own times and lengths.", source="either"
+        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths.",
+        source="either",
     )
     reader: str | None = option(
         TRACE, "NAME", check.text, "File format. Default: detected from the columns.", source="trace"
@@ -84,15 +85,17 @@ class RunSpec:
         source="trace", commas=True,
     )
     scale: str | None = option(
-        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3.", source="trace"
+        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3; or shorten sessions: "
+        "context:96000.", source="trace",
     )
     jitter: str | None = option(
         TRACE, "TIME", check.text, "Spread timestamps at random within TIME, or the trace's resolution ('grain').",
         source="trace",
     )
     turns: str | None = option(
-        TRACE, "WHEN", check.text, "Send follow-up turns at recorded times (recorded, default), or not before the "
-        "previous turn is answered (answered).", source="trace",
+        TRACE, "WHEN", check.text, "Send follow-up turns at recorded times (recorded), not before the previous turn is "
+        "answered (answered), their think time after it (think-only:cap=60s), or as if answers took a share of their "
+        "recorded time (api-scaled:scale=0.5).", source="trace",
     )
     rate: float | None = option(
         TRAFFIC, "RPS", check.rate_rps,
@@ -100,15 +103,16 @@ class RunSpec:
         source="workload",
     )
     arrivals: str | None = option(
-        TRAFFIC, "SPEC", check.text, "Arrival process: poisson, gamma:cv=2, constant, ...", source="workload"
+        TRAFFIC, "SPEC", check.text, "Arrival process: poisson, gamma:cv=2, constant, ...; with --trace that of its "
+        "sessions, such as closed:users=16.", source="workload",
     )
     lengths: str | None = option(
         TRAFFIC, "SPEC", check.text, "Prompt and output lengths: sharegpt, fixed:prompt=512,output=64, ...",
         source="workload",
     )
     sessions: str | None = option(
-        TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...",
-        source="workload",
+        TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...; with --trace "
+        "which of its sessions: recorded:count=20,common=0.5.", source="workload",
     )
     prefixes: str | None = option(
         TRAFFIC, "SPEC", check.text, "Shared prompt prefixes: shared:count=10,tokens=512,zipf=1.", source="workload"
@@ -254,6 +258,8 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 )
 """Name of an option, as on the command line and in TOML -> what is known of it."""
 PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
+RESTARTING = ("arrivals", "rate", "sessions")
+"""Options of a workload that replay the sessions of a trace at other starts."""
 SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)
 """Options that decide what is sent and when."""
 NO_SETTINGS = tuple(name for name, known in OPTIONS.items() if not known.setting)
@@ -315,7 +321,8 @@ def _check_together(spec: RunSpec) -> None:
     for name in spec.options():
         if spec.trace is None and OPTIONS[name].source == "trace":
             raise UsageError(f"--{name} belongs to a trace; give --trace FILE too.")
-        if spec.trace is not None and OPTIONS[name].source == "workload":
+        no_start = name not in RESTARTING or (name == "rate" and spec.arrivals is None)
+        if spec.trace is not None and OPTIONS[name].source == "workload" and no_start:
             instead = "change its load with --scale" if name == "rate" else "use --workload"
             raise UsageError(f"--{name} does not go with --trace, which brings its own; {instead}.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:

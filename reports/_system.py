@@ -107,6 +107,14 @@ def source(workload: Workload, spec: Mapping[str, Any]) -> list[str]:
     rate = f"{_format.plain(rate_rps, 4)} req/s" if rate_rps is not None and rate_rps > 0 else ""
     trace = _trace(workload.provenance)
     mean = f" ({rate} on average)" if rate else ""
+    if (
+        trace is not None
+        and arrivals is not None
+        and lengths == "those of the trace"
+        and arrivals != "trace"
+        and not (arrivals.startswith("trace:"))
+    ):
+        return [f"sessions of {trace}, started by {_without_rate(arrivals)}" + (f" at {rate}" if rate else "")]
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
         times = _without_rate(_requested(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
         own = [times if arrivals else None, _requested(lengths, spec, "lengths", "workload")]
@@ -165,8 +173,44 @@ def _changes(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"scaled by {clean(part({'step': step}, 'step').get('step'), 40)}"
     if facts.get("jitter"):
         yield f"jitter {clean(facts['jitter'], 80)}"
-    if facts.get("turns") == "answered":
+    turns = facts.get("turns")
+    if turns == "answered":
         yield "later turns after the answer"
+    elif isinstance(turns, str) and turns != "recorded":
+        yield f"turns {clean(turns, 60)}"
+    if chosen := part(facts, "chosen"):
+        yield f"sessions {pairs(chosen)}"
+
+
+def account(facts: Mapping[str, Any]) -> str:
+    """The rows of a trace and what became of them: rows in = requests + those left out - those added."""
+    dropped = {**part(facts, "dropped"), **part(facts, "left_out")}
+    added = "".join(f"; added: {count:,} {what}" for what, count in part(facts, "added").items())
+    left_out = f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in dropped.items())}" if dropped else ""
+    return clean(
+        f"{facts.get('rows', 0):,} in the file{added}{left_out}; {_format.count(facts.get('requests', 0), 'request')}",
+        600,
+    )
+
+
+def losses(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What became of sessions: those that rows were left out of, shorter contexts, capped think times."""
+    if cut := part(facts, "cut_sessions"):
+        yield "cut sessions", ", ".join(f"{count:,} left out {how}" for how, count in cut.items())
+    if short := part(facts, "context"):
+        limit, sessions, requests = (short.get(name, 0) for name in ("limit_tokens", "sessions", "requests"))
+        yield (
+            "contexts",
+            f"at most {limit:,} tokens: prompts of {sessions:,} sessions made shorter, {requests:,} requests",
+        )
+    if cap := part(facts, "think_cap"):
+        hours = f"{cap.get('cut_s', 0.0) / 3600:,.3g} h left out"
+        yield (
+            "think times",
+            f"at most {cap.get('cap_s'):g} s: {cap.get('capped', 0):,} of {cap.get('of', 0):,} capped, {hours}",
+        )
+    elif first(facts, "think_times"):
+        yield "think times", clean(facts["think_times"], 200)
 
 
 Facts = tuple[tuple[str, str], ...]

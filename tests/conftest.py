@@ -37,7 +37,7 @@ def interpreted() -> None:
         pytest.skip("the core is compiled")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real traces and measured latencies above the project; skips where it is absent."""
     for parent in Path(__file__).resolve().parents:

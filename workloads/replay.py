@@ -1,5 +1,7 @@
 """A recorded trace as a workload: its stamps, lengths, sessions and shared prefixes."""
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -9,22 +11,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Extra, Loaded
+from harness.api import Arrivals, Extra, GapLaw, Loaded, RateCurve
 from harness.data.records import schedule_chunk
-from harness.errors import UsageError, no_such
-from harness.spec import Spec
-from workloads import traces, transforms
+from harness.errors import UsageError
+from harness.spec import Spec, parse, text_of
+from workloads import session_replay, session_times, traces, transforms
+from workloads._build import settles_s, slowed, timing_of
+from workloads.arrivals.closed import Closed
+from workloads.session_replay import OFFLINE, Sessions
+from workloads.session_times import Answered, ApiScaled, Recorded, ThinkOnly
 from workloads.trace_tools import write
 from workloads.traces import Trace
 
 CHUNK = 65_536
 """Rows of a chunk of the schedule."""
 
-OFFLINE = "offline"
-"""The tag of rows that are offline requests."""
-
 Turns = Literal["recorded", "answered"]
-TURNS: tuple[Turns, ...] = ("recorded", "answered")
 
 
 def load(
@@ -39,27 +41,46 @@ def load(
     jitter: str | None = None,
     scale: str | None = None,
     turns: str | None = None,
+    arrivals: str | None = None,
+    rate_rps: float | None = None,
+    sessions: str | None = None,
     content: str | None = None,
     seed: int = 0,
 ) -> Loaded:
     """The workload that replays a trace file, or a slice of it (see `traces.Slice`).
 
     In this order: the slice, `where` (conditions, see `transforms.filtered`), `limit`, `jitter` (a time, or 'grain'),
-    `scale` (`transforms.scaling`). What was done, and with which seed, stands in the
-    provenance. `turns` 'answered' holds a later turn of a conversation back until the one before is answered.
+    `scale` (`transforms.scaling`). What was done, and with which seed, stands in the provenance. `turns` says when a
+    later turn of a conversation follows (`session_times.turns_of`), `arrivals` when sessions start, at a rate of
+    `rate_rps` requests, and `sessions` which of them. Without these, stamps are those of the file; but sessions with
+    clocks of their own are replayed one at a time, each turn its think time after the answer before.
     Raises UsageError naming file, line and column for whatever is wrong with the file, and for wrong options.
     """
-    if turns is not None and turns not in TURNS:
-        raise no_such("way to time turns", turns, TURNS)
+    timing = None if turns is None else session_times.turns_of(turns)
+    chosen = session_replay.sessions_of(sessions)
     trace = read(path, reader, columns, start_s=start_s, stop_s=stop_s, limit=limit, where=where)
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
-    if turns == "answered" and "parent" not in trace.table.column_names and "session" not in trace.table.column_names:
-        raise UsageError(f"--turns answered needs conversations, and '{path}' names none; leave it out.")
-    replayed = Replay(trace, "answered" if turns == "answered" else "recorded")
+    names = trace.table.column_names
+    if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
+        raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
+    own_clocks = _clock(trace.facts) == "session"
+    if arrivals is not None or own_clocks:
+        starts: Arrivals = ONE_AT_A_TIME
+        if arrivals is not None:
+            mean = session_replay.mean_requests(trace, chosen, seed)
+            starts = _arrivals(trace, arrivals, rate_rps, mean, own_clocks=own_clocks)
+        if sessions is None and arrivals is None:
+            chosen = Sessions(order="file")
+        timing = timing or (ThinkOnly() if "parent" in names else Recorded())
+        return _restarted(trace, timing, chosen, starts, content, seed)
     given = {"path": path, "reader": reader, "columns": columns, "start_s": start_s, "stop_s": stop_s, "limit": limit,
-             "where": where, "jitter": jitter, "scale": scale, "turns": turns}  # fmt: skip
+             "where": where, "jitter": jitter, "scale": scale, "turns": turns, "sessions": sessions}  # fmt: skip
     # a comma ends a value of a spec, and file names and conditions may hold some
     texts = {key: str(value).replace(",", ";") for key, value in given.items() if value is not None}
+    if sessions is not None or isinstance(timing, ThinkOnly | ApiScaled):
+        made = _restarted(trace, timing or Recorded(), chosen, None, content, seed)
+        return dataclasses.replace(made, arrivals_text=str(Spec("trace", texts)))
+    replayed = Replay(trace, "answered" if timing == Answered() else "recorded")
     return Loaded(
         name=str(trace.facts["file"]),
         workload=replayed,
@@ -70,6 +91,68 @@ def load(
         requests=len(trace),
         provenance=replayed.describe(),
         timing="recorded",
+    )
+
+
+ONE_AT_A_TIME = Closed(users=1, think_s=0.0, law="fixed")
+
+
+def _clock(facts: Mapping[str, object]) -> object:
+    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
+    origin = facts.get("made_from")
+    return facts.get("clock") or (_clock(origin) if isinstance(origin, dict) else None)
+
+
+def _arrivals(
+    trace: Trace, text: str, rate_rps: float | None, mean_requests: float, *, own_clocks: bool
+) -> Arrivals:  # fmt: skip
+    """Arrivals of sessions, at the rate (of requests) of their spec, else `rate_rps`, else that of the trace.
+
+    Sessions with clocks of their own have none; they come at the default of the arrivals.
+    """
+    spec = parse(text)
+    known = {f.name for f in dataclasses.fields(registry.find("arrivals", spec.name))}
+    wanted = rate_rps if rate_rps is not None or own_clocks else trace.mean_rate_rps or None
+    given = {"rate_rps": wanted} if wanted is not None and "rate_rps" in known else {}
+    made: Arrivals = registry.make("arrivals", spec, **given)
+    if rate_rps is not None and (not given or not math.isclose(made.mean_rate_rps, rate_rps)):
+        raise UsageError(f"--rate {rate_rps:g} does not go with --arrivals {text}; leave one of them out.")
+    if isinstance(made, Closed):
+        return made
+    return slowed(made, mean_requests)[0]
+
+
+def _restarted(
+    trace: Trace,
+    turns: session_times.Turns,
+    chosen: Sessions,
+    arrivals: Arrivals | None,
+    content: str | None,
+    seed: int,
+) -> Loaded:
+    """The sessions of a trace at other starts, or in another timing."""
+    replayed = session_replay.place(trace, turns, chosen, arrivals, seed)
+    words = next(name for name, kind in session_times.TURNS.items() if isinstance(turns, kind))
+    facts = {**replayed.describe(), "turns": text_of(turns, words)}
+    closed, begun_rps = isinstance(arrivals, Closed), None if arrivals is None else arrivals.mean_rate_rps
+    mean = len(replayed) / max(1, replayed.sessions)
+    open_rps = None if begun_rps is None else begun_rps * mean
+    name = "trace" if arrivals is None else registry.name_of(arrivals)
+    return Loaded(
+        name=str(trace.facts["file"]),
+        workload=dataclasses.replace(replayed, facts=facts),
+        content=registry.make("content", content or "tokens", seed=seed),
+        arrivals_text=name if arrivals is None else text_of(arrivals, name),
+        lengths_text="those of the trace",
+        rate_rps=None if closed else trace.mean_rate_rps if arrivals is None else open_rps,
+        requests=len(replayed),
+        gap_cdf=arrivals.gap_cdf if isinstance(arrivals, GapLaw) else None,
+        provenance=facts,
+        operational_time=arrivals.operational_time if isinstance(arrivals, RateCurve) else None,
+        arrivals_rps=None if closed else begun_rps,
+        settles_s=0.0 if arrivals is None else settles_s(arrivals),
+        warmup=replayed.warmup,
+        timing="recorded" if arrivals is None else timing_of(arrivals),
     )
 
 

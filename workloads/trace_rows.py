@@ -42,34 +42,44 @@ def with_columns(table: pa.Table, columns: Mapping[str, pa.Array | np.ndarray]) 
 
 
 def rows_of(trace: Trace, rows: np.ndarray) -> Trace:
-    """Some rows, in order; a turn whose predecessor is gone follows the nearest one before that is still there."""
+    """Some rows, in order; what waits for one that is gone waits for the nearest turn before it that is still there."""
     table = trace.table
     if "parent" in table.column_names:
-        kept = np.zeros(table.num_rows, bool)
-        kept[rows] = True
-        table = with_columns(table, {"parent": _nearest_kept(table["parent"], kept)})
+        none = table.num_rows
+        stays = np.zeros(none + 1, bool)
+        stays[rows] = stays[none] = True
+        up = np.append(np.asarray(table["parent"].fill_null(none)), none)
+        nearest = np.arange(none + 1)
+        while len(gone := np.flatnonzero(~stays[nearest])):
+            nearest[gone] = up[nearest[gone]]
+        table = with_links(table, lambda numbers: np.where(nearest[numbers] < none, nearest[numbers], -1))
     return dataclasses.replace(trace, table=reordered(table, rows))
 
 
-def _nearest_kept(parents: pa.ChunkedArray, kept: np.ndarray) -> pa.Array:
-    """Parents (row numbers), those that are not kept replaced by their own parents, as long as it takes."""
-    none = len(kept)
-    up = np.asarray(parents.fill_null(none))
-    stays = np.append(kept, True)
-    found = up.copy()
-    while len(gone := np.flatnonzero(~stays[found])):
-        found[gone] = up[found[gone]]
-    return pa.array(found, pa.int64(), mask=found == none)
+def with_links(table: pa.Table, change: Callable[[np.ndarray], np.ndarray]) -> pa.Table:
+    """The table with other row numbers in `parent` and `joins`; -1 is none."""
+    parents = mapped(table["parent"], change)
+    known = np.asarray(parents.fill_null(-1))
+    columns: dict[str, pa.Array | np.ndarray] = {"parent": pa.array(known, pa.int64(), mask=known < 0)}
+    if "joins" in table.column_names:
+        lists = table["joins"].combine_chunks()
+        numbers = change(np.asarray(lists.flatten()))
+        of_row = np.repeat(np.arange(len(table)), np.asarray(lists.value_lengths()))[numbers >= 0]
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(of_row, minlength=len(table)))))
+        columns["joins"] = pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), pa.array(numbers[numbers >= 0], pa.int64()), type=lists.type
+        )
+    return with_columns(table, columns)
 
 
 def reordered(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """The rows in that order; a parent must be among them."""
+    """The rows in that order; what they wait for must be among them."""
     taken = table.take(pa.array(rows))
     if "parent" not in table.column_names:
         return taken
     place = np.zeros(table.num_rows, np.int64)
     place[rows] = np.arange(len(rows))
-    return with_columns(taken, {"parent": mapped(taken["parent"], lambda parent: place[parent])})
+    return with_links(taken, lambda numbers: place[numbers])
 
 
 def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) -> pa.Array:
@@ -135,7 +145,7 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(tables)
     moved, over = [], 0
     for table in tables:
-        moved.append(with_columns(table, {"parent": mapped(table["parent"], partial(np.add, over))}))
+        moved.append(with_links(table, partial(np.add, over)))
         over += table.num_rows
     return pa.concat_tables(moved)
 
@@ -154,6 +164,8 @@ def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> 
         columns["session"] = mapped(table["session"], lambda session: session + beyond * number)
     if "parent" in table.column_names:
         columns["parent"] = cut_links(table["parent"], wrapped)
+    if "joins" in table.column_names:
+        raise UsageError("superpose does not go with sub-agents: give more users, --arrivals closed:users=N.")
     table = with_columns(table, columns)
     if "prefix_ids" not in table.column_names:
         return table
@@ -164,8 +176,10 @@ _CONDITION = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|==|!=|=|<|>)\s*([^<>=!\s].*?)
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_NUMBERS = ("prompt_tokens", "output_tokens", "turn", "session")
-_SHORT = {"prompt": "prompt_tokens", "output": "output_tokens"}
+CONTEXT = "context_tokens"
+"""Prompt and answer together, in conditions."""
+_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session")
+_SHORT = {"prompt": "prompt_tokens", "output": "output_tokens", "context": CONTEXT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +196,10 @@ class Condition:
 
     def holds(self, table: pa.Table) -> np.ndarray:
         """(N,) whether each row satisfies the condition."""
-        column = table[self.column]
+        if self.column == CONTEXT:
+            column = pc.add(table["prompt_tokens"], table["output_tokens"])
+        else:
+            column = table[self.column]
         known = np.asarray(column.is_valid())
         values = np.asarray(column.fill_null("" if isinstance(self.value, str) else 0))
         kept: np.ndarray = known & _OPERATORS[self.sign](values, self.value)
@@ -220,8 +237,9 @@ def judge(table: pa.Table, wanted: Sequence[Condition], file: str) -> tuple[np.n
     kept = np.ones(table.num_rows, bool)
     dropped: dict[str, int] = {}
     for condition in wanted:
-        if condition.column not in table.column_names:
-            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in table.column_names)
+        known = (*table.column_names, CONTEXT)
+        if condition.column not in known:
+            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in known)
             raise UsageError(f"'{condition}': '{file}' has no column {condition.column}; it has {columns}.")
         holds = condition.holds(table)
         if failing := int((kept & ~holds).sum()):

@@ -49,7 +49,12 @@ class Trace:
 
     Columns: `at_s` float64 (0 = first row kept, or the start of the slice where one was given), `prompt_tokens`
     and `output_tokens` int64; where the format knows them `prefix_ids` list<int64> (blocks of `block_tokens`),
-    `session` int64, `turn` int32, `parent` int64 (row number of the turn before, null for a root), `tag` string.
+    `session` int64, `turn` int32, `parent` int64 (row number of the turn before, null for a root; the first request of
+    a sub-agent follows the one that started it), `tag` string; of agents `joins` list<int64> (row numbers of other
+    requests whose answers a row waits for: the last ones of sub-agents), `delay_s` float64 (from the last answer that
+    a request waited for to the request: its think time), `api_s` float64 (how long its answer took; null: unknown),
+    `agent` string (the sub-agent that sends it; null: the one of the session) and `common_tokens` int64 (leading tokens
+    of tools and system prompt, which sessions have in common).
     """
 
     table: pa.Table
@@ -141,7 +146,7 @@ class Blocks:
             "file": file.name,
             "sha256": digest,
             **known,
-            "bytes": file.stat().st_size,
+            "bytes": self._source.size_bytes,
             "reader": self._name,
             **self._reader.facts,
             "rows": rows,

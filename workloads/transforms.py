@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse, seconds
@@ -46,8 +48,10 @@ class Compress:
             raise ValueError(f"factor must be above 0, got {self.factor:g}.")
 
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:  # noqa: ARG002  # nothing is random here
-        """All stamps divided by the factor."""
-        return at_times(trace, trace.at_s / self.factor)
+        """All stamps divided by the factor, and so are the times of agents."""
+        times = [name for name in ("delay_s", "api_s") if name in trace.table.column_names]
+        faster = {name: pc.divide(trace.table[name], self.factor) for name in times}
+        return at_times(dataclasses.replace(trace, table=with_columns(trace.table, faster)), trace.at_s / self.factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +128,81 @@ class Superpose:
         return multiples * self.shift_s, (chosen * self.shift_s).tolist()
 
 
-SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose]] = {
+@dataclass(frozen=True, slots=True)
+class Context:
+    """No context (prompt and answer) is longer than `limit_tokens`: in a session with a longer one all prompts become
+    shorter in one proportion, answers stay. A prompt shares the same part of its blocks with those before it.
+    """
+
+    limit_tokens: int
+    law: ClassVar[str] = (
+        "prompts of a session with a longer context x one factor; shares of prefixes, times, answers unchanged"
+    )
+
+    def __post_init__(self) -> None:
+        if self.limit_tokens < 2:
+            raise ValueError(f"limit_tokens must be at least 2, got {self.limit_tokens}.")
+
+    def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:  # noqa: ARG002  # nothing is random here
+        """Shorter prompts, of whose blocks every n-th keeps its name. Raises UsageError where an answer is too long."""
+        table = trace.table
+        prompt, output = (np.asarray(table[name]) for name in ("prompt_tokens", "output_tokens"))
+        if (longest := int(output.max())) >= self.limit_tokens:
+            raise UsageError(
+                f"'context:{self.limit_tokens}': an answer has {longest:,} tokens, and answers stay as they are; leave "
+                f"it out (--where output_tokens<{self.limit_tokens}), or give a larger limit."
+            )
+        units, count = conversations(table)
+        fits = np.ones(count)
+        np.minimum.at(fits, units, (self.limit_tokens - output) / prompt)
+        factor = fits[units]  # (N,)
+        shorter = np.maximum(np.floor(prompt * factor + 1e-9).astype(np.int64), 1)
+        columns: dict[str, pa.Array | np.ndarray] = {"prompt_tokens": shorter}
+        if "common_tokens" in table.column_names:
+            columns["common_tokens"] = np.floor(np.asarray(table["common_tokens"]) * factor).astype(np.int64)
+        if "prefix_ids" in table.column_names:
+            columns["prefix_ids"] = _every(
+                table["prefix_ids"].combine_chunks(), prompt, shorter, factor, trace.block_tokens
+            )
+        scaled = with_facts(dataclasses.replace(trace, table=with_columns(table, columns)))
+        return with_facts(scaled, context={"limit_tokens": self.limit_tokens, "sessions": int((fits < 1).sum()),
+                                           "requests": int((factor < 1).sum())})  # fmt: skip
+
+
+def _every(
+    lists: pa.ListArray, prompt: np.ndarray, shorter: np.ndarray, factor: np.ndarray, block: int
+) -> pa.ListArray:  # fmt: skip
+    """Names of the blocks of shorter prompts: block j has that of block j / factor, whatever the prompt, so what began
+    alike still does.
+    """
+    had = np.asarray(lists.value_lengths().fill_null(0))
+    covers = had * block >= prompt  # the last block is cut short by the end of the prompt
+    names = np.where(factor < 1, np.where(covers, -(-shorter // block), np.floor(had * factor).astype(np.int64)), had)
+    ends = np.cumsum(names)
+    number = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - names, names)
+    source = np.minimum(np.floor(number / np.repeat(factor, names)).astype(np.int64), np.repeat(had, names) - 1)
+    source += np.repeat(np.cumsum(had) - had, names)
+    items = lists.flatten().take(pa.array(source))
+    return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)), pa.int32()), items, type=lists.type)
+
+
+SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose] | type[Context]] = {
     "compress": Compress,
     "thin": Thin,
     "superpose": Superpose,
+    "context": Context,
 }
 
 
 def scaling(text: str) -> tuple[Step, ...]:
-    """The steps of 'compress:2', 'thin:0.5' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
+    """The steps of 'compress:2', 'context:96000' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
     return tuple(_step(part) for part in text.split("+"))
 
 
 def _step(text: str) -> Step:
     spec = parse(text)
     if spec.name not in SCALES:
-        raise no_such("way to scale", spec.name, SCALES, "Write compress:2, thin:0.5 or superpose:3.")
+        raise no_such("way to scale", spec.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
     return build(SCALES[spec.name], spec)
 
 
@@ -166,7 +229,12 @@ def filtered(trace: Trace, text: str) -> Trace:
     )
     if not kept.any():
         raise UsageError(f"--where '{text}' leaves none of {len(trace)} requests; loosen it.")
+    units, count = conversations(trace.table)
+    left, had = np.bincount(units[kept], minlength=count), np.bincount(units, minlength=count)
     trace = leaving_out(rows_of(trace, np.flatnonzero(kept)), dropped)
+    if "session" in trace.table.column_names and dropped:
+        some, none = (left > 0) & (left < had), left == 0
+        trace = with_facts(trace, cut_sessions={"in part": int(some.sum()), "as a whole": int(none.sum())})
     if trace.facts.get("start_s") is None:
         trace = at_times(trace, trace.at_s - trace.at_s[0])
     return with_facts(trace, where=text)

@@ -156,6 +156,7 @@ def scale(
       thin:0.5      keep each request (or whole conversation) with this probability
       superpose:3   overlay three copies, two of them rotated by a random time
                     (superpose:3,shift=1d: by whole days)
+      context:96000 shorten the prompts of sessions with longer contexts
 
     Several STEPs apply in order. The file records the steps and how they change burstiness.
     """

@@ -67,7 +67,8 @@ class Schedule:
                 f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher "
                 "--rate."
             )
-        table = compact(pa.concat_tables(chunks))
+        chunks[:], part, chunk = [pa.concat_tables(chunks)], None, None  # so that long prompts are in memory once
+        table = compact(chunks.pop())
         _check_contract(table)
         return cls(table, digest(table))
 
@@ -100,8 +101,9 @@ class Schedule:
         path = Path(path)
         part = path.with_name(path.name + ".part")
         metadata = {**self.table.schema.metadata, b"bench.sha256": self.sha256.encode()}
-        named = self.table.filter(pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0))
-        if len(sizes := named["prefix_block_tokens"].unique()) == 1:  # for reading the file as a trace
+        named = pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0)
+        sizes = self.table["prefix_block_tokens"].filter(named).unique()
+        if len(sizes) == 1:  # for reading the file as a trace
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
         table = self.table if has_extra(self.table) else self.table.drop_columns(["extra"])
         pq.write_table(table.replace_schema_metadata(metadata), part, compression="zstd")
@@ -283,7 +285,7 @@ def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:
         valid.update(chunk.is_valid().to_numpy(zero_copy_only=False).astype("u1").tobytes())
         if pa.types.is_list(chunk.type):
             lengths.update(chunk.value_lengths().to_numpy().astype("<i8").tobytes())
-            items.update(chunk.flatten().to_numpy().astype("<i8").tobytes())
+            items.update(np.ascontiguousarray(chunk.flatten().to_numpy().astype("<i8", copy=False)).data)
         elif pa.types.is_struct(chunk.type):
             words = [json.dumps(value, sort_keys=True).encode() for value in chunk.to_pylist()]
             lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())

@@ -25,7 +25,7 @@ def own_rate(spec: RunSpec) -> float:
 
     Raises UsageError where there is no such rate: users in a closed loop, requests as listed, a trace at one instant.
     """
-    loaded = load_workload(replace(spec, scale=None) if spec.trace is not None else spec)
+    loaded = load_workload(replace(spec, scale=None) if spec.trace is not None and spec.arrivals is None else spec)
     if loaded.timing == "closed":
         raise UsageError(
             f"'{loaded.arrivals_text}' has no rate to change: in a closed loop the answers decide it; "
@@ -41,7 +41,7 @@ def own_rate(spec: RunSpec) -> float:
 
 def at_rate(spec: RunSpec, rate_rps: float, own_rps: float | None = None) -> RunSpec:
     """The spec with its traffic at `rate_rps`; `own_rps` saves reading a trace again for `own_rate`."""
-    if spec.trace is None:
+    if spec.trace is None or spec.arrivals is not None:  # sessions of a trace at drawn starts have a rate as well
         return replace(spec, rate=rate_rps)
     if spec.scale is not None:
         raise UsageError("--scale and a search over rates exclude each other: the rates scale the trace (compress).")

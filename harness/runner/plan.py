@@ -114,6 +114,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     if spec.drain is None:
         spec = replace(spec, drain=DRAIN_S if remote is None else remote.timeout_s)
     loaded = load_workload(spec)
+    spec = replace(spec, warmup=spec.warmup or loaded.warmup)
     objective = _measurable(spec, loaded, backend)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     _check_size(spec, loaded)
@@ -208,7 +209,7 @@ def load_workload(spec: RunSpec) -> Loaded:
         return source.load(
             spec.trace, reader=spec.reader, columns=spec.columns, start_s=spec.start or 0.0, stop_s=spec.stop,
             limit=spec.limit, where=spec.where, scale=spec.scale, jitter=spec.jitter, turns=spec.turns,
-            content=spec.content, seed=spec.seed,
+            arrivals=spec.arrivals, rate_rps=spec.rate, sessions=spec.sessions, content=spec.content, seed=spec.seed,
         )  # fmt: skip
     assert spec.workload is not None
     return source.load(

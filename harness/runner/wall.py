@@ -17,7 +17,8 @@ CANCEL_S = 5.0
 """How long cancelled requests may take to end."""
 TICK_S = 1.0
 AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
-"""How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due."""
+"""How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due; of
+follow-ups, which may be due in hours, as many tokens beside them, and the next one that leaves."""
 BURST = 8
 """How many requests that are due may leave before answers are read again."""
 IDLE_S = 0.005
@@ -112,6 +113,8 @@ class WallDriver:
         self._live = live
         self._drain_s = drain_s
         self._heap: list[tuple[float, int, Request, bool]] = []
+        self._ready: set[int] = set()  # ids of follow-ups that are made ready
+        self._ready_tokens = 0
         self._tasks: dict[asyncio.Task[None], Request] = {}
         self._alarm: Alarm | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -179,7 +182,8 @@ class WallDriver:
             self._depart()
             if not self._heap:
                 return
-            if self._heap[0][0] - self._now_s() > self._pause_s and self._prepare_one():
+            idle = self._heap[0][0] - self._now_s() > self._pause_s
+            if idle and (self._prepare_next() or self._prepare_one()):
                 await asyncio.sleep(0)
             else:
                 await self._nap(self._heap[0][0])
@@ -191,6 +195,9 @@ class WallDriver:
             _, _, request, planned = heappop(self._heap)
             if planned:
                 self._pull()
+            elif request.id in self._ready:
+                self._ready.remove(request.id)
+                self._ready_tokens -= request.prompt_tokens
             self._launch(request)
             launched += 1
 
@@ -217,12 +224,25 @@ class WallDriver:
         request = next(self._schedule, None)
         if request is None:
             return False
-        begun_s = time.monotonic()
-        self._line.prepare(request)
-        self._pause_s = max(IDLE_S, 4 * (time.monotonic() - begun_s))
+        self._make_ready(request)
         self._ahead.append(request)
         self._ahead_tokens += request.prompt_tokens
         return True
+
+    def _prepare_next(self) -> bool:
+        """Make the next request to leave ready, a follow-up that had no room before; False where it is none."""
+        _, _, request, planned = self._heap[0]
+        if planned or request.id in self._ready:
+            return False
+        self._make_ready(request)
+        self._ready.add(request.id)
+        self._ready_tokens += request.prompt_tokens
+        return True
+
+    def _make_ready(self, request: Request) -> None:
+        begun_s = time.monotonic()
+        self._line.prepare(request)
+        self._pause_s = max(IDLE_S, 4 * (time.monotonic() - begun_s))
 
     async def _nap(self, until_s: float) -> None:
         """Sleep until a time of the run, or until `_turn` ends the sleep because something has changed."""
@@ -275,7 +295,10 @@ class WallDriver:
         if self._follow_ups is None or self._stopping:
             return
         for request in self._follow_ups(record):
-            self._line.prepare(request)
+            if self._ready_tokens + request.prompt_tokens <= AHEAD_TOKENS:
+                self._line.prepare(request)
+                self._ready.add(request.id)
+                self._ready_tokens += request.prompt_tokens
             heappush(self._heap, (request.scheduled_s, request.id, request, False))
             self._turn()
 

@@ -16,6 +16,7 @@ import numpy as np
 from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import AllSent, Burstiness, Fidelity, FollowUps
+from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
 from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
@@ -189,8 +190,18 @@ def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> Fo
     sent = int((ours & ~np.isnan(number(requests, "sent_s"))).sum())
     dropped = int((ours & (requests["status"].to_numpy() == "dropped")).sum())
     planned = int((~first).sum())
-    closed = schedule["session"].null_count == schedule.num_rows
-    return FollowUps(planned=planned, sent=sent, dropped=dropped, not_sent=planned - sent - dropped, closed=closed)
+    return FollowUps(planned=planned, sent=sent, dropped=dropped, not_sent=planned - sent - dropped,
+                     closed=_of_users(schedule))  # fmt: skip
+
+
+def _of_users(schedule: pa.Table) -> bool:
+    """Whether users send one thing after the other: requests without sessions, or one session behind another."""
+    if schedule["session"].null_count == schedule.num_rows:
+        return True
+    session = schedule["session"].fill_null(-1).to_numpy()
+    child, parent = links(schedule)
+    there = parent < len(session)
+    return bool((session[child[there]] != session[parent[there]]).any())
 
 
 def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:

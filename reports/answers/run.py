@@ -81,6 +81,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "System", _system.system(info.backend, info.host) or _backend_name(info)
     yield "Step times", _system.trust(info.backend)
     yield "Rate", result.rate
+    yield "Trace", _trace(info.workload.provenance)
     yield "Warm-up", _verdict.warmup(run)
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
     yield "Throughput", result.flow
@@ -96,6 +97,14 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
         shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
         yield "Client floor", "; ".join(shown) or _sending.no_floor(info)
+
+
+def _trace(facts: Mapping[str, object]) -> str:
+    """The rows of a replayed trace, where some were left out, added or changed."""
+    losses = [f"{name} {text}" for name, text in _system.losses(facts)]
+    if not losses and not any(facts.get(name) for name in ("dropped", "left_out", "added")):
+        return ""
+    return "; ".join([f"rows {_system.account(facts)}", *losses])
 
 
 def _variation(found: Mapping[str, Described]) -> Iterator[str]:

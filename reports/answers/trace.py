@@ -6,7 +6,7 @@ from typing import Any
 
 from reports import _format
 from reports._format import clean, number, quoted, share
-from reports._system import Facts
+from reports._system import Facts, account, losses
 from reports.document import Block, Command, Document, Finding, Notice, Section, Table
 
 Info = Mapping[str, Any]
@@ -130,14 +130,8 @@ def _origin(about: Info) -> Iterator[tuple[str, str]]:
         yield "source", f"{about['source']}; licence {about.get('licence')}"
     if origin := about.get("made_from"):
         yield "made from", _made_from(origin)
-    dropped = {**(about.get("dropped") or {}), **(about.get("left_out") or {})}
-    added = "".join(f"; added: {count:,} {what}" for what, count in (about.get("added") or {}).items())
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
-    left_out = f"; left out: {reasons}" if dropped else ""
-    yield (
-        "rows",
-        f"{about.get('rows', 0):,} in the file{added}{left_out}; {_format.count(about.get('requests', 0), 'request')}",
-    )
+    yield "rows", account(about)
+    yield from losses(about)
     yield from (("scaled", f"{step['step']}: {step['law']}") for step in about.get("scale") or ())
     yield from ((name, str(about[name])) for name in ("where", "jitter", "seed") if about.get(name) is not None)
     # rows that were left out stand above

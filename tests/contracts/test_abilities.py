@@ -53,11 +53,18 @@ TABLE = [
     ("arrivals", api.RandomRate, "azure burstgpt servegen"),
     ("arrivals", api.RecordedArrivals, "trace"),
     ("arrivals", api.Sourced, "azure burstgpt burstgpt-published fitted servegen trace"),
-    ("lengths", api.LengthQuantiles, "arxiv azure burstgpt bwb humaneval lmsys longbench mooncake sharegpt"),
+    (
+        "lengths",
+        api.LengthQuantiles,
+        "agent-turns arxiv azure burstgpt bwb humaneval lmsys longbench mooncake sharegpt",
+    ),
     (
         "lengths",
         api.Sourced,
-        "arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake servegen sharegpt",
+        (
+            "agent-turns arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake "
+            "servegen sharegpt"
+        ),
     ),
     ("sessions", Deadline, "compound"),
     ("content", api.Sourced, "calibrated text tokens"),

@@ -1,7 +1,7 @@
 """The wall-clock driver alone, against backends that do one thing each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -12,7 +12,7 @@ from harness.runner.live import Live
 from harness.runner.recorder import Recorder
 from harness.runner.transport import StreamingTransport
 from harness.runner.virtual import quiet_process
-from harness.runner.wall import WallDriver
+from harness.runner.wall import AHEAD_TOKENS, WallDriver
 
 
 class Rows:
@@ -235,3 +235,34 @@ def test_garbage_collection_comes_back_after_a_run() -> None:
 
     assert gc.isenabled()
     assert turn_s == sys.getswitchinterval()
+
+
+def test_few_long_follow_ups_are_made_ready_at_a_time() -> None:
+    """Bodies of megabytes would be held for hours of think time, one for each of thousands of users."""
+    waiting, most = set[int](), 0
+
+    class Counting(StreamingTransport):
+        def prepare(self, request: Request) -> None:
+            nonlocal most
+            waiting.add(request.id)
+            most = max(most, len(waiting & set(range(1, 9))))
+
+        def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
+            waiting.discard(request.id)
+            return super().carry(request, sent_s)
+
+    def follow_ups(record: RequestRecord) -> list[Request]:
+        due_s = [0.05 + 0.03 * i for i in range(8)] if record.request_id == 0 else []
+        return [Request(i, at_s, AHEAD_TOKENS, output_tokens=1) for i, at_s in enumerate(due_s, 1)]
+
+    rows = Rows()
+
+    async def main() -> Outcome:
+        recorder = Recorder(rows)
+        outcome = await WallDriver(Counting(Null()), at(0.0), follow_ups, recorder, Live(total=9), 5.0).run()
+        recorder.close()
+        return outcome
+
+    assert 9 == asyncio.run(main()).sent
+    assert 9 == len(rows.records)
+    assert 1 <= most <= 2

@@ -66,7 +66,7 @@ def test_a_preset_runs_to_its_end(name: str) -> None:
     ended = list(Sim(model="llama2-7b", hardware="a100-80g").simulate(schedule.planned(), follow_ups))
 
     assert len(schedule) == len({r.request_id for r in [*ended, *lost]}) == len(ended) + len(lost)
-    assert {"ok"} >= {r.status for r in ended} or name == "long-tail"  # whose longest do not fit
+    assert {"ok"} >= {r.status for r in ended} or name in ("long-tail", "coding-agent")  # whose longest do not fit
 
 
 @pytest.mark.parametrize("name", [name for name in DRAWN if isinstance(catalog.load(name).workload, Blend)])

@@ -1,5 +1,6 @@
 """Random token ids: an exact count, equal blocks for equal prefix ids, the same in every process."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ class Tokens:
         shared = min(request.prompt_tokens, block * len(request.prefix_ids))
         counters = np.empty(request.prompt_tokens, dtype=np.uint64)
         if shared:
-            keys = np.array([_key(self.seed, _PREFIX, b) for b in request.prefix_ids], dtype=np.uint64)
+            keys = _keys(_key(self.seed, _PREFIX), request.prefix_ids)
             within = np.arange(block, dtype=np.uint64) * np.uint64(_GOLDEN)
             counters[:shared] = np.add.outer(keys, within).ravel()[:shared]
         own = np.uint64(_key(self.seed, _OWN, request.id))
@@ -59,9 +60,9 @@ def busted(bust: bool) -> dict[str, object]:
     return {"bust": note} if bust else {}
 
 
-def _key(*parts: int) -> int:
-    """One 64-bit key of several whole numbers of any size or sign."""
-    key = 0
+def _key(*parts: int, start: int = 0) -> int:
+    """One 64-bit key of several whole numbers of any size or sign, behind those that gave the key `start`."""
+    key = start
     for part in parts:
         while True:
             key = _mix_int((key + _GOLDEN) ^ (part & _WORD))
@@ -69,6 +70,15 @@ def _key(*parts: int) -> int:
             if part in (0, -1):
                 break
     return key
+
+
+def _keys(before: int, ids: Sequence[int]) -> np.ndarray:
+    """(n,) the keys of what is before and one id each, as `_key` makes them; at once, for prompts have thousands."""
+    try:
+        words = np.array(ids, np.int64).astype(np.uint64)
+    except OverflowError:  # beyond what a schedule holds
+        return np.array([_key(i, start=before) for i in ids], dtype=np.uint64)
+    return _mix(np.uint64((before + _GOLDEN) & _WORD) ^ words)
 
 
 def _mix_int(z: int) -> int:

@@ -40,6 +40,7 @@ class Bounds:
 
 def parsed(blocks: Iterator[Block], reader: Reader) -> Iterator[tuple[Block, Requests]]:
     """Each block with its requests; a bad row is raised after the rows before it, whatever column it is in."""
+    rows, at = 0, 0.0
     for block in blocks:
         good, failure = block, None
         while good.size:
@@ -48,6 +49,9 @@ def parsed(blocks: Iterator[Block], reader: Reader) -> Iterator[tuple[Block, Req
             except BadRow as error:
                 good, failure = good.head(error.row), error
                 continue
+            if requests.lasts is not None:
+                requests = requests.behind(rows, at)
+                rows, at = rows + len(requests), at + (requests.lasts or 0.0)
             yield good, requests
             break
         if failure:
@@ -161,6 +165,7 @@ class Collector:
         if requests.prefix_ids is not None:
             columns["prefix_ids"] = keep(requests.prefix_ids)
         columns |= self._linked(requests, live, kept)
+        columns |= {name: keep(column) for name, column in requests.more.items()}
         if requests.tag is not None:
             columns["tag"] = keep(requests.tag)
         return columns
@@ -177,10 +182,13 @@ class Collector:
         turn, parent = links.turn, links.parent
         if requests.turn is not None and requests.chat is None:
             turn = requests.turn[kept]
+        joins = {}
         if requests.parent_row is not None:
             parent, wrong = self._rows.parents(requests.parent_row, kept, self.kept)
             self.oddities.note("the turn before is no row before", int(wrong.sum()))
-        return {"session": links.session, "turn": pa.array(turn, pa.int32()), "parent": parent}
+            if requests.joins is not None:
+                joins = {"joins": self._rows.joins(requests.joins, kept)}
+        return {"session": links.session, "turn": pa.array(turn, pa.int32()), "parent": parent, **joins}
 
 
 def _fall(at_s: Floats, last_s: float | None) -> int | None:
@@ -291,8 +299,7 @@ class Block:
         """Text without the blanks around it, null where there is none; an `optional` one may lack in a JSON object."""
         cells = self.cells(column)
         if not isinstance(cells, pa.Array):
-            there = replace(self, cells=lambda _: [None if c is MISSING else c for c in cells]) if optional else self
-            return pa.array(there.each(column, _cells.name_of), pa.string())
+            return pa.array(self.each(column, _cells.name_of, optional=optional), pa.string())
         if pa.types.is_integer(cells.type):
             return cells.cast(pa.string())
         if not pa.types.is_string(cells.type):
@@ -317,8 +324,10 @@ class Block:
                 self.fail(row, column, f"an id must be a whole number from 0 to 2**63 - 1, got {_shown(bad)}")
         return pa.array(cells, pa.list_(pa.int64()))
 
-    def each(self, column: str, check: Callable[[object, _cells.Fail], _T]) -> list[_T]:
-        """Cell by cell: right for every odd cell, and names the first bad one."""
+    def each(
+        self, column: str, check: Callable[[object, _cells.Fail], _T], *, optional: bool = False
+    ) -> list[_T]:  # fmt: skip
+        """Cell by cell: right for every odd cell, and names the first bad one; an `optional` one may lack."""
         cells: Iterable[object] = self.cells(column)
         if isinstance(cells, pa.Array):
             cells = cells.to_pylist()
@@ -329,9 +338,9 @@ class Block:
 
         found = []
         for row, cell in enumerate(cells):  # noqa: B007  # refuse() reads it
-            if cell is MISSING:
+            if cell is MISSING and not optional:
                 refuse("missing")
-            found.append(check(cell, refuse))
+            found.append(check(None if cell is MISSING else cell, refuse))
         return found
 
 

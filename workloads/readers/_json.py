@@ -15,6 +15,7 @@ from workloads.readers._collect import MISSING, Block
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
+_LINES = 16
 _DECODER = json.JSONDecoder()
 _scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # what its own methods call
 
@@ -29,10 +30,16 @@ class _Objects:
 
 
 def open_objects(
-    file: Path, start: str, runs: Iterator[Lines], *, listed: bool
+    file: Path, start: str, runs: Iterator[Lines], limits: _lines.Limits = _lines.USUAL
 ) -> tuple[dict[str, object], Iterator[Block]]:
-    """The first object (whose line is `start`), and the blocks; raises UsageError for what is no object."""
-    groups = _of_list(file, runs) if listed else _of_lines(file, runs)
+    """The first object (whose line is `start`), and the blocks; raises UsageError for what is no object.
+
+    A first line that is '{' alone begins an object over many lines, which is all that the file holds.
+    """
+    listed = start[0] == "["
+    groups = (
+        _of_list(file, runs) if listed else _of_lines(file, runs if start != "{" else _one_line(file, runs, limits))
+    )
     first = next(groups, None)
     if first is None:
         what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
@@ -41,6 +48,20 @@ def open_objects(
         raise first
     columns = tuple(first.objects[0])
     return first.objects[0], _blocks(file, columns, first, groups)
+
+
+def _one_line(file: Path, runs: Iterator[Lines], limits: _lines.Limits) -> Iterator[Lines]:
+    """The whole file as if it were one line; it may be as long as `_LINES` of the longest lines."""
+    pieces: list[bytes] = []
+    size, line = 0, 1
+    for first, data in runs:
+        line = first if not pieces else line
+        pieces.append(data.replace(b"\n", b" "))
+        size += len(data)
+        if size > _LINES * limits.max_line_bytes:
+            longest = f"longer than {_LINES * limits.max_line_bytes / 2**20:g} MiB"
+            raise UsageError(f"Trace '{file}': one JSON object {longest}{_lines.more('max_line')}.")
+    yield Lines(line, b"".join(pieces))
 
 
 def _blocks(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from harness import untrusted
 from harness.errors import UsageError
@@ -82,10 +82,10 @@ def _listing(folder: Path) -> str:
 
 
 class Hashed(io.RawIOBase):
-    """A file that hashes what is read from it, in order; seeking is not possible."""
+    """A file that hashes what is read from it, in order; seeking is not possible. It closes an open one it is given."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file.open("rb", buffering=0)
+    def __init__(self, file: Path | IO[bytes]) -> None:
+        self._file = cast("io.RawIOBase", file.open("rb", buffering=0) if isinstance(file, Path) else file)
         self._sha256 = hashlib.sha256()
         self.bytes_read = 0
 

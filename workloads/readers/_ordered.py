@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from workloads.readers._collect import Block
-from workloads.readers._requests import Requests
+from workloads.readers._requests import Requests, with_items
 
 
 def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:
@@ -21,6 +21,9 @@ def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Req
     requests = joined.take(order)
     if requests.parent_row is not None:
         requests = replace(requests, parent_row=_moved(requests.parent_row, order))
+    if requests.joins is not None:
+        joins = requests.joins
+        requests = replace(requests, joins=with_items(joins, _moved(joins.flatten(), order).fill_null(-1)))
     blocks = [block for block, _ in taken]
 
     def identity() -> pa.Table:
@@ -39,6 +42,8 @@ def _joined(parts: list[Requests]) -> Requests:
         elif name in ("drops", "notes"):
             texts = [text for text, _ in columns[0]]
             values[name] = tuple((t, np.concatenate([c[i][1] for c in columns])) for i, t in enumerate(texts))
+        elif name == "more":
+            values[name] = {column: pa.concat_arrays([c[column] for c in columns]) for column in columns[0]}
         else:
             values[name] = pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
     return Requests(**values)

@@ -5,9 +5,10 @@ Rows of a Parquet file in blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,11 @@ from harness.errors import UsageError, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
 from workloads.readers._collect import Block, Floats, Ints
-from workloads.readers._requests import Requests, empty
+from workloads.readers._requests import MORE, Requests, empty
 
 UNITS = {"at": 1, "at_ms": 1_000, "at_us": 1_000_000, "at_ns": 1_000_000_000}
-KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent")
+KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent", "joins", "delay", "api", "agent",
+        "common")  # fmt: skip
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "at": ("at_s", "at", "scheduled_s", "arrival_s", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp"),
     "at_ms": ("at_ms", "timestamp_ms", "arrival_ms"),
@@ -36,6 +38,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "tag": ("tag",),
     "prefix_ids": ("prefix_ids", "hash_ids"),
     "parent": ("parent",),
+    "joins": ("joins",),
+    "delay": ("delay_s",),
+    "api": ("api_s",),
+    "agent": ("agent",),
+    "common": ("common_tokens",),
 }
 _EXAMPLE = "'at=ts,prompt=in,output=out'"
 
@@ -116,7 +123,24 @@ def requests(block: Block, given: str | None) -> Requests:
         parent_row=_row_numbers(block, found["parent"]) if "parent" in found else None,
         tag=block.names(found["tag"], optional=True) if "tag" in found else None,
         prefix_ids=block.id_lists(found["prefix_ids"]) if "prefix_ids" in found else None,
-    )
+        joins=block.id_lists(found["joins"]) if "joins" in found and "parent" in found else None,
+        more={f"{name}{unit}": pa.array(read(block, found[name]), MORE[f"{name}{unit}"])
+              for name, unit, read in _MORE if name in found},
+    )  # fmt: skip
+
+
+def _known_numbers(block: Block, column: str) -> list[float | None]:
+    """Numbers, None where there is none."""
+    return block.each(column, lambda cell, refuse: None if cell is None else _cells.number(cell, refuse), optional=True)
+
+
+_MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
+    ("delay", "_s", Block.numbers),
+    ("api", "_s", _known_numbers),
+    ("agent", "", lambda block, column: block.names(column, optional=True)),
+    ("common", "_tokens", Block.tokens),
+)
+"""Of our names: the rest of that of the column, and what reads it."""
 
 
 def _stamps(block: Block, column: str, per_s: int) -> tuple[Ints | Floats, int]:
@@ -153,6 +177,15 @@ def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:
         return untrusted.open_parquet(file, limits.max_expansion, _lines.more("max_expansion"))
     except (OSError, ValueError) as error:  # Arrow's errors are these
         raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_first(error)}.") from None
+
+
+def rows_of(table: parquet.ParquetFile, size_bytes: int) -> int:
+    """Rows that take about so many bytes in memory, by the number of values that the footer states."""
+    footer = table.metadata
+    groups = (footer.row_group(i) for i in range(footer.num_row_groups))
+    values = sum(int(group.column(i).num_values) for group in groups for i in range(footer.num_columns))
+    rows = int(footer.num_rows)
+    return max(1, size_bytes * max(1, rows) // max(64 * rows, 8 * values, 1))
 
 
 def columns(table: parquet.ParquetFile) -> tuple[str, ...]:

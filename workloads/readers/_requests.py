@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from workloads.readers._collect import Block, Floats, Ints, Mask
 
 Marked = tuple[tuple[str, Mask], ...]
+
+MORE: Mapping[str, pa.DataType] = {
+    "delay_s": pa.float64(),
+    "api_s": pa.float64(),
+    "agent": pa.string(),
+    "common_tokens": pa.int64(),
+}
+"""Columns that only traces of agents have: see `workloads.traces.Trace`."""
+
+
+def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
+    """Lists of the same lengths with other items."""
+    offsets = np.concatenate(([0], np.cumsum(lists.value_lengths().to_numpy())))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +36,10 @@ class Requests:
     `at` is in the units of the file, `per_s` of them a second. `drops` are reasons why a row is no request (the first
     that applies counts), `notes` what is odd about rows that stay. A conversation is given in one of three ways:
     `session` names it; or `chat` and `parent` name each turn and the one before; or, beside `session`, `parent_row` is
-    the number of the row of the turn before. `turn` is the recorded turn, from 0, where there is one. `expanded` says
-    that a row of the file holds several requests.
+    the number of the row of the turn before. `joins` are the numbers of further rows whose answers a row waits for.
+    `turn` is the recorded turn, from 0, where there is one. `more` holds the columns of `MORE` that the format knows.
+    `expanded` says that a row of the file holds several requests. `lasts` says that stamps and row numbers count from
+    the start of the block, and after how long, in units of `at`, those of the next block begin.
     """
 
     stamp: str
@@ -39,6 +57,9 @@ class Requests:
     prefix_ids: pa.ListArray | None = None
     notes: Marked = ()
     expanded: bool = False
+    joins: pa.ListArray | None = None
+    more: Mapping[str, pa.Array] = field(default_factory=dict)
+    lasts: float | None = None
 
     def __len__(self) -> int:
         return len(self.at)
@@ -52,6 +73,12 @@ class Requests:
         """The first rows."""
         return self._each(lambda column: column[:size])
 
+    def behind(self, rows: int, at: float) -> Requests:
+        """The requests with stamps and row numbers as they are behind so many rows, which end at `at`."""
+        parent = None if self.parent_row is None else pc.add(self.parent_row, rows)
+        joins = None if self.joins is None else with_items(self.joins, pc.add(self.joins.flatten(), rows))
+        return replace(self, at=np.asarray(self.at + at, np.float64), parent_row=parent, joins=joins)
+
     def take(self, order: Ints) -> Requests:
         """The rows in another order."""
         return self._each(
@@ -64,6 +91,8 @@ class Requests:
             value = getattr(self, name)
             if name in ("drops", "notes"):
                 changed[name] = tuple((text, change(mask)) for text, mask in value)
+            elif name == "more":
+                changed[name] = {column: change(values) for column, values in value.items()}
             else:
                 changed[name] = value if value is None or isinstance(value, str | float | int) else change(value)
         return Requests(**changed)

@@ -107,7 +107,10 @@ class ByParent:
 
 
 class ByRow:
-    """Rows give the row number of the turn before; such numbers change where rows are left out."""
+    """Rows give the row number of the turn before; such numbers change where rows are left out.
+
+    A row that is left out hands its own turn before on to those that follow it.
+    """
 
     def __init__(self) -> None:
         self._kept = np.empty(1 << 12, np.int64)
@@ -118,13 +121,26 @@ class ByRow:
         size, start = len(given), self._rows
         while start + size > len(self._kept):
             self._kept = np.concatenate((self._kept, np.empty_like(self._kept)))
-        numbers = np.where(kept, row - 1 + np.cumsum(kept), -1)
-        self._kept[start : start + size] = numbers
-        self._rows = start + size
         wanted = given.fill_null(-1).to_numpy(zero_copy_only=False)
         wrong = (wanted >= start + np.arange(size)) | (wanted < -1)
+        self._kept[start : start + size] = np.where(kept, row - 1 + np.cumsum(kept), -1)
+        for place in np.flatnonzero(~kept & ~wrong & (wanted >= 0)).tolist():
+            self._kept[start + place] = self._kept[wanted[place]]
+        self._rows = start + size
         parent = np.where((wanted >= 0) & ~wrong, self._kept[np.where(wrong, 0, wanted)], -1)
         return _nullable(parent[kept]), wrong
+
+    def joins(self, given: pa.ListArray, kept: Mask) -> pa.ListArray:
+        """The same for lists of row numbers of the block that `parents` took last; what names no row before is gone."""
+        start = self._rows - len(given)
+        wanted = given.flatten().to_numpy(zero_copy_only=False)
+        of_row = np.repeat(np.arange(len(given)), given.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+        known = (wanted >= 0) & (wanted < start + of_row)
+        number = np.where(known, self._kept[np.where(known, wanted, 0)], -1)
+        stays = (number >= 0) & kept[of_row]
+        counts = np.bincount(of_row[stays], minlength=len(given))[kept]
+        offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+        return pa.ListArray.from_arrays(offsets, pa.array(number[stays], pa.int64()))
 
 
 def _rank(codes: Ints) -> Ints:

@@ -1,13 +1,13 @@
 """Opens a trace file as blocks of rows, whatever it is: CSV, JSON lines, a JSON list, Parquet, packed or not."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from harness.errors import UsageError
-from workloads.readers import _csv, _json, _lines, _plain
+from workloads.readers import _csv, _files, _json, _lines, _plain
 from workloads.readers._cells import shown_columns
 from workloads.readers._collect import Block
 
@@ -26,6 +26,7 @@ class Source:
     blocks: Iterator[Block]
     sha256: Callable[[], str]
     close: Callable[[], None]
+    size_bytes: int
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def require(self, needs: tuple[str, ...], reader: str, form: str) -> None:
@@ -43,8 +44,11 @@ class Source:
 
 
 def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits = _lines.USUAL) -> Source:
-    """The file as a source; raises UsageError where it is none of the known forms."""
+    """The file, or the JSON files of a folder or archive; raises UsageError where it is none of the known forms."""
+    if _files.holds_files(path):
+        return _open_files(_files.Files(path, limits), block_bytes, limits)
     file = _lines.checked(path)
+    size_bytes = file.stat().st_size
     try:
         hashed = _lines.Hashed(file)
     except OSError as error:
@@ -62,18 +66,43 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
         return hashed.digest()
 
     if text[0] in "{[":
-        first, objects = _json.open_objects(file, text, runs, listed=text[0] == "[")
+        first, objects = _json.open_objects(file, text, runs, limits)
         size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
-        return Source(file, "json", tuple(first), objects, sha256, hashed.close, size)
+        return Source(file, "json", tuple(first), objects, sha256, hashed.close, size_bytes, size)
     columns = _csv.header(file, number, text)
-    return Source(file, "csv", columns, _csv.blocks(file, columns, _after(runs), block_bytes), sha256, hashed.close)
+    blocks = _csv.blocks(file, columns, _after(runs), block_bytes)
+    return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes)
+
+
+def _open_files(files: _files.Files, block_bytes: int, limits: _lines.Limits) -> Source:
+    """Members as one source; the columns are those of the first object of the first."""
+
+    def blocks() -> Iterator[Block]:
+        start = 0
+        for file, hashed, stream in files:
+            runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
+            number, text, runs = _first_line(file, runs)
+            if text[0] not in "{[":
+                raise UsageError(f"Trace '{file}', line {number}: in a folder or archive of traces all are JSON.")
+            for block in _json.open_objects(file, text, runs, limits)[1]:
+                yield replace(block, start=start)
+                start += block.size
+
+    try:
+        rows = blocks()
+        first = next(rows)
+    except BaseException:
+        files.close()
+        raise
+    return Source(files.path, "json", first.columns, chain([first], rows), files.sha256, files.close, files.size_bytes)
 
 
 def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
     table = _plain.open_table(file, limits)
-    blocks = _plain.blocks(file, table, max(1, block_bytes >> 6), limits)
+    blocks = _plain.blocks(file, table, _plain.rows_of(table, block_bytes), limits)
     columns, metadata = _plain.columns(table), _plain.metadata(table)
-    return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, metadata)
+    size_bytes = file.stat().st_size
+    return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, size_bytes, metadata)
 
 
 def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Iterator[_lines.Lines]]:

@@ -140,12 +140,15 @@ class _JsonLines:
         size = (schema.metadata or {}).get(b"bench.block_tokens")
         self._same = {"block_tokens": int(size)} if size and "prefix_ids" in schema.names else {}  # for all rows
         self.writer = file.open("w", encoding="utf-8")
+        self._first = True
 
     def write(self, table: pa.Table) -> None:
         for batch in table.to_batches(max_chunksize=8192):
             rows = ({**row, **self._same} for row in batch.to_pylist())
-            lines = (json.dumps({k: v for k, v in row.items() if v is not None}) for row in rows)
-            self.writer.writelines(f"{line}\n" for line in lines)
+            for row in rows:
+                kept = row if self._first else {k: v for k, v in row.items() if v is not None}
+                self._first = False  # the first line names all columns, by which the file is read
+                self.writer.write(f"{json.dumps(kept)}\n")
 
     def finish(self, about: Mapping[str, object]) -> None:
         """JSON lines have no room for it."""

@@ -1,0 +1,252 @@
+"""Sessions of coding agents as Weka and AgentX publish them (JSON: a conversation with its requests and sub-agents)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from workloads.readers import _cells
+from workloads.readers._collect import MISSING, Block
+from workloads.readers._requests import MORE, Requests, empty
+
+LOCAL = 1 << 59
+"""Bit of the ids of blocks that are known in one conversation only: then its number in the file, then its own id."""
+_ID_BITS = 28
+MAIN, SUBAGENT = "main", "subagent"
+
+
+@dataclass(slots=True)
+class _Node:
+    """A request of a conversation; `after` are those it waits for, the turn before first, None where it starts."""
+
+    at_s: float
+    api_s: float | None
+    prompt: int
+    output: int
+    ids: np.ndarray  # (blocks,) int64
+    delay_s: float
+    before: int | None
+    joins: list[int]
+    agent: str | None
+    common: int
+    streamed: bool
+    left_alone: bool = False  # the first of a sub-agent that no one waits for
+
+    @property
+    def end_s(self) -> float:
+        """When its answer had ended."""
+        return self.at_s + (self.api_s or 0.0)
+
+
+@dataclass(slots=True)
+class _Conversation:
+    """Collects the requests of one conversation; those that are waited for come first."""
+
+    block: Block
+    row: int
+    block_tokens: int
+    base: int
+    nodes: list[_Node] = field(default_factory=list)
+
+    def fail(self, message: str) -> NoReturn:
+        """Raise UsageError naming file and line."""
+        self.block.fail(self.row, "requests", message)
+
+    def read(self, requests: Sequence[object], common: int) -> None:
+        """All entries: requests of the agent itself, and sub-agents with theirs."""
+        last: int | None = None
+        due: list[tuple[float, int]] = []  # when the answer of a sub-agent came back, and its last request
+        for number, entry in enumerate(requests):
+            given = entry if isinstance(entry, dict) else {}
+            where = f"request {number}"
+            if given.get("type") == "subagent":
+                found = self._subagent(given, where, last)
+                due += [] if found is None else [found]
+                continue
+            at_s = self._number(given, "t", where)
+            joined = [node for back_s, node in due if back_s <= at_s]
+            due = [one for one in due if one[0] > at_s]
+            last = self._request(given, where, at_s, last, joined, None, common)
+
+    def _subagent(self, given: Mapping[str, Any], where: str, last: int | None) -> tuple[float, int] | None:
+        """Read a sub-agent; when its answer came back and its last request, or None where no one waits for it.
+
+        `t` of one that has ended is when its answer came back, `duration_ms` before which it began; one without a
+        duration runs in the background from `t` on.
+        """
+        requests = given.get("requests")
+        if not isinstance(requests, list):
+            self.fail(f"{where}: a list of the requests of the sub-agent expected, got {_cells.shown(requests)}")
+        t_s, waited = self._number(given, "t", where), given.get("duration_ms") is not None
+        start_s = max(0.0, t_s - self._number(given, "duration_ms", where) / 1000) if waited else t_s
+        agent = given.get("agent_id")
+        name = agent if isinstance(agent, str) and agent else f"{where} of {self.block.start + self.row}"
+        common = self.common(given, where)
+        before = last
+        for number, one in enumerate(requests):
+            inner = one if isinstance(one, dict) else {}
+            place = f"{where}, request {number} of the sub-agent"
+            at_s = start_s + self._number(inner, "t", place)
+            before = self._request(inner, place, at_s, before, [], name, common, first=number == 0)
+            self.nodes[before].left_alone = number == 0 and not waited
+        return (t_s, before) if requests and waited and before is not None else None
+
+    def _request(
+        self, given: Mapping[str, Any], where: str, at_s: float, before: int | None, joins: list[int],
+        agent: str | None, common: int, *, first: bool = False,
+    ) -> int:  # fmt: skip
+        """Add a request; returns its number."""
+        if given.get("type") not in ("n", "s"):
+            self.fail(f"{where}: type must be n, s or subagent, got {_cells.shown(given.get('type'))}")
+        api_s = self._number(given, "api_time", where) if given.get("api_time") is not None else None
+        think_s = self._number(given, "think_time", where) if given.get("think_time") is not None else None
+        waited = [*([] if before is None else [before]), *joins]
+        at_s = max([at_s, *(self.nodes[node].at_s for node in waited)])
+        if before is None:
+            delay_s = 0.0
+        elif joins or first or think_s is None:  # a think time counts from the agent's own answer before
+            delay_s = max(0.0, at_s - max(self.nodes[node].end_s for node in waited))
+        else:
+            delay_s = think_s
+        self.nodes.append(
+            _Node(
+                at_s, api_s, self._tokens(given, "in", where), self._tokens(given, "out", where),
+                self._ids(given, where), delay_s, before, joins, agent, common, given["type"] == "s",
+            )
+        )  # fmt: skip
+        return len(self.nodes) - 1
+
+    def _ids(self, given: Mapping[str, Any], where: str) -> np.ndarray:
+        ids, prompt = given.get("hash_ids", MISSING), self._tokens(given, "in", where)
+        if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
+            self.fail(f"{where}: hash_ids must be a list of whole numbers, got {_cells.shown(ids)}")
+        most = 1 << _ID_BITS if self.base else LOCAL
+        if ids and not (min(ids) >= 0 and max(ids) < most):
+            self.fail(f"{where}: ids of blocks must be from 0 to {most - 1}, got {min(ids)} to {max(ids)}")
+        if len(ids) > -(-prompt // self.block_tokens):
+            what = f"{prompt} tokens fill at most {-(-prompt // self.block_tokens)} blocks of {self.block_tokens}"
+            self.fail(f"{where}: {what}, got {len(ids)} hash_ids")
+        return np.array(ids, np.int64) + self.base
+
+    def common(self, given: Mapping[str, Any], where: str) -> int:
+        """Tokens of tools and system prompt, with which the prompts of an agent begin."""
+        names = ("tool_tokens", "system_tokens")
+        return sum(self._tokens(given, name, where) for name in names if given.get(name) is not None)
+
+    def _number(self, given: Mapping[str, Any], key: str, where: str) -> float:
+        return _cells.number(given.get(key, MISSING), lambda message: self.fail(f"{where}, {key}: {message}"))
+
+    def _tokens(self, given: Mapping[str, Any], key: str, where: str) -> int:
+        return _cells.tokens(given.get(key, MISSING), lambda message: self.fail(f"{where}, {key}: {message}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Weka:
+    """Conversations, each a JSON object in a file of its own (a folder or an archive of them), or one a line.
+
+    Stamps and times are seconds, counts tokens, `hash_ids` name the blocks of a prompt, of `block_tokens` tokens (the
+    file says the same, or is refused). Ids of the scope "local" are those of one conversation and its sub-agents;
+    those of the scope "global" are the same everywhere. A request follows the one before it of its agent after its
+    `think_time`; a sub-agent starts after the request before it, beside its parent, whose next request waits for the
+    sub-agents whose answers had come back, unless they run in the background. Conversations have clocks of their own:
+    here each starts where the one before ended. Source: callanjfox/kv-cache-tester, Apache-2.0; InferenceX AgentX.
+    """
+
+    block_tokens: int = 64
+
+    form: ClassVar[str] = "json"
+    needs: ClassVar[tuple[str, ...]] = ("id", "block_size", "requests")
+    stamp: ClassVar[str] = "requests"
+    facts: ClassVar[Mapping[str, str]] = {
+        "tokenizer": "that of the recorded models, not published",
+        "stamps": "seconds from the start of each conversation; here each starts where the one before ended",
+        "clock": "session",
+    }
+
+    def __post_init__(self) -> None:
+        _cells.block_size(self.block_tokens)
+
+    def requests(self, block: Block) -> Requests:
+        """The requests of all agents in order of time; one without prompt or output tokens is reported as dropped."""
+        nodes: list[_Node] = []
+        sessions: list[str] = []
+        before_s, moved = 0.0, []  # stamps of the conversations of a block follow one another, too
+        for row in range(block.size):
+            own, lasts_s = self._conversation(block, row)
+            sessions += [str(block.start + row)] * len(own)
+            for node in own:
+                node.before = None if node.before is None else node.before + len(nodes)
+                node.joins = [join + len(nodes) for join in node.joins]
+            moved.append(np.array([node.at_s for node in own]) + before_s)
+            before_s += lasts_s
+            nodes += own
+        prompt, output = (np.array([getattr(n, x) for n in nodes], np.int64) for x in ("prompt", "output"))
+        joins = [join for n in nodes for join in n.joins]
+        named = np.array([len(n.ids) for n in nodes], np.int64)
+        untimed = np.array([n.api_s is None for n in nodes])
+        return Requests(
+            "t",
+            np.concatenate(moved) if moved else np.zeros(0),
+            1,
+            prompt,
+            output,
+            drops=empty("in", prompt, "out", output),
+            session=pa.array(sessions, pa.string()),
+            parent_row=pa.array([n.before for n in nodes], pa.int64()),
+            tag=pa.array([MAIN if n.agent is None else SUBAGENT for n in nodes], pa.string()),
+            prefix_ids=_lists(named, np.concatenate([n.ids for n in nodes]) if nodes else np.zeros(0, np.int64)),
+            notes=(
+                ("recorded without streaming, and replayed like the others", np.array([not n.streamed for n in nodes])),
+                ("no api_time: the think time after the answer holds the answer, too", untimed),
+                ("first request of a sub-agent in the background: no request waits for its answer",
+                 np.array([n.left_alone for n in nodes])),
+                (f"hash_ids name fewer than the whole blocks of {self.block_tokens} tokens of the prompt",
+                 named < prompt // self.block_tokens),
+            ),
+            expanded=True,
+            joins=_lists(np.array([len(n.joins) for n in nodes], np.int64), np.array(joins, np.int64)),
+            more={
+                "delay_s": pa.array([n.delay_s for n in nodes], MORE["delay_s"]),
+                "api_s": pa.array([n.api_s for n in nodes], MORE["api_s"]),
+                "agent": pa.array([n.agent for n in nodes], MORE["agent"]),
+                "common_tokens": pa.array([n.common for n in nodes], MORE["common_tokens"]),
+            },
+            lasts=before_s,
+        )  # fmt: skip
+
+    def _conversation(self, block: Block, row: int) -> tuple[list[_Node], float]:
+        """The requests of one conversation in order of time, and how long (s) it lasted."""
+        requests, size = (block.cells(name)[row] for name in ("requests", "block_size"))
+        if not isinstance(requests, list):
+            block.fail(row, "requests", f"a list expected, got {_cells.shown(requests)}")
+        if size != self.block_tokens:
+            remedy = f"take --reader weka:block_tokens={size}" if isinstance(size, int) else "a number expected"
+            block.fail(
+                row, "block_size", f"blocks of {self.block_tokens} tokens expected, got {_cells.shown(size)}; {remedy}"
+            )
+        scope = block.cells("hash_id_scope")[row]
+        if scope not in ("local", "global", MISSING):
+            block.fail(row, "hash_id_scope", f"local or global expected, got {_cells.shown(scope)}")
+        base = 0 if scope == "global" else LOCAL | (block.start + row) << _ID_BITS
+        found = _Conversation(block, row, self.block_tokens, base)
+        given = {name: block.cells(name)[row] for name in ("tool_tokens", "system_tokens")}
+        known = {name: value for name, value in given.items() if value is not MISSING}
+        found.read(requests, found.common(known, "the conversation"))
+        # what is waited for comes first: the sorting is stable
+        order = sorted(range(len(found.nodes)), key=lambda i: found.nodes[i].at_s)
+        place = {old: new for new, old in enumerate(order)}
+        nodes = [found.nodes[i] for i in order]
+        for node in nodes:
+            node.before = None if node.before is None else place[node.before]
+            node.joins = [place[join] for join in node.joins]
+        first_s = nodes[0].at_s if nodes else 0.0
+        for node in nodes:
+            node.at_s -= first_s
+        return nodes, max((node.end_s for node in nodes), default=0.0)
+
+
+def _lists(counts: np.ndarray, items: np.ndarray) -> pa.ListArray:
+    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(items, pa.int64()))

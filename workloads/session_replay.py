@@ -1,0 +1,393 @@
+"""Sessions of a trace at starts of their own: which of them users or arrivals begin, when, and from where.
+
+All of it is drawn before the run: answers decide when a request leaves, not which one is next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Arrivals, Extra
+from harness.data.records import SCHEDULE, schedule_chunk
+from harness.errors import UsageError, no_such
+from harness.spec import build, parse
+from workloads.arrivals.closed import Closed
+from workloads.prefixes import Space, block_ids
+from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
+from workloads.trace_rows import above, conversations, with_small_ids
+
+if TYPE_CHECKING:
+    from workloads.traces import Trace
+
+CHUNK = 4096
+"""Rows of a chunk of the schedule; a row may name ten thousand blocks."""
+
+OFFLINE = "offline"
+"""The tag of rows that are offline requests."""
+
+WARM = "warm-up"
+"""The tag of requests that only bring the cache of a session that starts in the middle up to date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Whole sessions of the trace, `count` of them (None: all), in random order or that of the file, `passes` times.
+
+    A session that comes again has blocks of its own. The first session of each user starts somewhere between
+    the shares `begin_least` and `begin_most` of its requests: what came before is left out, but for one request with
+    the prompt before, which brings the cache up to date. With `common` sessions share that part of their
+    leading tokens of tools and system prompt, as far as the trace tells how many they are.
+    """
+
+    count: int | None = None
+    order: Literal["random", "file"] = "random"
+    passes: int = 1
+    begin_least: float = 0.0
+    begin_most: float = 0.0
+    common: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Literal["random", "file"]):
+            raise ValueError(f"order must be random or file, got '{self.order}'.")
+        if self.passes < 1 or (self.count is not None and self.count < 1):
+            raise ValueError(f"passes and count must be at least 1, got {self.passes} and {self.count}.")
+        if not 0 <= self.common <= 1:
+            raise ValueError(f"common must be between 0 and 1, got {self.common:g}.")
+        if not 0 <= self.begin_least <= self.begin_most <= 1:
+            raise ValueError(
+                f"begin_least and begin_most must be shares in this order, got {self.begin_least:g} and "
+                f"{self.begin_most:g}."
+            )
+
+
+def sessions_of(text: str | None) -> Sessions:
+    """The choice of a spec such as 'recorded:count=20,common=0.5'. Raises UsageError."""
+    if text is None:
+        return Sessions()
+    spec = parse(text)
+    if spec.name != "recorded":
+        raise no_such(
+            "kind of sessions of a trace", spec.name, ["recorded"], "Sessions of a trace are recorded:count=20."
+        )
+    return build(Sessions, spec)
+
+
+class _Placed(NamedTuple):
+    """The requests of the schedule, in order of making: columns (M,), and what each waits for as numbers of making."""
+
+    row: np.ndarray  # of the trace
+    copy: np.ndarray  # which time its session is replayed, from 0
+    at_s: np.ndarray
+    delay_s: np.ndarray
+    after: list[np.ndarray]
+    warm: np.ndarray
+
+
+@dataclass(slots=True)
+class _Placing:
+    """Puts session after session onto the time line."""
+
+    line: SessionTimes
+    rows: list[np.ndarray]  # of each session, in order of time
+    inner: np.ndarray  # (N,) whether a sub-agent sends it
+    made: int = 0
+    parts: list[_Placed] = field(default_factory=list)
+
+    def lasts_s(self, session: int, begin: int) -> float:
+        """How long a session lasts as recorded from a request on, its think times capped."""
+        times_s = self.line.recorded_s[self.rows[session]]
+        return float(times_s.max() - times_s[begin])
+
+    def middle(self, session: int, share: float) -> int:
+        """Number of the request from which on a session that starts at `share` of its requests is sent; 0: all."""
+        rows = self.rows[session]
+        number = min(int(share * len(rows)), len(rows) - 1)
+        while number and (self.inner[rows[number]] or (self.line.waits and not len(self.line.links.of(rows[number])))):
+            number -= 1  # to a turn of the session's own agent, after another one
+        return number
+
+    def place(
+        self, session: int, copy: int, start_s: float, begin: int, behind: np.ndarray, think_s: float
+    ) -> tuple[float, np.ndarray]:  # fmt: skip
+        """Add a session from its row number `begin` on, `think_s` after the answers of the requests `behind`.
+
+        Returns when its last request comes at the earliest, and the requests that no other one of it waits for.
+        """
+        line, rows = self.line, self.rows[session]
+        if begin:  # the turn before is sent once more, and warms the cache
+            before = line.links.of(rows[begin])
+            rows = np.concatenate((before[:1] if len(before) else rows[begin - 1 : begin], rows[begin:]))
+        own = {row: self.made + number for number, row in enumerate(rows.tolist())}
+        at_s = start_s + np.maximum(line.offset_s[rows] - line.offset_s[rows[0]], 0.0)
+        delay_s = line.delay_s[rows].copy()
+        after, led = [], np.zeros(len(rows), bool)
+        for number, row in enumerate(rows.tolist()):
+            waits = [own[i] for i in line.links.of(row).tolist() if i in own] if line.waits else []
+            if begin and number and line.waits and not waits:  # what it waited for was before the middle
+                waits, delay_s[number] = [self.made], at_s[number] - start_s
+            if not waits:  # it starts with the session
+                waits = behind.tolist()
+                delay_s[number] = think_s + at_s[number] - start_s if waits else 0.0
+            for i in waits:
+                if i >= self.made:
+                    led[i - self.made] = True
+            after.append(np.array(waits, np.int64))
+        if begin and line.waits:
+            at_s = self._earliest(at_s, delay_s, after)
+        warm = np.arange(len(rows)) < bool(begin)
+        self.parts.append(_Placed(rows, np.full(len(rows), copy), at_s, delay_s, after, warm))
+        leaves = self.made + np.flatnonzero(~led)
+        self.made += len(rows)
+        return float(at_s.max()), leaves
+
+    def _earliest(self, at_s: np.ndarray, delay_s: np.ndarray, after: list[np.ndarray]) -> np.ndarray:
+        """(n,) times of a session that starts in the middle: those of its own requests only."""
+        found = at_s.tolist()
+        for number, waits in enumerate(after):
+            inside = [found[i - self.made] for i in waits.tolist() if i >= self.made]
+            if inside:
+                found[number] = max(inside) + float(delay_s[number])
+        return np.array(found)
+
+    def whole(self) -> _Placed:
+        """All of it in order of time, numbered in that order."""
+        columns = [
+            np.concatenate([getattr(p, name) for p in self.parts])
+            for name in ("row", "copy", "at_s", "delay_s", "warm")
+        ]
+        row, copy, at_s, delay_s, warm = columns
+        order = np.argsort(at_s, kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        after = [waits for part in self.parts for waits in part.after]
+        moved = [np.sort(place[after[i]]) for i in order.tolist()]
+        return _Placed(row[order], copy[order], at_s[order], delay_s[order], moved, warm[order])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionReplay:
+    """The sessions of a trace as `arrivals` start them, whatever the seed of the run: `place` has drawn them."""
+
+    trace: Trace
+    common: float
+    placed: _Placed
+    facts: Mapping[str, object]
+    warmup: str | None = None  # what is not measured: the requests with which users start, where some are to warm up
+
+    def __len__(self) -> int:
+        return len(self.placed.row)
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are replayed."""
+        units, sessions = conversations(self.trace.table)
+        return len(np.unique(units[self.placed.row] + sessions * self.placed.copy))
+
+    def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # drawn already
+        """All requests, in order of their earliest times."""
+        table, beyond = self.trace.table, 0
+        if "prefix_ids" in table.column_names and (self.placed.copy > 0).any():
+            table = with_small_ids(table)
+            beyond = above(table["prefix_ids"].combine_chunks().flatten())
+        units, sessions = conversations(table)
+        common = self._common_blocks(table, units)
+        for first in range(0, len(self), CHUNK):
+            yield self._chunk(table, units, sessions, common, beyond, slice(first, min(first + CHUNK, len(self))))
+
+    def describe(self) -> Mapping[str, object]:
+        """File, hash, format, rows, what was left out or capped, and what was done to the rest."""
+        return self.facts
+
+    def _chunk(
+        self, table: pa.Table, units: np.ndarray, sessions: int, common: np.ndarray, beyond: int, part: slice
+    ) -> pa.Table:  # fmt: skip
+        placed = self.placed
+        row, copy, warm = placed.row[part], placed.copy[part], placed.warm[part]
+        taken = table.select([n for n in table.column_names if n in _USED]).take(pa.array(row))
+        after = placed.after[part]
+        offsets = pa.array(np.concatenate(([0], np.cumsum([len(a) for a in after]))), pa.int32())
+        optional: dict[str, Any] = {
+            "after": pa.ListArray.from_arrays(
+                offsets, pa.array(np.concatenate(after), pa.int64()), type=SCHEDULE.field("after").type
+            ),
+        }
+        if "session" in table.column_names:
+            optional["session"] = sessions * copy + units[row]
+        if "turn" in table.column_names:
+            optional["turn"] = taken["turn"].fill_null(0)
+        if "prefix_ids" in table.column_names:
+            optional["prefix_ids"] = _named(
+                taken["prefix_ids"].combine_chunks(), copy * beyond, common[row], self._owners(taken)
+            )
+            optional["prefix_block_tokens"] = np.full(len(row), self.trace.block_tokens)
+        tag = taken["tag"] if "tag" in table.column_names else pa.nulls(len(row), pa.string())
+        optional["tag"] = pc.if_else(pa.array(warm), WARM, tag)
+        if "tag" in table.column_names and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
+            extra = asdict(Extra(offline=True))
+            optional["extra"] = [extra if one else None for one in offline.to_pylist()]
+        return schedule_chunk(
+            len(row),
+            id=np.arange(part.start, part.stop),
+            scheduled_s=placed.at_s[part],
+            prompt_tokens=taken["prompt_tokens"],
+            output_tokens=np.where(warm, 1, np.asarray(taken["output_tokens"])),
+            delay_s=np.where([len(a) > 0 for a in after], placed.delay_s[part], 0.0),
+            **optional,
+        )
+
+    @staticmethod
+    def _owners(taken: pa.Table) -> np.ndarray:
+        """(n,) what common blocks belong to: 0 the agents of sessions, 1 sub-agents, which have other tools."""
+        if "agent" not in taken.column_names:
+            return np.zeros(len(taken), np.int64)
+        return np.asarray(taken["agent"].is_valid()).astype(np.int64)
+
+    def _common_blocks(self, table: pa.Table, units: np.ndarray) -> np.ndarray:
+        """(N,) leading blocks of each prompt that all sessions share: those with which its agent began, as far as
+        `common` of its tokens of tools and system prompt go.
+        """
+        found = np.zeros(len(table), np.int64)
+        if not self.common or "common_tokens" not in table.column_names or "prefix_ids" not in table.column_names:
+            return found
+        most = np.floor(self.common * np.asarray(table["common_tokens"])).astype(np.int64) // self.trace.block_tokens
+        lists = table["prefix_ids"].combine_chunks()
+        starts, items = lists.offsets.to_numpy(), lists.values.to_numpy()
+        owners = self._owners(table)
+        begins: dict[tuple[int, int], np.ndarray] = {}
+        for row in range(len(table)):
+            own = items[starts[row] : min(starts[row + 1], starts[row] + most[row])]
+            first = begins.setdefault((int(units[row]), int(owners[row])), own)
+            size = min(len(own), len(first))
+            differ = np.flatnonzero(own[:size] != first[:size])
+            found[row] = differ[0] if len(differ) else size
+        return found
+
+
+_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent"})
+
+
+def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: np.ndarray) -> pa.ListArray:
+    """The ids of copies, which are others, but for the common blocks, which are the same everywhere."""
+    if not shift.any() and not common.any():
+        return lists
+    counts = np.asarray(lists.value_lengths())
+    starts = np.cumsum(counts) - counts
+    items = np.asarray(lists.flatten()) + np.repeat(shift, counts)
+    first = np.array([block_ids(Space.SHARED, owner, 1)[0] for owner in (0, 1)])
+    number = np.arange(len(items)) - np.repeat(starts, counts)
+    shared = number < np.repeat(common, counts)
+    items[shared] = (np.repeat(first[owners], counts) + number)[shared]
+    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(items), type=lists.type)
+
+
+def draw(trace: Trace, chosen: Sessions, seed: int) -> list[tuple[int, int]]:
+    """Numbers of the sessions in the order in which they begin, and which time each is replayed."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+    sessions = conversations(trace.table)[1]
+    drawn: list[tuple[int, int]] = []
+    for copy in range(chosen.passes):
+        numbers = rng.permutation(sessions) if chosen.order == "random" else np.arange(sessions)
+        drawn += [(number, copy) for number in numbers[: chosen.count].tolist()]
+    return drawn
+
+
+def mean_requests(trace: Trace, chosen: Sessions, seed: int) -> float:
+    """Mean number of requests of the sessions that are drawn."""
+    requests = np.bincount(conversations(trace.table)[0])
+    return float(np.mean([requests[session] for session, _ in draw(trace, chosen, seed)]))
+
+
+def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | None, seed: int) -> SessionReplay:
+    """The replay of the sessions of a trace: users of `closed` arrivals each have one session after the other, other
+    arrivals start one each, and without any sessions start at their recorded times.
+
+    Users take the next session that is drawn when they would be free by the record. Raises UsageError for a choice that
+    needs users or arrivals.
+    """
+    _, begin_rng, arrivals_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3))
+    line = times_of(trace, turns)
+    units = conversations(trace.table)[0]
+    rows = np.split(np.argsort(units, kind="stable"), np.cumsum(np.bincount(units))[:-1])
+    inner = "agent" in trace.table.column_names
+    sub = np.asarray(trace.table["agent"].is_valid()) if inner else np.zeros(len(trace), bool)
+    placing = _Placing(line, rows, sub)
+    drawn = draw(trace, chosen, seed)
+    nothing = np.zeros(0, np.int64)
+    if isinstance(arrivals, Closed):
+        _by_users(placing, drawn, chosen, arrivals, begin_rng, arrivals_rng)
+    elif chosen.begin_most:
+        raise UsageError(
+            "--sessions: begin starts the first sessions of users in the middle; give --arrivals closed:users=N."
+        )
+    elif arrivals is not None:
+        starts_s = [*islice(arrivals.times(arrivals_rng), len(drawn))]
+        if len(starts_s) < len(drawn):
+            raise UsageError(
+                f"--arrivals has {len(starts_s):,} arrivals for {len(drawn):,} sessions; draw fewer of them."
+            )
+        for (session, copy), start_s in zip(drawn, starts_s, strict=True):
+            placing.place(session, copy, start_s, 0, nothing, 0.0)
+    elif chosen.passes > 1:
+        raise UsageError("--sessions: sessions come again only with --arrivals, such as closed:users=N.")
+    else:
+        for session, copy in sorted(drawn):
+            placing.place(session, copy, float(trace.at_s[rows[session][0]]), 0, nothing, 0.0)
+    placed = placing.whole()
+    facts = {**trace.facts, **line.facts, **_counts(trace, chosen, placed)}
+    if line.cut_s is not None and isinstance(turns, ThinkOnly | ApiScaled):
+        cut_s = line.cut_s[placed.row[~placed.warm]]
+        facts["think_cap"] = {"cap_s": turns.cap_s, "capped": int((cut_s > 0).sum()), "of": len(cut_s),
+                              "cut_s": float(cut_s.sum())}  # fmt: skip
+    warmup = None
+    if isinstance(arrivals, Closed) and placed.warm.any():
+        warmup = f"{arrivals.ramp_s:g}s" if arrivals.ramp_s else str(min(arrivals.users, len(drawn)))
+    return SessionReplay(trace, chosen.common, placed, facts, warmup)
+
+
+def _by_users(
+    placing: _Placing, drawn: list[tuple[int, int]], chosen: Sessions, closed: Closed,
+    begin_rng: np.random.Generator, think_rng: np.random.Generator,
+) -> None:  # fmt: skip
+    users = min(closed.users, len(drawn))
+    ramp_s = [closed.ramp_s * user / closed.users for user in range(users)]
+    # when by the record, who, when at the earliest, and the requests that are waited for
+    free: list[tuple[float, int, float, np.ndarray]] = [(s, u, s, np.zeros(0, np.int64)) for u, s in enumerate(ramp_s)]
+    for session, copy in drawn:
+        free_s, user, end_s, behind = heapq.heappop(free)
+        begin, think_s = 0, 0.0
+        if not len(behind):
+            begin = placing.middle(session, begin_rng.uniform(chosen.begin_least, chosen.begin_most))
+        else:
+            think_s = closed.think_s if closed.law == "fixed" else float(think_rng.exponential(closed.think_s))
+        last_s, leaves = placing.place(session, copy, end_s + think_s, begin, behind, think_s)
+        lasts_s = placing.lasts_s(session, begin)
+        heapq.heappush(free, (free_s + think_s + lasts_s, user, last_s, leaves))
+
+
+def _counts(trace: Trace, chosen: Sessions, placed: _Placed) -> dict[str, object]:
+    """Rows in = requests + those left out - those added, each with its reason."""
+    before, added = trace.facts.get("left_out"), trace.facts.get("added")
+    warm = int(placed.warm.sum())
+    rows = np.unique(placed.row[~placed.warm])
+    sessions = conversations(trace.table)[0]
+    there = np.isin(sessions, sessions[rows])
+    left_out = {
+        "of sessions that were not drawn": int((~there).sum()),
+        "before the start of a session in the middle": int(there.sum()) - len(rows),
+    }
+    more = {"when sessions come again": len(placed.row) - warm - len(rows), "to warm the cache": warm}
+    return {
+        "left_out": {**(before if isinstance(before, dict) else {}), **{k: n for k, n in left_out.items() if n}},
+        "added": {**(added if isinstance(added, dict) else {}), **{k: n for k, n in more.items() if n}},
+        "requests": len(placed.row),
+        "chosen": {name: value for name, value in asdict(chosen).items() if value != getattr(Sessions(), name)},
+    }

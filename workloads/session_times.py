@@ -1,0 +1,165 @@
+"""When the requests of a trace come within their sessions: as recorded, after answers, or with other times between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from harness.errors import no_such
+from harness.spec import build, parse
+from workloads._checks import positive
+from workloads.trace_rows import conversations
+
+if TYPE_CHECKING:
+    from workloads.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Requests come at their recorded times after the start of the session, whatever the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Requests come at their recorded times, but not before the answers that they wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkOnly:
+    """Requests come their think time after the answers that they wait for; none lasts longer than `cap_s`."""
+
+    cap_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_cap(self.cap_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiScaled:
+    """Requests come as if answers took `scale` times their recorded time, whatever the answers; `cap_s` as above."""
+
+    scale: float = 1.0
+    cap_s: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(scale=self.scale)
+        _check_cap(self.cap_s)
+
+
+Turns = Recorded | Answered | ThinkOnly | ApiScaled
+TURNS: Mapping[str, type[Turns]] = {
+    "recorded": Recorded,
+    "answered": Answered,
+    "think-only": ThinkOnly,
+    "api-scaled": ApiScaled,
+}
+
+
+def turns_of(text: str) -> Turns:
+    """The timing of a spec such as 'think-only:cap=60s'. Raises UsageError."""
+    spec = parse(text)
+    if spec.name not in TURNS:
+        raise no_such("way to time turns", spec.name, TURNS)
+    made: Turns = build(TURNS[spec.name], spec)
+    return made
+
+
+def _check_cap(cap_s: float | None) -> None:
+    if cap_s is not None and not cap_s >= 0:
+        raise ValueError(f"cap_s must be 0 s or more, got {cap_s:g}.")
+
+
+class Links(NamedTuple):
+    """Rows that each row waits for, all in one list: those of row i are `items[starts[i]:starts[i + 1]]`."""
+
+    starts: np.ndarray  # (N + 1,)
+    items: np.ndarray
+
+    def of(self, row: int) -> np.ndarray:
+        return self.items[self.starts[row] : self.starts[row + 1]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SessionTimes:
+    """When the requests of a trace come within their sessions, as if answers took no time."""
+
+    links: Links
+    waits: bool  # for answers; otherwise requests come at their times whatever the answers
+    offset_s: np.ndarray  # (N,) after the start of the session
+    recorded_s: np.ndarray  # (N,) after the start of the session, answers as long as recorded
+    delay_s: np.ndarray  # (N,) after the answers that a request waits for
+    cut_s: np.ndarray | None  # (N,) what the cap takes off each delay; None without a cap
+    facts: Mapping[str, object]
+
+
+def times_of(trace: Trace, turns: Turns) -> SessionTimes:
+    """When the requests of a trace come, and what they wait for."""
+    table, rows = trace.table, len(trace)
+    links = _links(table)
+    roots = np.diff(links.starts) == 0
+    at_s = trace.at_s - _first_of_session(trace.at_s, conversations(table)[0])
+    api_s = np.asarray(table["api_s"].fill_null(0.0)) if "api_s" in table.column_names else np.zeros(rows)
+    delay_s, facts = _delays(table, at_s, api_s, links)
+    cap_s = turns.cap_s if isinstance(turns, ThinkOnly | ApiScaled) else None
+    cut_s = None
+    if cap_s is not None:
+        cut_s = np.where(roots, 0.0, np.maximum(delay_s - cap_s, 0.0))
+        delay_s = np.where(cut_s > 0, cap_s, delay_s)
+    start_s = np.where(roots, at_s, 0.0)
+    recorded_s = at_s if isinstance(turns, Recorded | Answered) else _longest(start_s, delay_s, api_s, links)
+    if isinstance(turns, ThinkOnly):
+        offset_s = _longest(start_s, delay_s, np.zeros(rows), links)
+    elif isinstance(turns, ApiScaled):
+        offset_s = _longest(start_s, delay_s, turns.scale * api_s, links)
+    else:
+        offset_s = at_s
+    if isinstance(turns, Answered):
+        delay_s = np.zeros(rows)
+    return SessionTimes(links, isinstance(turns, Answered | ThinkOnly), offset_s, recorded_s, delay_s, cut_s, facts)
+
+
+def _links(table: pa.Table) -> Links:
+    rows = len(table)
+    if "parent" not in table.column_names:
+        return Links(np.zeros(rows + 1, np.int64), np.zeros(0, np.int64))
+    parent = np.asarray(table["parent"].fill_null(-1))
+    child, items = np.flatnonzero(parent >= 0), parent[parent >= 0]
+    if "joins" in table.column_names:
+        lists = table["joins"].combine_chunks()
+        child = np.concatenate((child, np.repeat(np.arange(rows), np.asarray(lists.value_lengths()))))
+        items = np.concatenate((items, np.asarray(lists.flatten())))
+    order = np.argsort(child, kind="stable")
+    return Links(np.concatenate(([0], np.cumsum(np.bincount(child, minlength=rows)))), items[order])
+
+
+def _delays(
+    table: pa.Table, at_s: np.ndarray, api_s: np.ndarray, links: Links
+) -> tuple[np.ndarray, dict[str, object]]:  # fmt: skip
+    """(N,) think times: recorded, or from the recorded end of the answers waited for, or from their requests."""
+    if "delay_s" in table.column_names:
+        return np.asarray(table["delay_s"], np.float64), {}
+    child = np.repeat(np.arange(len(table)), np.diff(links.starts))
+    ended_s = np.full(len(table), -np.inf)
+    np.maximum.at(ended_s, child, (at_s + api_s)[links.items])
+    delay_s = np.where(np.isfinite(ended_s), np.maximum(at_s - ended_s, 0.0), 0.0)
+    known = "api_s" in table.column_names
+    return delay_s, {} if known else {"think_times": "from request to request, so they hold the answers"}
+
+
+def _first_of_session(at_s: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """(N,) stamp of the first row of the session of each row; rows are in order of time."""
+    _, first = np.unique(unit, return_index=True)
+    return np.asarray(at_s[first][unit])
+
+
+def _longest(start_s: np.ndarray, delay_s: np.ndarray, lasts_s: np.ndarray, links: Links) -> np.ndarray:
+    """(N,) the longest way to each row, over the time that each row before it lasts and its own delay."""
+    ways = start_s.tolist()
+    lasts, delays, starts, items = (x.tolist() for x in (lasts_s, delay_s, links.starts, links.items))
+    for row in np.flatnonzero(np.diff(links.starts)).tolist():
+        ways[row] = max(ways[i] + lasts[i] for i in items[starts[row] : starts[row + 1]]) + delays[row]
+    return np.array(ways, np.float64)
