@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import fit_azure
+from harness.api import Sourced
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
@@ -175,3 +177,18 @@ def test_only_runs_of_minutes_have_an_exact_rate_and_only_where_it_is_wanted() -
     assert "over_s=300" in loaded.arrivals_text
     with pytest.raises(UsageError, match="over goes with mean=exact"):
         make("arrivals", "azure:mean=long-run,over=60")
+
+
+@pytest.mark.parametrize(("rate_rps", "span_s"), [(4.0, 1200.0), (1.0, 300.0), (20.0, 600.0), (5.0, 3000.0)])
+def test_runs_show_the_dispersion_that_is_expected_of_them(rate_rps: float, span_s: float) -> None:
+    """If this failed, a report would hold a run to a band that its arrivals do not have."""
+    made = make("arrivals", f"azure:over={span_s:g}", rate_rps=rate_rps)
+    assert isinstance(made, Sourced)
+    stated = re.findall(r"([\d.]+) to ([\d.]+) in (\d+) s", str(made.facts["expected"]))
+    drawn = [until(made, span_s, seed) for seed in range(60)]
+
+    assert stated
+    for low, high, width in stated:
+        found = [stats_arrivals.dispersion(times, float(width)) or 0 for times in drawn]
+        assert np.mean([float(low) <= x <= float(high) for x in found]) >= 0.8
+        assert np.mean([float(low) <= x <= (float(low) + float(high)) / 2 for x in found]) >= 0.2  # not only wide
