@@ -27,7 +27,7 @@ from harness.validity.remote import (
 )
 from reports import _format
 from reports._format import clean
-from reports._system import Facts, pairs
+from reports._system import Facts, first, pairs, part
 
 INSTANT_S = 1e-6
 """A schedule shorter than this comes at one instant: no clock of a network tells such gaps apart."""
@@ -100,7 +100,8 @@ def fidelity(info: RunInfo) -> str:
     if sending.sent == 0:
         return "nothing was sent"
     if texts := list(_texts(sending)):
-        return ", ".join(texts)
+        expected = first(part(info.workload.provenance, "arrivals"), "expected")
+        return ", ".join(texts) + (f"; expected {expected}" if expected else "")
     if sending.line:
         return clean(sending.line, 600).removeprefix("sending: ")
     facts = encode(sending) if sending else {}

@@ -6,6 +6,9 @@ Gap law: median over windows of 300 s, where the rate is nearly constant, of the
 the log-rate is one Ornstein-Uhlenbeck process, whose two parameters fit the expected index of dispersion to that of the
 trace (least squares of the logarithm) over widths of 0.5 to 300 s. The expectation is that of an hour, not of an
 endless record, which would include what a single hour cannot show. A second process does not improve the fit.
+
+Windows: of each 20 minutes of the trace (one begins every 30 s) the variance of the rate over a minute, without the
+noise of counting, as a share of what the process has in such a window; the 5 % and 95 % quantiles.
 """
 
 import json
@@ -24,6 +27,7 @@ TRACE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
 WIDTHS_S = (*arrivals.WIDTHS_S, 300.0)
 WINDOW_S = 300.0
 STEP_S = 1.0
+CUT_S, EVERY_S, MINUTE_S = 1200.0, 30.0, 60.0
 
 
 def main(data: Path) -> None:
@@ -44,6 +48,7 @@ def figures(data: Path) -> dict[str, object]:
         "gamma_shape": round(shape, 3),
         "components": [[round(found.sd, 3), round(found.tau_s, 0)]],
         "step_s": STEP_S,
+        "window_spread": [round(x, 2) for x in window_spread(times_s - times_s[0], shape, found)],
     }
 
 
@@ -59,6 +64,17 @@ def gap_shape(times_s: np.ndarray) -> float:
         spread = math.log(gaps.mean()) - float(np.log(gaps).mean())
         shapes.append(brentq(lambda k, s=spread: math.log(k) - float(digamma(k)) - s, 1e-3, 1e3))
     return float(np.median(shapes))
+
+
+def window_spread(times_s: np.ndarray, shape: float, found: Component) -> list[float]:
+    """How the rate varies in windows of the trace, by what the process leads to expect: 5 % and 95 % quantiles."""
+    expected = LogRate((found,), STEP_S).variance_within(MINUTE_S, CUT_S)
+    shares = []
+    for start_s in np.arange(0, times_s[-1] - CUT_S, EVERY_S):
+        inside = times_s[(times_s >= start_s) & (times_s < start_s + CUT_S)] - start_s
+        counts = np.bincount((inside // MINUTE_S).astype(int), minlength=int(CUT_S / MINUTE_S))
+        shares.append((counts.var(ddof=1) - counts.mean() / shape) / counts.mean() ** 2 / expected)
+    return np.quantile(shares, [0.05, 0.95]).tolist()  # type: ignore[no-any-return]  # floats
 
 
 def fit_rate(times_s: np.ndarray, shape: float) -> Component:

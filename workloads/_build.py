@@ -26,6 +26,7 @@ from harness.api import (
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._presets import Preset
+from workloads.arrivals._exact import Conditional
 from workloads.arrivals.closed import Closed
 from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions
@@ -49,6 +50,7 @@ def one(
     lengths: str | None,
     sessions: str | None,
     prefixes: str | None,
+    run: tuple[int | None, float | None],
 ) -> Loaded:
     """One stream: the parts of the preset, replaced by those that are given.
 
@@ -61,6 +63,7 @@ def one(
     total_rps = made.mean_rate_rps
     if sessions_made is not None:
         made, total_rps = slowed(made, sessions_made.mean_requests)
+    made = for_run(made, total_rps, run)
     facts = provenance(lengths_made, made, preset.provenance)
     if sessions_made is not None:
         facts["sessions"] = spec_of(sessions_made)
@@ -95,6 +98,13 @@ def timing_of(arrivals: Arrivals | None) -> Timing:
     if isinstance(arrivals, Closed):
         return "closed"
     return "recorded" if isinstance(arrivals, RecordedArrivals) else "drawn"
+
+
+def for_run(arrivals: Arrivals, rate_rps: float, run: tuple[int | None, float | None]) -> Arrivals:
+    """Arrivals whose rate is exact over a run of so many requests (all at `rate_rps`) or seconds, where they can."""
+    requests, duration_s = run
+    spans_s = [s for s in (requests and requests / rate_rps, duration_s) if s]
+    return arrivals.for_run(min(spans_s)) if spans_s and isinstance(arrivals, Conditional) else arrivals
 
 
 def settles_s(arrivals: Arrivals) -> float:

@@ -32,11 +32,14 @@ def load(
     prefixes: str | None = None,
     content: str | None = None,
     seed: int = 0,
+    requests: int | None = None,
+    duration_s: float | None = None,
 ) -> Loaded:
     """The workload of a preset (a name, or a TOML file) or of a lengths spec; the others replace its parts.
 
-    `rate_rps` is that of requests, those of sessions included. Raises UsageError for unknown names and for parts
-    that do not go together.
+    `rate_rps` is that of requests, those of sessions included. A run of `requests` or `duration_s` has that rate
+    within 1 % where the arrivals can hold it; with neither it has that of a long run. Raises UsageError for unknown
+    names and for parts that do not go together.
     """
     name, preset = _preset(name_or_spec)
     spec = parse(name)
@@ -54,9 +57,9 @@ def load(
     if preset.classes:
         what = "is a mix of classes with parts of their own"
         _refuse(name, what, lengths=lengths, sessions=sessions, prefixes=prefixes)
-        return mix.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals)
+        return mix.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals, run=(requests, duration_s))
     parts = {"arrivals": arrivals, "lengths": lengths, "sessions": sessions, "prefixes": prefixes}
-    return _build.one(name, preset, made, rate_rps=rate_rps, **parts)
+    return _build.one(name, preset, made, rate_rps=rate_rps, run=(requests, duration_s), **parts)
 
 
 def explain(name: str) -> str:

@@ -11,6 +11,7 @@ from harness.errors import UsageError
 from workloads._build import (
     arrivals_of,
     at_most,
+    for_run,
     prefixes_of,
     provenance,
     sessions_of,
@@ -27,7 +28,15 @@ from workloads.prefixes import MOST_GROUPS
 from workloads.sessions.fixed import Fixed
 
 
-def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, arrivals: str | None) -> Loaded:
+def mix(
+    name: str,
+    preset: Preset,
+    content: Content,
+    *,
+    rate_rps: float | None,
+    arrivals: str | None,
+    run: tuple[int | None, float | None],
+) -> Loaded:
     """A mix of classes; arrivals that are given are split among the classes."""
     classes = copied(preset.classes)
     if len(classes) > MOST_GROUPS:
@@ -41,8 +50,10 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
     shared_spec = arrivals or preset.arrivals
     shared = None if shared_spec is None else _shared(shared_spec, rate_rps, preset, _mean(weights, each))
     tasks_rps = shared.mean_rate_rps if shared else (rate_rps or preset.rate_rps) / _mean(weights, each)
+    total_rps = tasks_rps * _mean(weights, each)
+    shared = shared and for_run(shared, total_rps, run)
     made = tuple(
-        _class(c, number, s, tasks_rps * weight)
+        _class(c, number, s, tasks_rps * weight, (total_rps, run))
         for number, (c, s, weight) in enumerate(zip(classes, sessions, weights, strict=True))
     )
     facts = _mixed_facts(classes, made, preset)
@@ -57,7 +68,7 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
         content=content,
         arrivals_text=spec_of(shared) if shared else f"mix:{names}",
         lengths_text="; ".join(f"{c.tag}: {spec_of(c.lengths)}" for c in made),
-        rate_rps=tasks_rps * _mean(weights, each),
+        rate_rps=total_rps,
         slo={**preset.slo, **{f"{metric}@{c.name}": bound for c in classes for metric, bound in c.slo.items()}},
         requests=at_most(preset.requests, shared),
         gap_cdf=shared.gap_cdf if isinstance(shared, GapLaw) else None,
@@ -96,11 +107,17 @@ def copied(classes: tuple[Class, ...]) -> tuple[Class, ...]:
     return tuple(made)
 
 
-def _class(c: Class, number: int, sessions: Sessions | None, tasks_rps: float) -> Mixed:
+def _class(
+    c: Class,
+    number: int,
+    sessions: Sessions | None,
+    tasks_rps: float,
+    run: tuple[float, tuple[int | None, float | None]],
+) -> Mixed:
     arrivals = registry.make("arrivals", c.arrivals)
     if "rate_rps" not in {f.name for f in dataclasses.fields(arrivals)}:
         raise UsageError(f"class {c.name}: '{c.arrivals}' has a rate of its own, so it cannot be given a share.")
-    arrivals = dataclasses.replace(arrivals, rate_rps=tasks_rps)
+    arrivals = for_run(dataclasses.replace(arrivals, rate_rps=tasks_rps), *run)
     lengths: Lengths = registry.make("lengths", c.lengths)
     slo = {} if c.deadline_s is None else {"task": c.deadline_s}
     prefixes = prefixes_of(c.prefixes, number)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,12 @@ class Plan:
         return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
 
     @property
+    def expected(self) -> str | None:
+        """Rate and dispersion that such a run shows, where the arrivals state them."""
+        facts = self.loaded.provenance.get("arrivals")
+        return str(facts["expected"]) if isinstance(facts, Mapping) and "expected" in facts else None
+
+    @property
     def traffic(self) -> Workload:
         """What is sent, as stored in run.json."""
         return Workload(
@@ -113,7 +119,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     spec = replace(spec, content=spec.content or (remote.default_content if remote is not None else None))
     if spec.drain is None:
         spec = replace(spec, drain=DRAIN_S if remote is None else remote.timeout_s)
-    loaded = load_workload(spec)
+    loaded = load_workload(spec, exact=True)
     spec = replace(spec, warmup=spec.warmup or loaded.warmup)
     objective = _measurable(spec, loaded, backend)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
@@ -202,8 +208,8 @@ def _check_classes(objective: Slo, schedule: Schedule) -> None:
             raise UsageError(f"--slo '{slo.bound_text(bound)}': no request to send is of class '{bound.tag}'; {known}.")
 
 
-def load_workload(spec: RunSpec) -> Loaded:
-    """The workload or trace that a spec names."""
+def load_workload(spec: RunSpec, *, exact: bool = False) -> Loaded:
+    """The workload or trace that a spec names; `exact` where its rate must be that of a run as long as the spec's."""
     source: Source = registry.find("sources", "preset" if spec.trace is None else "trace")()
     if spec.trace is not None:
         return source.load(
@@ -212,10 +218,14 @@ def load_workload(spec: RunSpec) -> Loaded:
             arrivals=spec.arrivals, rate_rps=spec.rate, sessions=spec.sessions, content=spec.content, seed=spec.seed,
         )  # fmt: skip
     assert spec.workload is not None
-    return source.load(
+    part = {"requests": spec.requests, "duration_s": spec.duration} if exact else {}
+    loaded = source.load(
         spec.workload, rate_rps=spec.rate, arrivals=spec.arrivals, lengths=spec.lengths, sessions=spec.sessions,
-        prefixes=spec.prefixes, content=spec.content, seed=spec.seed,
+        prefixes=spec.prefixes, content=spec.content, seed=spec.seed, **part,
     )  # fmt: skip
+    if exact and spec.requests is None and spec.duration is None and loaded.requests is not None:
+        return load_workload(dataclasses.replace(spec, requests=loaded.requests), exact=True)
+    return loaded
 
 
 def make_backend(spec: RunSpec) -> Backend | Simulator:

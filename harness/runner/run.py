@@ -268,6 +268,8 @@ def opening(planned: Plan) -> str:
     n = len(planned.schedule)
     many = f"{n:,} request{'' if n == 1 else 's'}"
     parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
+    if planned.expected is not None:
+        parts.append(f"expected {planned.expected}")
     if not planned.virtual:
         most_s = f", then up to {planned.drain_s:g} s for the last answers" if planned.drain_s else ""
         parts.append(f"sending for {planned.schedule.span_s:.0f} s{most_s}")

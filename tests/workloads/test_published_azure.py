@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 
 import fit_azure
+from harness.api import Sourced
+from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
 from workloads import traces
+from workloads.arrivals._exact import Conditional
 from workloads.arrivals._services import Component, LogRate
+from workloads.catalog import load
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,3 +132,63 @@ def test_impossible_rates_are_refused(components: tuple[tuple[float, float], ...
     """If this failed, a wrong model file would end in NaN times."""
     with pytest.raises(ValueError, match=words):
         LogRate(tuple(Component(*part) for part in components), step_s)
+
+
+BANDS = {10.0: (1.4, 3.3), 60.0: (3.5, 12.2)}  # dispersion of the trace thinned to 4 requests/s, in 20 minutes of it
+
+
+def test_twenty_minutes_have_the_requested_rate_and_the_dispersion_of_the_trace() -> None:
+    """If this failed, a run of minutes would have another rate than the requested one, or none of the ups and downs."""
+    made = make("arrivals", "azure:over=20min", rate_rps=4.0)
+    drawn = [until(made, 1200.0, seed) for seed in range(100)]
+    inside = [
+        all(
+            low <= (stats_arrivals.spread(np.histogram(times, np.arange(0, 1201, width))[0]) or 0) <= high
+            for width, (low, high) in BANDS.items()
+        )
+        for times in drawn
+    ]
+
+    assert sum(inside) >= 80
+    assert max(abs(len(times) / 4800 - 1) for times in drawn) <= 0.05
+
+
+@pytest.mark.parametrize("spec", ["azure", "burstgpt", "burstgpt:api", "burstgpt:conversation", "burstgpt:mode=steady"])
+@pytest.mark.parametrize(("rate_rps", "span_s"), [(1.0, 300.0), (40.0, 300.0), (10.0, 3600.0)])
+def test_every_window_has_the_requested_rate(spec: str, rate_rps: float, span_s: float) -> None:
+    """If this failed, the rate would be exact only in the case that was tried first."""
+    made = make("arrivals", spec, rate_rps=rate_rps)
+    assert isinstance(made, Conditional)
+    times = until(made.for_run(span_s), 2 * span_s, seed=5)
+
+    assert rate_rps * span_s == pytest.approx(np.searchsorted(times, span_s), rel=0.03)
+    assert rate_rps * span_s == pytest.approx(len(times) - np.searchsorted(times, span_s), rel=0.03)
+    assert np.all(np.diff(times) >= 0)
+
+
+def test_only_runs_of_minutes_have_an_exact_rate_and_only_where_it_is_wanted() -> None:
+    """If this failed, a month would have no campaigns, or nothing could bring back the rate that is drawn."""
+    for spec in ("azure", "burstgpt"):
+        drawn = make("arrivals", f"{spec}:mean=long-run")
+        assert isinstance(drawn, Conditional)
+        assert drawn == drawn.for_run(600.0)
+        assert make("arrivals", spec) == make("arrivals", spec).for_run(86_400.0)
+    loaded = load("chatbot", arrivals="azure", rate_rps=4.0, requests=1200)
+    assert "over_s=300" in loaded.arrivals_text
+    with pytest.raises(UsageError, match="over goes with mean=exact"):
+        make("arrivals", "azure:mean=long-run,over=60")
+
+
+@pytest.mark.parametrize(("rate_rps", "span_s"), [(4.0, 1200.0), (1.0, 300.0), (20.0, 600.0), (5.0, 3000.0)])
+def test_runs_show_the_dispersion_that_is_expected_of_them(rate_rps: float, span_s: float) -> None:
+    """If this failed, a report would hold a run to a band that its arrivals do not have."""
+    made = make("arrivals", f"azure:over={span_s:g}", rate_rps=rate_rps)
+    assert isinstance(made, Sourced)
+    stated = re.findall(r"([\d.]+) to ([\d.]+) in (\d+) s", str(made.facts["expected"]))
+    drawn = [until(made, span_s, seed) for seed in range(60)]
+
+    assert stated
+    for low, high, width in stated:
+        found = [stats_arrivals.dispersion(times, float(width)) or 0 for times in drawn]
+        assert np.mean([float(low) <= x <= float(high) for x in found]) >= 0.8
+        assert np.mean([float(low) <= x <= (float(low) + float(high)) / 2 for x in found]) >= 0.2  # not only wide

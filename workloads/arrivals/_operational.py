@@ -40,6 +40,14 @@ class Piece(NamedTuple):
         return self.duration_s * mean_rps if mean_rps else 0.0
 
 
+class Stretch(NamedTuple):
+    """Seconds at one rate; `shape` of the gamma gaps from here on, None: as before."""
+
+    duration_s: float
+    rate: float
+    shape: float | None = None
+
+
 def times_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[float]:
     """Arrival times (s) of a renewal process with `gaps` of mean 1, whose rate follows the `pieces`.
 

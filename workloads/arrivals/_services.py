@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._operational import Gaps, Piece, times_on_grid
+from workloads.arrivals._operational import Gaps, Piece, Stretch, times_on_grid
 from workloads.arrivals._stationary import gamma
 
 HOUR_S = 3600.0
@@ -81,14 +81,19 @@ class Api:
     def pieces(self, levels: Iterator[tuple[float, float]], rng: np.random.Generator) -> Iterator[Piece]:
         """Endless pieces from `levels` (duration s, rate); each window of 20 minutes has its own factor and gap law."""
         gaps_rng, windows_rng = rng.spawn(2)
+        for i, (part_s, rate, shape) in enumerate(self.stretches(levels, windows_rng)):
+            yield Piece(part_s, rate, rate, None if shape is None else gamma(shape, gaps_rng, running=i == 0))
+
+    def stretches(self, levels: Iterator[tuple[float, float]], rng: np.random.Generator) -> Iterator[Stretch]:
+        """Endless stretches of one rate; the first of each window brings the shape of its gaps."""
         left_s, level = next(levels)
-        for i, (shape, factor) in enumerate(self.windows(windows_rng)):
-            law: Gaps | None = gamma(shape, gaps_rng, running=i == 0)
+        for first, factor in self.windows(rng):
+            shape: float | None = first
             to_go_s = WINDOW_S
             while to_go_s > 0:
                 part_s = min(left_s, to_go_s)
-                yield Piece(part_s, level * factor, level * factor, law)
-                law, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
+                yield Stretch(part_s, level * factor, shape)
+                shape, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
                 if left_s <= 0:
                     left_s, level = next(levels)
 
@@ -159,6 +164,8 @@ def table_pieces(table: Mapping[str, Sequence[float]], scale: float, rng: np.ran
         yield Piece(WINDOW_S, scale / mean_gap_s, scale / mean_gap_s, gamma(shape, rng, running=i == 0))
 
 
+SPREAD_S = 60.0  # width of the means by which windows are held to a trace
+MOST_WINDOWS = 1000  # drawn for one that is like those of a trace
 STEPS = 4096  # drawn at once, whatever the caller takes
 LARGEST_SD = 4.0  # of the log-rate; above, almost all arrivals come in a share of the time that no run contains
 
@@ -210,6 +217,34 @@ class LogRate:
                 path, states[i] = self._path(part, states[i], rng)
                 log += path
             yield np.exp(log)
+
+    def variance_within(self, width_s: float, span_s: float) -> float:
+        """Expected variance of the means over `width_s` inside a window of `span_s`, about the mean of the window."""
+
+        def of_mean(over_s: float) -> float:
+            lags_s = np.concatenate([[0.0], np.geomspace(1e-3, over_s, 400)])
+            return 2 / over_s**2 * float(np.trapezoid((over_s - lags_s) * self.covariance(lags_s), lags_s))
+
+        return of_mean(width_s) - of_mean(span_s)
+
+    def window(self, span_s: float, spread: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+        """(ceil(span_s / step_s),) factors of one window, divided by their mean.
+
+        The variance of their means over a minute (a tenth of the span, where that is less) is within `spread` times
+        the expected one: other windows are drawn again.
+        """
+        each = max(round(min(SPREAD_S, span_s / 10) / self.step_s), 1)
+        expected = self.variance_within(each * self.step_s, span_s)
+        steps = math.ceil(span_s / self.step_s)
+        for _ in range(MOST_WINDOWS):
+            blocks, found = self.factors(rng), np.zeros(0)
+            while len(found) < steps:
+                found = np.concatenate([found, next(blocks)])
+            found = found[:steps] / found[:steps].mean()
+            seen = float(found[: steps // each * each].reshape(-1, each).mean(axis=1).var())
+            if spread[0] * expected <= seen <= spread[1] * expected:
+                break
+        return found
 
     def pieces(self, rate_rps: float, rng: np.random.Generator) -> Iterator[Piece]:
         """Endless pieces of `step_s` at a constant rate, `rate_rps` on average."""

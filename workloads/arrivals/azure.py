@@ -1,16 +1,21 @@
 """Arrivals like those of the Azure conversation trace: almost exponential gaps along a rate that wanders."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from workloads._checks import positive
+from workloads.arrivals import _exact
+from workloads.arrivals._operational import Stretch
 from workloads.arrivals._services import Component, LogRate
 from workloads.arrivals._stationary import gamma
+
+NINE_OF_TEN = 1.645  # standard deviations of a normal law, either way
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +25,22 @@ class Azure:
     The log-rate is a stationary Ornstein-Uhlenbeck process (standard deviation 0.24, correlation falling to 1/e in
     285 s); along it run gamma gaps of shape 0.90. Another rate keeps both: the ups and downs take as many seconds, the
     gaps keep their law. The trace is one hour, so this has no daily curve. None is the rate of the trace, 5.53
-    requests/s. Source: AzureLLMInferenceTrace_conv.csv, CC-BY-4.0; method in `tools/fit_azure.py`.
+    requests/s.
+
+    With `over_s` each window of so many seconds has `rate_rps` within 1 %, and the rate wanders inside it as in windows
+    of the trace. A run of at most two hours is such a window unless `mean=long-run`: then the rate of a run of minutes
+    is itself drawn. Source: AzureLLMInferenceTrace_conv.csv, CC-BY-4.0; method in `tools/fit_azure.py`.
     """
 
     rate_rps: float | None = None
+    mean: _exact.Mean = "exact"
+    over_s: float | None = None
     figures: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.rate_rps is not None:
             positive(rate_rps=self.rate_rps)
+        _exact.check(self.mean, self.over_s)
         path = Path(__file__).with_name("figures") / "azure.json"
         object.__setattr__(self, "figures", json.loads(path.read_text(encoding="utf-8")))
 
@@ -40,20 +52,57 @@ class Azure:
     @property
     def settles_s(self) -> float:
         """Shortest time in which the mean rate must show: twenty times what the rate remembers."""
-        return 20 * max(part.tau_s for part in self.rate_law.components)
+        settles_s = 20 * max(part.tau_s for part in self.rate_law.components)
+        return settles_s if self.over_s is None else min(settles_s, self.over_s)
 
     @property
     def facts(self) -> dict[str, object]:
-        """Source and licence of the trace behind the figures."""
-        return {key: self.figures[key] for key in ("source", "licence")}
+        """Source and licence of the trace behind the figures, and what a run with an exact rate shows."""
+        known = {key: self.figures[key] for key in ("source", "licence")}
+        return known if self.over_s is None else known | {"expected": self._expected(self.over_s)}
+
+    def _expected(self, over_s: float) -> str:
+        """Rate of a run, and the dispersion of its counts in 9 of 10 runs.
+
+        The variance by mean is that of the gaps, 1 / shape, and of the wandering rate; the spread is that of windows
+        and, in quadrature, that of a variance from so few normal counts along a path.
+        """
+        rate_rps, noise = self.mean_rate_rps, 1 / float(self.figures["gamma_shape"])
+        least, most = self.figures["window_spread"]
+        parts = []
+        for width_s in (w for w in (10.0, 60.0) if w < over_s / 10):  # fewer bins have no dispersion
+            of_rate = rate_rps * width_s * self.rate_law.variance_within(width_s, over_s)
+            middle, half = of_rate * (least + most) / 2, of_rate * (most - least) / 2
+            of_count = 2 / (over_s / width_s - 1) * (noise**2 + 2 * noise * middle)
+            half = math.hypot(half, NINE_OF_TEN * math.sqrt(of_count))
+            parts.append(f"{max(noise + middle - half, 0):.2g} to {noise + middle + half:.2g} in {width_s:g} s")
+        spread = f", dispersion {', '.join(parts)}" if parts else ""
+        near = _exact.CLOSE * rate_rps
+        return f"{rate_rps - near:.3g} to {rate_rps + near:.3g} req/s{spread}"
 
     @property
     def rate_law(self) -> LogRate:
         """The law of the rate, by its mean."""
         return LogRate(tuple(Component(*part) for part in self.figures["components"]), self.figures["step_s"])
 
+    def for_run(self, span_s: float) -> Self:
+        """These arrivals for a run of so many seconds."""
+        return replace(self, over_s=_exact.window(self.mean, self.over_s, span_s))
+
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Endless arrival times in seconds."""
+        if self.over_s is not None:
+            return _exact.times(self._path, self.mean_rate_rps, self.over_s, rng)
         rate_rng, gaps_rng = rng.spawn(2)
         gaps = gamma(float(self.figures["gamma_shape"]), gaps_rng, running=True)
         return self.rate_law.times(self.mean_rate_rps, gaps, rate_rng)
+
+    def rate_window(self, span_s: float, rng: np.random.Generator) -> tuple[np.ndarray, float]:
+        """Factors of the rate in a window of `span_s`, of mean 1, and how many seconds each holds."""
+        low, high = self.figures["window_spread"]
+        return self.rate_law.window(span_s, (low, high), rng), self.rate_law.step_s
+
+    def _path(self, start_s: float, rng: np.random.Generator) -> Iterator[Stretch]:  # noqa: ARG002  # stationary
+        assert self.over_s is not None
+        even = iter([Stretch(math.inf, 1.0, float(self.figures["gamma_shape"]))])
+        return _exact.wandering(even, *self.rate_window(self.over_s, rng))

@@ -3,15 +3,17 @@
 import heapq
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._operational import Gaps, Piece, times_along
+from workloads.arrivals import _exact
+from workloads.arrivals._operational import Gaps, Piece, Stretch, times_along
 from workloads.arrivals._services import DAYS, HOUR_S, WINDOW_S, Api, Conversation, read_figures, table_pieces
 from workloads.arrivals._stationary import gamma
+from workloads.arrivals.azure import Azure
 
 Service = Literal["both", "api", "conversation"]
 Mode = Literal["week", "steady", "figure6"]
@@ -36,6 +38,11 @@ class Burstgpt:
     published file is such a stretch). Campaigns have no hour: a run begins when they carry about their mean, and may
     see none for hours later. `grain_s=1` rounds times down to whole seconds, as the published stamps are.
 
+    With `over_s` each window of so many seconds has `rate_rps` within 1 %, and each service its share of it. Inside,
+    the rate of each service wanders in addition as that of `azure` does, since figure 6 shows nothing below 20
+    minutes; campaigns, which last hours, neither begin nor end. A run of at most two hours is such a window unless
+    `mean=long-run`: then its rate is itself drawn, and can be several times `rate_rps`.
+
     Source: HPMLL/BurstGPT (KDD 2025, arXiv 2401.17644), figures 4 and 6 and the hourly counts of its first month.
     """
 
@@ -46,6 +53,8 @@ class Burstgpt:
     start_day: int = 0
     start_h: float = 12.0
     grain_s: float = 0.0
+    mean: _exact.Mean = "exact"
+    over_s: float | None = None
     figures: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +68,12 @@ class Burstgpt:
 
     @property
     def settles_s(self) -> float:
-        """Shortest time in which the mean rate must show: twenty campaigns or windows, two weeks, or two turns."""
+        """Shortest time in which the mean rate must show: twenty campaigns or windows, two weeks, or two turns.
+
+        That of one exact window, where there is one.
+        """
+        if self.over_s is not None:
+            return self.over_s
         if self.mode == "figure6":
             return 2 * WINDOW_S * len(self.figures["figure6"][self.service]["mean_gap_s"])
         api_s = 20 * (float(self.figures["api"]["campaign_h"]) * HOUR_S if self.mode == "week" else WINDOW_S)
@@ -70,6 +84,10 @@ class Burstgpt:
     def facts(self) -> dict[str, object]:
         """Source and licence of the figures."""
         return {key: self.figures[key] for key in ("source", "licence")}
+
+    def for_run(self, span_s: float) -> Self:
+        """These arrivals for a run of so many seconds; a replayed table stays as it is."""
+        return self if self.mode == "figure6" else replace(self, over_s=_exact.window(self.mean, self.over_s, span_s))
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Endless arrival times in seconds."""
@@ -86,6 +104,8 @@ class Burstgpt:
         rate_rps = self.mean_rate_rps * (self._share() if self.service == "both" else 1.0)
         if self.mode == "figure6":
             return _along(self._table(rng), rng)
+        if self.over_s is not None:
+            return _exact.times(self._api_path, rate_rps, self.over_s, rng)
         inside_rng, levels_rng = rng.spawn(2)
         api = Api(**self.figures["api"])
         levels = iter([(math.inf, rate_rps)]) if self.mode == "steady" else api.levels(rate_rps, levels_rng)
@@ -95,12 +115,36 @@ class Burstgpt:
         rate_rps = self.mean_rate_rps * (1 - self._share() if self.service == "both" else 1.0)
         if self.mode == "figure6":
             return _along(self._table(rng), rng)
+        if self.over_s is not None:
+            return _exact.times(self._conversation_path, rate_rps, self.over_s, rng)
         gaps_rng, noise_rng = rng.spawn(2)
         conversation = Conversation(**self.figures["conversation"])
         gaps = gamma(conversation.gamma_shape, gaps_rng, running=True)
         if self.mode == "steady":
             return times_along([Piece(math.inf, rate_rps, rate_rps)], gaps)
         return times_along(conversation.pieces(rate_rps, 24 * self.start_day + self.start_h, noise_rng), gaps)
+
+    def _api_path(self, start_s: float, rng: np.random.Generator) -> Iterator[Stretch]:  # noqa: ARG002  # no hour
+        inside_rng, wander_rng = rng.spawn(2)
+        level = iter([(math.inf, 1.0)])  # a campaign that ends in the window would leave all requests to its begin
+        return self._wandering(Api(**self.figures["api"]).stretches(level, inside_rng), wander_rng)
+
+    def _conversation_path(self, start_s: float, rng: np.random.Generator) -> Iterator[Stretch]:
+        noise_rng, wander_rng = rng.spawn(2)
+        conversation = Conversation(**self.figures["conversation"])
+        begin_h = 24 * self.start_day + self.start_h + start_s / HOUR_S
+        steady = iter([Piece(math.inf, 1.0, 1.0)])
+        pieces = steady if self.mode == "steady" else conversation.pieces(1.0, begin_h, noise_rng)
+        path = (
+            Stretch(p.duration_s, p.start_rps, None if i else conversation.gamma_shape) for i, p in enumerate(pieces)
+        )
+        return self._wandering(path, wander_rng)
+
+    def _wandering(self, path: Iterator[Stretch], rng: np.random.Generator) -> Iterator[Stretch]:
+        """A path whose rate wanders in a window as that of the Azure trace does."""
+        assert self.over_s is not None
+        law, step_s = Azure().rate_window(self.over_s, rng)
+        return _exact.wandering(path, law, step_s)
 
     def _table(self, rng: np.random.Generator) -> Iterator[Piece]:
         return table_pieces(self.figures["figure6"][self.service], self.mean_rate_rps / self._published_rps(), rng)
@@ -123,6 +167,9 @@ class Burstgpt:
             positive(rate_rps=self.rate_rps)
         if self.service == "both" and self.mode == "figure6":
             raise ValueError("figure 6 shows one service at a time; give service=api or service=conversation.")
+        _exact.check(self.mean, self.over_s)
+        if self.mode == "figure6" and self.over_s is not None:
+            raise ValueError("over does not go with mode=figure6, which replays a table at its own rates.")
         if self.api_share is not None:
             if self.service != "both":
                 raise ValueError(f"api_share goes with service=both; service={self.service} is one service alone.")

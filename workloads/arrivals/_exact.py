@@ -1,0 +1,103 @@
+"""A window of a bursty process, scaled to the requested rate: the rate wanders inside it, its mean is exact.
+
+The path of the rate is drawn as ever and divided by its own mean over the window, as a trace is that is cut and thinned
+to a rate. Gaps along it are drawn until the count is within 1 % of the expected one: rejection sampling from the law
+of the process, given its path and its count. Source of the method: Devroye, Non-Uniform Random Variate Generation,
+1986, section II.3.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Literal, Protocol, Self, get_args, runtime_checkable
+
+import numpy as np
+
+from workloads._checks import positive
+from workloads.arrivals._operational import Piece, Stretch, chunks_along
+from workloads.arrivals._stationary import gamma
+
+Mean = Literal["exact", "long-run"]
+LONGEST_S = 7200.0  # runs of minutes; over hours the changes of rate are what such arrivals are for
+CLOSE = 0.01  # of the requests
+MOST_DRAWS = 200  # of a window; then the closest is taken
+
+
+Path = Callable[[float, np.random.Generator], Iterator[Stretch]]
+"""Endless stretches from a time (s) on; the first has a shape. Only the ratios of their rates matter."""
+
+
+@runtime_checkable
+class Conditional(Protocol):
+    """Arrivals that can hold the requested rate exactly over a run."""
+
+    def for_run(self, span_s: float) -> Self:
+        """These arrivals for a run of so many seconds."""
+        ...
+
+
+def check(mean: Mean, over_s: float | None) -> None:
+    """Raises ValueError for another mean, and for a window of no time or one that an unconditional mean has."""
+    if mean not in get_args(Mean):
+        raise ValueError(f"mean must be one of {', '.join(get_args(Mean))}, got '{mean}'.")
+    if over_s is not None:
+        positive(over_s=over_s)
+        if mean != "exact":
+            raise ValueError("over goes with mean=exact; with mean=long-run no window has an exact rate.")
+
+
+def window(mean: Mean, over_s: float | None, span_s: float) -> float | None:
+    """Over how many seconds the rate of a run of `span_s` is exact; None for its long-run mean only."""
+    return span_s if over_s is None and mean == "exact" and span_s <= LONGEST_S else over_s
+
+
+def times(path: Path, rate_rps: float, over_s: float, rng: np.random.Generator) -> Iterator[float]:
+    """Endless arrival times (s): `rate_rps` within 1 % in each window of `over_s`; windows are independent."""
+    for k in count():
+        path_rng, gaps_rng = rng.spawn(2)  # the path does not depend on the rate
+        start_s = k * over_s
+        stretches = list(_until(path(start_s, path_rng), over_s))
+        scale = rate_rps * over_s / math.fsum(s.duration_s * s.rate for s in stretches)
+        yield from (start_s + _drawn(stretches, scale, rate_rps * over_s, gaps_rng)).tolist()
+
+
+def wandering(path: Iterator[Stretch], factors: np.ndarray, step_s: float) -> Iterator[Stretch]:
+    """Stretches whose rate is multiplied by one factor every `step_s`; ends with the factors."""
+    left_s, rate, shape = next(path)
+    for factor in factors.tolist():
+        to_go_s = step_s
+        while to_go_s > 0:
+            part_s = min(left_s, to_go_s)
+            yield Stretch(part_s, rate * factor, shape)
+            shape, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
+            if left_s <= 0:
+                left_s, rate, shape = next(path)
+
+
+def _until(path: Iterator[Stretch], end_s: float) -> Iterator[Stretch]:
+    for stretch in path:
+        yield stretch._replace(duration_s=min(stretch.duration_s, end_s))
+        end_s -= stretch.duration_s
+        if end_s <= 0:
+            return
+
+
+def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.random.Generator) -> np.ndarray:
+    """Times of the first draw whose count is close to the expected one, or of the closest of all."""
+    best = np.zeros(0)
+    for _ in range(MOST_DRAWS):
+        pieces = (
+            Piece(
+                s.duration_s,
+                scale * s.rate,
+                scale * s.rate,
+                None if s.shape is None else gamma(s.shape, rng, running=i == 0),
+            )
+            for i, s in enumerate(stretches)
+        )
+        drawn = np.concatenate([np.zeros(0), *chunks_along(pieces, rng.standard_exponential)])
+        if abs(len(drawn) - expected) < abs(len(best) - expected):
+            best = drawn
+        if abs(len(best) - expected) <= max(CLOSE * expected, 0.5):
+            break
+    return best
