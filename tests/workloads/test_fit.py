@@ -562,3 +562,13 @@ def test_the_mode_that_fits_is_chosen(calls):
     assert "rate-following" == bursty.method["mode"]
     assert any("mode rate-following was chosen" in note for note in bursty.method["notes"])
     assert "parametric" == even.method["mode"]
+
+
+def test_reuse_that_no_draw_has_is_in_the_verdict():
+    """A trace full of shared prompts would come back without any, and be called alike."""
+    at_s = renewal(1.0, 400)
+    shared = fitted(made(at_s, prefix_ids=[[1, 2, 3, i + 10] for i in range(400)]), seeds=3)
+    own = fitted(made(at_s, prefix_ids=[[i] for i in range(400)]), seeds=3)
+
+    assert any("Prefix reuse DIFFERS FROM the trace: 74.8% of" in text for text in shared.quality["verdict"])
+    assert not any("reuse" in text for text in own.quality["verdict"])

@@ -32,7 +32,15 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
     """What the numbers of `Quality.facts()` say, the dispersion curve first."""
     return [
         text
-        for text in (_curve(facts), _gaps(facts), _other_mode(facts), _memory(facts), _rate(facts), _lengths(facts))
+        for text in (
+            _curve(facts),
+            _gaps(facts),
+            _other_mode(facts),
+            _memory(facts),
+            _rate(facts),
+            _lengths(facts),
+            _reuse(facts),
+        )
         if text
     ]
 
@@ -117,6 +125,16 @@ def _lengths(facts: Mapping[str, Any]) -> str:
     return (
         f"Lengths: KS distance prompt {found['prompt_ks']:.3f}, output {found['output_ks']:.3f}; rank correlation, "
         f"trace / model: {_number(found['spearman_trace'])} / {_number(found['spearman_model'])}."
+    )
+
+
+def _reuse(facts: Mapping[str, Any]) -> str:
+    found = facts["prefix_reuse"]
+    if not found["trace"]:
+        return ""
+    return (
+        f"Prefix reuse DIFFERS FROM the trace: {found['trace']:.1%} of its prompt blocks repeat an earlier one, of "
+        f"those drawn {found['model']:.0%}."
     )
 
 

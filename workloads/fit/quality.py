@@ -54,6 +54,7 @@ class Quality:
         `rate_rps_drawn`: {`low`, `median`, `high`},
         `lengths`: {`prompt_ks`, `output_ks`, `spearman_trace`, `spearman_model`, `mean_prompt_tokens` [trace, model],
         `mean_output_tokens` [trace, model]},
+        `prefix_reuse`: {`trace` [share of prompt blocks that repeat an earlier one, None without blocks], `model`},
         `verdict`: [sentences].
         """
         return dict(self.measured)
@@ -84,6 +85,7 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
         **_compared(statistics, statistics.measure(stamps.at_s), rows),
         "gap_cdf": _gap_cdf(statistics, draws["model"], stamps.span_s),
         "lengths": _compared_lengths(model, trace),
+        "prefix_reuse": {"trace": model.source.get("prefix_reuse"), "model": 0.0},  # a draw shares no prefix
     }
     plain = _plain(facts)
     return Quality(plain | {"verdict": _verdict.sentences(plain)})
