@@ -180,11 +180,11 @@ def download_trace(
     return download.download(name, folder, force=force, watch=watch, timeout_s=timeout_s or download.TIMEOUT_S)
 
 
-def fit_trace(trace: Trace, *, mode: str, window_s: float | None) -> Model:
-    """A model of a trace, with its quality. Raises UsageError for an unknown mode."""
+def fit_trace(trace: Trace, *, mode: str | None, window_s: float | None) -> Model:
+    """A model of a trace, with its quality; no mode: the one that fits. Raises UsageError for an unknown mode."""
     from workloads.fit import command
 
-    return command.fit_trace(trace, mode=cast("Mode", mode), window_s=window_s)
+    return command.fit_trace(trace, mode=cast("Mode | None", mode), window_s=window_s)
 
 
 def load_model(path: str) -> Model:

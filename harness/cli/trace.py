@@ -167,22 +167,22 @@ def scale(
 @command.command("fit", short_help="Fit a traffic generator to a trace, with goodness of fit.")
 @click.argument("file")
 @writing("Model to write (JSON).")
-@click.option("--mode", default="parametric", metavar="NAME",
-              help="parametric (default), or rate-following: reproduces the rate over time.")  # fmt: skip
+@click.option("--mode", metavar="NAME",
+              help="parametric, or rate-following: reproduces the rate over time. Default: what fits.")  # fmt: skip
 @click.option("--window", type=TIME, metavar="TIME",
               help="rate-following: narrowest window. Default: chosen from the trace.")  # fmt: skip
 @click.option("--html", type=NEW_FILE, metavar="FILE", help="Chart the fit against the trace in one offline HTML file.")
 @formats
 @run_options((*READING, *SLICING))
 def fit(
-    file: str, target: str, force: bool, mode: str, window: float | None, html: str | None, form: str,
+    file: str, target: str, force: bool, mode: str | None, window: float | None, html: str | None, form: str,
     **options: Any,
 ) -> int:  # fmt: skip
     """Fit rate, inter-arrival times, lengths and conversations of the trace FILE, for 'bench trace generate'.
 
     The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """
-    if mode not in MODES:
+    if mode is not None and mode not in MODES:
         raise no_such("mode of fitting", mode, MODES)
     if window is not None and mode != "rate-following":
         raise UsageError("--window is the narrowest window of --mode rate-following; leave one of them out.")

@@ -1,6 +1,7 @@
 """Fits to traces whose law is known, and to traces that are short, coarse, regular or strange."""
 
 import json
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from harness.errors import UsageError
+from harness.registry import make
 from harness.stats import arrivals
 from workloads import traces
 from workloads.arrivals._services import Component, LogRate
@@ -534,3 +536,39 @@ def test_strange_stamps_give_a_model_or_a_sentence(name, mode, tmp_path):
     assert np.isfinite(at_s).all()
     assert (np.diff(at_s) >= 0).all()
     assert model.text()
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """Five hours of calls by programs, whose gap law changes every 20 minutes."""
+    times = make("arrivals", "burstgpt:api,mode=steady,mean=long-run", rate_rps=1.0).times(np.random.default_rng(3))
+    return made(np.array(list(takewhile(lambda at_s: at_s < 20_000, times))))
+
+
+def test_gaps_that_vary_too_little_are_in_the_verdict(calls):
+    """A fit whose gaps are far too even would only be reported to agree with the trace."""
+    quality = fitted(calls, seeds=5).quality
+    verdict = " ".join(quality["verdict"])
+
+    assert quality["gap_cv"]["high"] < quality["gap_cv"]["trace"] / 1.42
+    assert "DIFFERS from that of the trace" in verdict
+    assert "--mode rate-following may fit better" in verdict
+
+
+def test_the_mode_that_fits_is_chosen(calls):
+    """A bursty service would be fitted by the mode that misses its gaps, although the other one does not."""
+    bursty, even = fitted(calls, mode=None, seeds=5), fitted(made(renewal(1.0, 3000)), mode=None, seeds=3)
+
+    assert "rate-following" == bursty.method["mode"]
+    assert any("mode rate-following was chosen" in note for note in bursty.method["notes"])
+    assert "parametric" == even.method["mode"]
+
+
+def test_reuse_that_no_draw_has_is_in_the_verdict():
+    """A trace full of shared prompts would come back without any, and be called alike."""
+    at_s = renewal(1.0, 400)
+    shared = fitted(made(at_s, prefix_ids=[[1, 2, 3, i + 10] for i in range(400)]), seeds=3)
+    own = fitted(made(at_s, prefix_ids=[[i] for i in range(400)]), seeds=3)
+
+    assert any("Prefix reuse DIFFERS FROM the trace: 74.8% of" in text for text in shared.quality["verdict"])
+    assert not any("reuse" in text for text in own.quality["verdict"])

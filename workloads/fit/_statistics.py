@@ -47,9 +47,10 @@ class Statistics:
         return cls(widths, acf, next(windows, None), gaps_s)
 
     def measure(self, at_s: Floats) -> Floats:
-        """Dispersion at each width, lag-1 autocorrelation at each, then CV in windows, KS of gaps, and rate."""
+        """Dispersion at each width, lag-1 autocorrelation at each, CV of gaps, CV in windows, KS of gaps, rate."""
         found = [_nan(arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
         found += [_nan(arrivals.autocorrelation(arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
+        found.append(_nan(arrivals.gap_cv(at_s)) if self.gaps_s is not None else math.nan)
         cvs = arrivals.window_cvs(at_s, self.window_s) if self.window_s is not None else np.zeros(0)
         found.append(float(np.median(cvs)) if len(cvs) else math.nan)
         found.append(arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)
@@ -58,7 +59,7 @@ class Statistics:
     def drawn(self, draw: Draw, span_s: float, seeds: int) -> Floats:
         """(seeds, statistics) of draws of `span_s`; those that bring fewer than 3 arrivals count as unknown."""
         draws = (until(draw(np.random.default_rng(seed)), span_s) for seed in range(seeds))
-        empty = np.full(len(self.widths_s) + len(self.acf_s) + 3, math.nan)
+        empty = np.full(len(self.widths_s) + len(self.acf_s) + 4, math.nan)
         return np.array([self.measure(at_s) if len(at_s) > 2 else empty for at_s in draws])
 
 

@@ -32,7 +32,15 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
     """What the numbers of `Quality.facts()` say, the dispersion curve first."""
     return [
         text
-        for text in (_curve(facts), _gaps(facts), _other_mode(facts), _memory(facts), _rate(facts), _lengths(facts))
+        for text in (
+            _curve(facts),
+            _gaps(facts),
+            _other_mode(facts),
+            _memory(facts),
+            _rate(facts),
+            _lengths(facts),
+            _reuse(facts),
+        )
         if text
     ]
 
@@ -62,15 +70,31 @@ def _gaps(facts: Mapping[str, Any]) -> str:
     found = facts["gaps_ks"]
     if found["model"] is None:
         return f"The gap distribution is not identifiable: timestamps lie on a grid of {_number(facts['grain_s'])} s."
+    cv = facts["gap_cv"]
+    word = "DIFFERS from" if _cv_off(facts) > GOOD else "agrees with"
     return (
         f"Gaps: KS distance {found['model']:.3f} (Poisson arrivals {_number(found['poisson'], 3)}; gaps alone say "
-        "little about bursts)."
+        f"little about bursts); their CV {_number(cv['median'])} (in 90 % of the draws {_number(cv['low'])} to "
+        f"{_number(cv['high'])}) {word} that of the trace, {_number(cv['trace'])}."
     )
 
 
+def _cv_off(facts: Mapping[str, Any]) -> float:
+    """By how much (log2) the CV of all gaps is off; 0 where the trace is one of the draws, or it is unknown."""
+    cv = facts["gap_cv"]
+    if None in (cv["trace"], cv["median"]) or cv["low"] <= cv["trace"] <= cv["high"]:
+        return 0.0
+    return float(abs(math.log2(cv["median"] / cv["trace"])))
+
+
+def misfit(facts: Mapping[str, Any]) -> float:
+    """By how much dispersion, gap CV and gaps together are off beyond what is good for each; 0 where none is."""
+    curve, ks = facts["curve_distance_all"]["model"] or 0.0, facts["gaps_ks"]["model"] or 0.0
+    return sum(max(off - 1, 0.0) for off in (curve / GOOD, ks / CLOSE_KS, _cv_off(facts) / GOOD))
+
+
 def _other_mode(facts: Mapping[str, Any]) -> str:
-    far = [facts["curve_distance_all"]["model"] or 0.0, facts["gaps_ks"]["model"] or 0.0]
-    if facts["mode"] != "parametric" or (far[0] <= GOOD and far[1] <= CLOSE_KS):
+    if facts["mode"] != "parametric" or misfit(facts) == 0:
         return ""
     return "The rate of this trace is hardly lognormal: --mode rate-following may fit better."
 
@@ -101,6 +125,16 @@ def _lengths(facts: Mapping[str, Any]) -> str:
     return (
         f"Lengths: KS distance prompt {found['prompt_ks']:.3f}, output {found['output_ks']:.3f}; rank correlation, "
         f"trace / model: {_number(found['spearman_trace'])} / {_number(found['spearman_model'])}."
+    )
+
+
+def _reuse(facts: Mapping[str, Any]) -> str:
+    found = facts["prefix_reuse"]
+    if not found["trace"]:
+        return ""
+    return (
+        f"Prefix reuse DIFFERS FROM the trace: {found['trace']:.1%} of its prompt blocks repeat an earlier one, of "
+        f"those drawn {found['model']:.0%}."
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from harness.data.records import schedule_chunk
 from harness.data.schedule import Schedule, digest
 from harness.errors import UsageError, no_such
 from workloads import traces, transforms
-from workloads.fit import _draw, _services
+from workloads.fit import _draw, _services, _verdict
 from workloads.fit import quality as _quality
 from workloads.fit.model import Model, Service
 from workloads.fit.quality import Quality
@@ -30,16 +31,17 @@ def fit(
     start_s: float | None = None,
     stop_s: float | None = None,
     limit: int | None = None,
-    mode: Mode = "parametric",
+    mode: Mode | None = None,
     window_s: float | None = None,
 ) -> Model:
     """A generator of requests like those of the trace, with its quality measured on 20 seeds (`model.quality`).
 
+    Without a `mode` it is parametric, and rate-following where that fits better and parametric does not fit.
     `window_s` is the narrowest window of mode rate-following; None chooses it. `model.save(path)` writes
     model.json, `Model.load(path)` reads it, `model.text()` describes it. Raises UsageError for what is wrong
     with the file, and for a trace that is too short to fit (it says how many requests it has and needs).
     """
-    _check(mode, window_s)
+    _check(mode or "parametric", window_s)
     try:
         part = traces.Slice(start_s, stop_s, limit)
     except ValueError as error:
@@ -49,9 +51,19 @@ def fit(
 
 
 def fit_trace(
-    trace: traces.Trace, *, mode: Mode = "parametric", window_s: float | None = None, seeds: int = 20
+    trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None = None, seeds: int = 20
 ) -> Model:
-    """The same for a trace that was read, or made, already; `seeds` 0 leaves the quality out."""
+    """The same for a trace that was read, or made, already; `seeds` 0 leaves the quality out, and chooses no mode."""
+    if mode is None and window_s is None and seeds:
+        first = fit_trace(trace, mode="parametric", seeds=seeds)
+        if (off := _verdict.misfit(first.quality)) == 0:
+            return first
+        second = fit_trace(trace, mode="rate-following", seeds=seeds)
+        if _verdict.misfit(second.quality) >= off:
+            return first
+        chosen = "mode rate-following was chosen, since parametric does not fit; --mode sets it."
+        return replace(second, method={**second.method, "notes": [*_notes(second), chosen]})
+    mode = mode or "parametric"
     _check(mode, window_s)
     work = _services.Work(mode, window_s, transforms.grain_s(trace.at_s))
     services = _services.fit(trace, work)
@@ -63,6 +75,12 @@ def fit_trace(
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
     model = Model(services, source, method, table=trace.table)
     return model.rated(quality(model, trace, seeds).facts()) if seeds else model
+
+
+def _notes(model: Model) -> list[str]:
+    notes = model.method["notes"]
+    assert isinstance(notes, list)
+    return notes
 
 
 def dropped(services: Sequence[Service], source: Mapping[str, object], name: str = "MODEL") -> list[str]:

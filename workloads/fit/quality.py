@@ -46,6 +46,7 @@ class Quality:
         `dispersion`: {`trace` [one per width], `median` [..], `low` [5 %], `high` [95 %], `poisson` [..], `gamma`},
         `curve_distance`: {`model`, `poisson`, `gamma`} (root mean square of log2, widths from 0.5 s, or the grain, to
         120 s, or a tenth of the span), `curve_distance_all` the same over all widths,
+        `gap_cv`: {`trace`, `median`, `low`, `high`, `poisson`, `gamma`} (of all gaps; None on a coarse grid),
         `gaps_ks`: {`model`, `poisson`, `gamma`} (median over seeds; None where stamps sit on a coarse grid),
         `gap_cdf`: {`gaps_s` [..], `trace` [..], `model` [..] of one seed} or None,
         `acf`: {`widths_s` [..], `trace` [lag-1 of counts], `median`, `low`, `high`, `poisson`, `gamma`},
@@ -53,6 +54,7 @@ class Quality:
         `rate_rps_drawn`: {`low`, `median`, `high`},
         `lengths`: {`prompt_ks`, `output_ks`, `spearman_trace`, `spearman_model`, `mean_prompt_tokens` [trace, model],
         `mean_output_tokens` [trace, model]},
+        `prefix_reuse`: {`trace` [share of prompt blocks that repeat an earlier one, None without blocks], `model`},
         `verdict`: [sentences].
         """
         return dict(self.measured)
@@ -83,6 +85,7 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
         **_compared(statistics, statistics.measure(stamps.at_s), rows),
         "gap_cdf": _gap_cdf(statistics, draws["model"], stamps.span_s),
         "lengths": _compared_lengths(model, trace),
+        "prefix_reuse": {"trace": model.source.get("prefix_reuse"), "model": 0.0},  # a draw shares no prefix
     }
     plain = _plain(facts)
     return Quality(plain | {"verdict": _verdict.sentences(plain)})
@@ -93,7 +96,7 @@ def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -
     band = {"low": _quantile(rows["model"], 0.05), "high": _quantile(rows["model"], 0.95)}
     toys = {"poisson": middle["poisson"], "gamma": middle["gamma"]}
     series = {"trace": own, "median": middle["model"], **band, **toys}
-    curve, acf = slice(0, len(statistics.widths_s)), slice(len(statistics.widths_s), -3)
+    curve, acf = slice(0, len(statistics.widths_s)), slice(len(statistics.widths_s), -4)
     compared = [w <= USUAL_S for w in statistics.widths_s]
     distances = {name: arrivals.curve_distance(found[curve], own[curve]) for name, found in middle.items()}
     usual = {name: arrivals.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()}
@@ -102,6 +105,7 @@ def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -
         "dispersion": {name: row[curve] for name, row in series.items()},
         "curve_distance": usual,
         "curve_distance_all": distances,
+        "gap_cv": {name: row[-4] for name, row in series.items()},
         "gaps_ks": {name: found[-2] for name, found in middle.items()},
         "acf": {"widths_s": statistics.acf_s, **{name: row[acf] for name, row in series.items()}},
         "window_cv": statistics.window_s
