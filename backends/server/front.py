@@ -287,7 +287,8 @@ class Front:
         return web.json_response(entry if "name" in request.match_info else {"object": "list", "data": [entry]})
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(status=200 if self.service.stats().failure is None else 503)
+        stats = self.service.stats()
+        return web.Response(status=200 if stats.failure is None and stats.up else 503)
 
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self.version})

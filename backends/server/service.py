@@ -68,7 +68,8 @@ class Ticket:
 class Stats:
     """What `/metrics` and `/health` show now. `kv_usage` is a share (0..1).
 
-    Preemptions and prefix tokens are totals since the start; `failure` is why the service has stopped.
+    Preemptions and prefix tokens are totals since the start; `failure` is why the service has stopped. `up`: whether a
+    replica is there to take requests.
     """
 
     running: int = 0
@@ -78,6 +79,7 @@ class Stats:
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     failure: str | None = None
+    up: bool = True
 
 
 class TextStream(Protocol):

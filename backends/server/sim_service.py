@@ -121,6 +121,7 @@ class SimService:
             sum(r.running for r in replicas), self._live.waiting, 1 - free / total, self._preemptions,
             sum(r.cache.queried_tokens for r in replicas if r.cache is not None),
             sum(r.cache.hit_tokens for r in replicas if r.cache is not None),
+            up=self.sim.cluster.takes_requests,
         )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:

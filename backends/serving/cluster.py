@@ -100,6 +100,11 @@ class Cluster:
         self.decodes = [r for r in self.replicas if r.alive and not r.draining and r.role == "decode"]
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether a replica is there that new requests may go to."""
+        return bool(self._entries)
+
+    @property
     def acts(self) -> bool:
         """Whether its router knows time."""
         return acts(self.router)

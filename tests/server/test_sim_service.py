@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.server.service import Sampling
-from backends.server.sim_service import make
+from backends.server.sim_service import SimService, make
 from backends.sim import Sim
 from harness.api import Request
 from harness.errors import UsageError
@@ -335,3 +335,21 @@ def test_what_has_no_real_time_is_one_sentence(spec, words):
 def test_the_clock_of_the_service_is_the_monotonic_clock():
     """The truth file and the clients of this machine read the same clock."""
     assert make(parse("sim")).clock is time.monotonic
+
+
+def test_a_service_without_a_replica_is_not_up():
+    """A load balancer would send requests to a server that can only reject them."""
+    now = [0.0]
+
+    async def looked_at() -> list[bool]:
+        service = SimService(Sim(replicas=2, fail="replica:0@1s;replica:1@2s..4s"), clock=lambda: now[0])
+        await service.start()
+        service.submit([1] * 5, Sampling(2), Received())  # time begins
+        seen = []
+        for now[0] in (0.5, 1.5, 2.5, 4.5):
+            service._ring()
+            seen.append(service.stats().up)
+        await service.close()
+        return seen
+
+    assert [True, True, False, True] == asyncio.run(looked_at())
