@@ -37,7 +37,7 @@ def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
     """(N,) arrival times before `end_s`."""
     times, parts = arrivals.times(np.random.default_rng(seed)), [np.zeros(1)]
     while parts[-1][-1] < end_s:
-        parts.append(np.fromiter(islice(times, 16_384), float))
+        parts.append(np.fromiter(islice(times, 1024), float))
     drawn = np.concatenate(parts[1:])
     return drawn[drawn < end_s]
 
