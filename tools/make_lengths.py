@@ -136,7 +136,7 @@ SOURCES = (
             "preparation": "turns of the sessions' own agents whose prompt goes on from the one before: tokens that it "
             "has beside that prompt and its answer, at least 1 (11% have fewer), and tokens of the answer; 133 of 739 "
             "sessions",
-            "tokenizer": "that of Claude, not published",
+            "tokenizer": "that of the recorded models, not published",
             "source": "callanjfox/kv-cache-tester @ 94f6046, traces/",
             "licence": "Apache-2.0",
         },

@@ -35,7 +35,7 @@ _FINE = np.linspace(0, 1, 100_001)
 
 @dataclass(frozen=True, slots=True)
 class CodingAgent:
-    """Turns, contexts and think times of 133 recorded sessions of Claude Code, of contexts up to `limit_tokens`.
+    """Turns, contexts and think times of 133 recorded sessions of a coding agent, of contexts up to `limit_tokens`.
 
     A prompt is the one before, its answer and new tokens (`--lengths agent-turns`); the first is long already. With 1%
     of the turns the context starts again for another task, and with 5% between 150,000 and 200,000 tokens it is

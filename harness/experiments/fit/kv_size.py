@@ -52,14 +52,16 @@ def kv_size(
     def lots(spec: Spec) -> np.ndarray:
         found = []
         for run, mask in waited:
-            errors = np.abs(errors_of(run, mask, simulated(run, latency, constants, spec)))[: mask.sum()]
+            errors = np.abs(errors_of(run, mask, simulated(run, latency, constants, spec)))[: mask.sum()]  # of TTFT
             found += [float(one.mean()) for one in np.array_split(errors, LOTS) if len(one)]
         return np.array(found)
 
     plenty = lots(with_kv(backend, BLOCK_TOKENS * int(np.ceil(50 * held / BLOCK_TOKENS))))
     each = [lots(with_kv(backend, size)) for size in sizes]
     best = int(np.argmin([one.mean() for one in each]))
-    return KvSize(sizes[best] if _surely_less(each[best], plenty) else None, round(held))
+    worse = plenty - each[best]  # lot by lot
+    sure = worse.mean() > SURE * worse.std(ddof=1) / np.sqrt(len(worse))
+    return KvSize(sizes[best] if sure else None, round(held))
 
 
 def with_kv(backend: Spec, tokens: int) -> Spec:
@@ -78,12 +80,6 @@ def _held(run: Measured) -> float:
     rate = np.concatenate([[0.0], np.cumsum(np.concatenate([per_s, -per_s])[order])[:-1]])  # tokens/s before each time
     jumps = np.concatenate([run.prompt_tokens, -(run.prompt_tokens + run.output_tokens)])[order]
     return float(np.max(np.cumsum(rate * gaps_s + jumps), initial=0.0))
-
-
-def _surely_less(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether errors are smaller, lot by lot."""
-    more = other - one
-    return bool(more.mean() > SURE * more.std(ddof=1) / np.sqrt(len(more))) if len(more) > 2 else False
 
 
 def fit_with_kv(
