@@ -33,7 +33,6 @@ class Af:
     of `expert_hardware` (by default the same kind) have the experts, whole ones on each. The tokens of a step are cut
     into `micro` micro-batches: while one is with its experts, attention computes another. Both ways a token is sent to
     each of its experts over `network_bytes_per_s` a GPU and direction (by default that of the slower kind of GPU).
-    `flops_share` and `memory_share` are what both sides reach of their peaks.
     """
 
     experts: int = 8
@@ -44,8 +43,6 @@ class Af:
     hardware: str = "a100-80g"
     tp: int = 1
     dp: int = 1
-    flops_share: float | None = None
-    memory_share: float | None = None
     _attention: Roofline = field(init=False, repr=False, compare=False)
     _experts: Roofline = field(init=False, repr=False, compare=False)
     _network: float = field(init=False, repr=False, compare=False)
@@ -61,12 +58,9 @@ class Af:
         network = self.network_bytes_per_s or min(one.network_bytes_per_s or 0.0 for one in kinds)
         if not network > 0:
             raise UsageError("latency=af needs the rate of the network of a GPU; give network_bytes_per_s=25e9.")
-        shares: dict[str, Any] = {
-            name: value for name in ("flops_share", "memory_share") if (value := getattr(self, name)) is not None
-        }
         put, parts = object.__setattr__, self.experts
-        put(self, "_attention", Roofline(model=self.model, hardware=self.hardware, tp=self.tp, dp=self.dp, **shares))
-        put(self, "_experts", Roofline(model=self.model, hardware=self.expert_kind, dp=parts, ep=parts, **shares))
+        put(self, "_attention", Roofline(model=self.model, hardware=self.hardware, tp=self.tp, dp=self.dp))
+        put(self, "_experts", Roofline(model=self.model, hardware=self.expert_kind, dp=parts, ep=parts))
         put(self, "_network", network)
         put(self, "_layers", m.layers)
         put(self, "_known", {})
