@@ -13,8 +13,8 @@ import click
 from harness.errors import UsageError, no_such
 
 COMMANDS = (
-    "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit", "validate",
-    "policy", "list", "explain", "doctor", "init",
+    "quick", "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit",
+    "validate", "policy", "list", "explain", "doctor", "init",
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30
@@ -58,6 +58,7 @@ _EPILOG = """
 \b
 First steps
   bench doctor                 check this machine and the installation
+  bench quick                  find a server on this machine and its capacity, in three minutes
   bench run                    one minute of chat traffic on the built-in engine
   bench run --backend sim      the same traffic on a simulated GPU, in a second
   bench capacity --backend sim --hardware h100
