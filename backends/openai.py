@@ -79,6 +79,8 @@ class OpenAI:
     (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server. `probe` is what
     is sent before the run, unmeasured: short (two requests, one more for each refused field), full (about 14, which
     verify prompt lengths), or off (none: `model` must be named, and every field is assumed to be accepted).
+    `gpus`, `watts` (of all GPUs) and `usd_per_hour` are facts of the deployment that no server tells: results per GPU,
+    kW and dollar need them.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -115,6 +117,9 @@ class OpenAI:
     metrics: str = "auto"
     tokenizer: str | None = None
     probe: Mode = "short"
+    gpus: int | None = None
+    watts: float | None = None
+    usd_per_hour: float | None = None
     _places: tuple[target.Place, ...] = field(default=(), init=False, repr=False)
     _builder: Builder | None = field(default=None, init=False, repr=False)
     _reader: Reader = field(default_factory=Reader, init=False, repr=False)
@@ -130,7 +135,8 @@ class OpenAI:
 
     def __post_init__(self) -> None:
         sizes = ("max_body_bytes", "max_event_bytes", "max_head_bytes")
-        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s", *sizes):
+        facts = ("gpus", "watts", "usd_per_hour")
+        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s", *sizes, *facts):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, got {value}.")
@@ -307,7 +313,8 @@ class OpenAI:
         return {
             "backend": "openai",
             "model": ask.model if ask is not None else self.model,
-            "gpus": None,
+            "gpus": self.gpus,
+            **{name: value for name in ("watts", "usd_per_hour") if (value := getattr(self, name)) is not None},
             "url": "|".join(shown) or None,
             "addresses": [place.label for place in self._places],
             "api": self.api,

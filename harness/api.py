@@ -873,6 +873,15 @@ class Metric:
         return self.title or self.name
 
 
+class SentPrompt(NamedTuple):
+    """A prompt when it was sent (s): the ids of its blocks (blocks,), its tokens, and whether it is measured."""
+
+    sent_s: float
+    blocks: np.ndarray
+    tokens: int
+    measured: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RunTables:
     """What a metric of a whole run sees: its tables from `since_s` on, where its warm-up was cut.
@@ -889,6 +898,8 @@ class RunTables:
     kv_blocks: int | None = None
     since_s: float = 0.0
     step_w: Sequence[float] = ()
+    prompts: Callable[[], Iterator[SentPrompt]] = lambda: iter(())
+    block_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,9 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +60,8 @@ def load(
     """
     timing = None if turns is None else session_times.turns_of(turns)
     chosen = session_replay.sessions_of(sessions)
-    trace = read(path, reader, columns, start_s=start_s, stop_s=stop_s, limit=limit, where=where)
+    part = _Part(path, reader, columns, start_s, stop_s, limit, where)
+    trace = _read_again(part, _state(path))
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
@@ -175,6 +178,34 @@ def read(
     if (origin := write.origin(path)) is not None:
         trace = transforms.with_facts(trace, made_from=origin)
     return trace if where is None else transforms.first(transforms.filtered(trace, where), limit)
+
+
+class _Part(NamedTuple):
+    path: str
+    reader: str | None
+    columns: str | None
+    start_s: float | None
+    stop_s: float | None
+    limit: int | None
+    where: str | None
+
+
+@lru_cache(maxsize=1)
+def _read_again(part: _Part, state: object) -> Trace:  # noqa: ARG001  # a file that was changed is another
+    """What was read last: the trials of a search all replay one trace."""
+    path, reader, columns, *_ = part
+    return read(
+        path, reader, columns, start_s=part.start_s, stop_s=part.stop_s, limit=part.limit, where=part.where
+    )  # fmt: skip
+
+
+def _state(path: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of a file, or of all files in a folder; nothing where it cannot be read."""
+    try:
+        files = sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)]
+        return tuple((str(file), (of := file.stat()).st_size, of.st_mtime_ns) for file in files)
+    except OSError:
+        return ()
 
 
 def changed(trace: Trace, *, scale: str | None = None, jitter: str | None = None, seed: int = 0) -> Trace:

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from harness.data.folder import Run
-from harness.data.run_json import Described, RunInfo
+from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
 from reports import _cluster, _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
 from reports._format import clean, sentence
@@ -18,6 +18,9 @@ from reports.document.curve import Curve
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline", "cluster")
 """Figures that stand open on the page; the others are folded."""
 FLOOR = "client floor p50 / p99"
+SHOWN_WITHOUT_STEPS = frozenset({"ttft_answer", "cache_found", "cache_best"})
+OF_CACHE = frozenset({"cache_found", "cache_best"})
+"""Already beside the throughput, where the backend is a built-in one with a prefix cache."""
 NARROW = ("max", "mean", FLOOR, "p90", "p50")
 """Columns that a narrow window does without, first choice first."""
 GROWN = (
@@ -86,8 +89,8 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
     yield "Throughput", result.flow
     yield "Router", _cluster.line(run)
-    if not result.overloaded and (_data.has_steps(run) or "ttft_answer" in info.summary.run_metrics):
-        yield "Variation", ", ".join(_variation(info.summary.run_metrics))
+    if not result.overloaded and (_data.has_steps(run) or not SHOWN_WITHOUT_STEPS.isdisjoint(info.summary.run_metrics)):
+        yield "Variation", ", ".join(_variation(info))
     yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
@@ -107,11 +110,12 @@ def _trace(facts: Mapping[str, object]) -> str:
     return "; ".join([f"rows {_system.account(facts)}", *losses])
 
 
-def _variation(found: Mapping[str, Described]) -> Iterator[str]:
+def _variation(info: RunInfo) -> Iterator[str]:
     """The metrics of the run as a whole: the mean where there are several values, and the largest."""
+    found, own_cache = info.summary.run_metrics, info.backend.get("prefix_cache") is True
     for name, metric in run_metrics().items():
-        if (values := found.get(name)) is not None:
-            unit = metric.unit if metric.unit in ("s", "share") else ""
+        if (values := found.get(name)) is not None and not (own_cache and name in OF_CACHE):
+            unit = metric.unit if metric.unit in ("s", "share", "tokens") else ""
             mean, most = (_format.with_unit(value, unit) for value in (values.mean, values.max))
             yield f"{metric.label} {mean}" + (f" (max {most})" if (values.n or 0) > 1 else "")
 

@@ -26,6 +26,7 @@ LINES = {
     "run": ["--backend", "null"],
     "sweep": ["--rate", "1,2"],
     "capacity": [],
+    "agents": [],
     "place": [],
     "slo": ["a-run"],
     "compare": ["a", "b"],
