@@ -31,7 +31,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_search_finds_agents_with_an_interval_and_stores_them(
     chats: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody could see what was tried, or go on later."""
+    """The user could not see what was tried, or go on later."""
     line = ["agents", "--trace", chats, *SIM, *SEARCH, "--out", str(tmp_path / "found"), "--quiet"]
 
     assert main(line) in (0, 5)

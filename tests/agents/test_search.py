@@ -100,7 +100,7 @@ def test_a_search_resumes_where_it_was() -> None:
 
 
 def test_a_tier_that_one_agent_misses_is_out_of_reach() -> None:
-    """Zero agents with an interval would be a number that nobody measured."""
+    """Zero agents with an interval would be a number that was never measured."""
     given = SearchOptions()
     trials = searched({TTFT.text: 0.4, TPOT.text: 30.0}, given)
 
@@ -122,7 +122,7 @@ def test_without_a_number_that_misses_nothing_is_claimed() -> None:
 
 
 def test_the_final_trials_are_as_many_as_the_scatter_of_the_pilot_asks_for() -> None:
-    """Seeds that are added until the interval looks narrow enough would select lucky moments."""
+    """Seeds that are added until the interval is narrow would select lucky moments."""
     given = SearchOptions(tolerance=0.05, max_seeds=40)
     trials = searched({TTFT.text: 20.0, TPOT.text: 90.0}, given, scatter=0.2, rng=np.random.default_rng(5))
 
