@@ -287,6 +287,12 @@ def _own(server: View) -> Iterator[Compared]:
     hits, queries = server.total("cache_hits"), server.total("cache_queries")
     if hits is not None and queries:
         yield Compared("prefix cache hits", "share", None, hits / queries)
+    drafts, accepted = server.total("drafts"), server.total("accepted")
+    if drafts and accepted is not None:
+        yield Compared("tokens of a step with a draft", "tokens", None, 1 + accepted / drafts)
+    elif server.knows("accept_length") and len(server.read_s):
+        length = server.gauge("accept_length", server.read_s, mean=True)
+        yield Compared("tokens of a step with a draft", "tokens", None, None if length is None else float(length.mean()))
     if (preempted := server.total("preemptions")) is not None:
         yield Compared("preemptions", "preemptions", None, preempted)
 
