@@ -295,13 +295,16 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
 
 
 def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
-    """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one."""
+    """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one.
+
+    The simulator and the paced engine have the same parts: from one to the other they stay.
+    """
     for given, other in (("workload", "trace"), ("trace", "workload")):
         if more.get(given) is not None and more.get(other) is None:
             for name in (other, *(name for name, known in OPTIONS.items() if known.source == other)):
                 values.pop(name, None)
     old = values.get("backend")
-    if "backend" in more and isinstance(old, str) and parse(old).name != parse(str(more["backend"])).name:
+    if "backend" in more and isinstance(old, str) and _system(old) != _system(str(more["backend"])):
         for option in PARTS:
             values.pop(option, None)
     elif "backend" in more:
@@ -313,6 +316,13 @@ def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
             replace(spec, args={k: v for k, v in spec.args.items() if k not in PARTS or k not in more})
         )
     values.update(more)
+
+
+def _system(backend: str) -> str:
+    """Name of a backend; the paced engine has the parts of the simulator and counts as one."""
+    spec = parse(backend)
+    paced = spec.name == "engine" and parse(spec.args.get("executor", "llama")).name == "paced"
+    return "sim" if paced else spec.name
 
 
 def _check_together(spec: RunSpec) -> None:
