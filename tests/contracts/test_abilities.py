@@ -72,6 +72,7 @@ TABLE = [
     ("content", api.LearningContent, "calibrated"),
     ("backends", api.Simulator, "sim"),
     ("backends", api.ReusableSimulator, "sim"),
+    ("backends", api.Elastic, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
     ("results", FilesReader, "aiperf inference-perf"),
 ]

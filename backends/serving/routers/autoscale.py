@@ -72,7 +72,9 @@ class Autoscale:
     @property
     def requires(self) -> Requirements:
         """Replicas alike, to which it adds; `slo` predicts the step after one is given up."""
-        return Requirements("mixed", scales=True, step_times=self.rule == "slo")
+        loads = 2 if self.rule == "queue" else self.most - self.least  # too few, then too many at once; or one by one
+        settles_s = loads * self.load_s + self.calm_s
+        return Requirements("mixed", scales=True, step_times=self.rule == "slo", settles_s=settles_s)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002
         """The replica with the fewest requests."""

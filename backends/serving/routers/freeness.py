@@ -83,7 +83,10 @@ class Freeness:
     @property
     def requires(self) -> Requirements:
         """With `max_replicas` it adds to replicas alike."""
-        return Requirements("mixed", scales=True) if self.max_replicas is not None else Requirements()
+        if self.max_replicas is None:
+            return Requirements()
+        settles_s = (self.max_replicas - self.min_replicas) * self.scale_s + self.load_s
+        return Requirements("mixed", scales=True, settles_s=settles_s)
 
     @property
     def tick_s(self) -> float:

@@ -79,7 +79,10 @@ class Replan:
     @property
     def requires(self) -> Requirements:
         """Prefill and decode replicas, whose roles it changes by predicted times; with `most` it adds some."""
-        return Requirements("apart", changes_roles=True, scales=self.most is not None, step_times=True)
+        settles_s = 0.0 if self.most is None else 2 * self.window_s + self.reload_s
+        return Requirements(
+            "apart", changes_roles=True, scales=self.most is not None, step_times=True, settles_s=settles_s
+        )
 
     @property
     def tick_s(self) -> float:
