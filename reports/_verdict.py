@@ -1,22 +1,16 @@
 """The verdict of a run in words: its state, the answer about the SLO, warm-up, intervals, checks, and the next step."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.data.folder import Run
 from harness.data.run_json import RunInfo, Within
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _system
 from reports._format import clean, sentence
+from reports._rows import Result
 from reports._system import part
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
-    from reports._rows import Result
-
 
 KNEE = "Near the knee one run decides nothing (see bench capacity)."
 """The remark on every statement about one rate."""

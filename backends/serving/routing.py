@@ -3,8 +3,6 @@
 A gateway knows what replicas report, perhaps a while ago, and never how long an answer will be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field

@@ -3,17 +3,15 @@
 The thresholds are choices of this project unless a source is named; each warning has its remedy.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import RunWarning, Slo
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Described, Fidelity, RunInfo
 from harness.metrics.quantiles import quantile
@@ -34,9 +32,6 @@ from harness.validity.remote import (
     stamps_of,
     total,  # fmt: skip
 )
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 LATE_BOUND_SHARE = 0.05
 """Lateness (p99) above this share of the tightest bound on TTFT or E2E, of which it is a part, is a warning."""

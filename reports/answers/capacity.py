@@ -1,7 +1,5 @@
 """The report of `bench capacity`: capacities with their intervals, the curve, what binds, and the trials."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

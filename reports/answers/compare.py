@@ -1,13 +1,11 @@
 """The report of `bench compare`: a row for each gate, what differs, where simulations part, and the pairs."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec import UnsetType, structs
@@ -21,10 +19,8 @@ from harness.stats.paired import ALPHA
 from reports import _format, figures
 from reports._format import clean, number, option, quoted, sentence, share, with_unit
 from reports._system import Facts, first, flat, in_use, source, system
+from reports.comparison import Comparison
 from reports.document import Cell, Document, Figure, Finding, Notice, Section, Table
-
-if TYPE_CHECKING:
-    from reports.comparison import Comparison
 
 MARKS = {
     "regressed": ("REGRESSED", False),

@@ -1,7 +1,5 @@
 """The report of `bench sweep`: attainment and goodput over seeds at each point, latencies, crossed goals."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,10 +1,7 @@
 """A comparison metric by metric and pair by pair: the losses of the head, and values on both sides."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,11 +10,9 @@ from harness.experiments.compare import wording
 from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from reports import _format
 from reports._format import clean, in_figure
+from reports.comparison import Comparison
 from reports.figures import style
 from reports.figures.style import Look
-
-if TYPE_CHECKING:
-    from reports.comparison import Comparison
 
 _LETTERS = 28
 

@@ -3,12 +3,10 @@
 After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -21,12 +19,9 @@ from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.figures import style, systems
 from reports.figures.style import Look
-from reports.study import runs
+from reports.figures.systems import Line
+from reports.study import Capacity, Point, Study, System, runs
 from reports.study.sweep import at, axis_title
-
-if TYPE_CHECKING:
-    from reports.figures.systems import Line
-    from reports.study import Capacity, Point, Study, System
 
 Info = Mapping[str, Any]
 BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."

@@ -4,27 +4,23 @@ The curves DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the scal
 to met is the greatest of its value / bound, so one stored run gives a whole curve exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from harness.data.folder import Run
+from harness.experiments.rescore.slo_json import ScaleScore
+from harness.stats.curves import Crossing
 from reports import _data, _format, _replay
 from reports._format import in_figure
+from reports._replay import Cells, Rate, Replay, Scored
 from reports.figures import style
 from reports.figures.style import Look
 from reports.figures.systems import NO_CURVE
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
-    from harness.experiments.rescore.slo_json import ScaleScore
-    from harness.stats.curves import Crossing
-    from reports._replay import Cells, Rate, Replay, Scored
-    from reports.study import Study
+from reports.study import Study
 
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241

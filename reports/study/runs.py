@@ -5,8 +5,6 @@ Several studies as one: their systems side by side, each named by what distingui
 What the requests of a study tell, beyond what its answer holds: latencies, phases and causes of misses per point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -31,7 +31,9 @@ def test_the_paced_engine_takes_the_parts_of_a_simulated_system(backend: str) ->
 def test_an_engine_that_computes_takes_no_parts_of_a_simulated_system() -> None:
     """The simulated model would be looked for as a folder of weights."""
     assert run_spec(Given({"backend": "engine"}), read("jitserve").given).parts() == {}
-    assert run_spec(Given({"backend": "engine"}), Given({"backend": "engine:executor=paced", "kv": "paged"})).parts() == {}
+    assert (
+        run_spec(Given({"backend": "engine"}), Given({"backend": "engine:executor=paced", "kv": "paged"})).parts() == {}
+    )
 
 
 def test_a_file_wins_over_a_named_configuration(tmp_path, monkeypatch) -> None:

@@ -4,18 +4,13 @@ Source: ModelTC/lightllm, lightllm/server/api_cli.py and lightllm/server/core/ob
 `token_ratio` of 0 every answer counts as long as it may be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 MARGIN_TOKENS = 6
 """Tokens that it adds to each guess."""

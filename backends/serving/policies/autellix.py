@@ -5,20 +5,15 @@ level with every `quantum` tokens that their calls have produced together; withi
 first. It needs no lengths. Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
+from backends.serving.batch import Batch, Sequence
 from backends.serving.policies._programs import KEPT, program_of
 from backends.serving.policies._ranked import Ranks, Seats
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

@@ -4,16 +4,11 @@ Source: the "chunked-prefills-only" column of table 4 of Agrawal et al., Sarathi
 microsoft/sarathi-serve `simple_chunking_scheduler.py`: a prefill turn runs unfinished prompts, else new ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

@@ -4,16 +4,11 @@ Source: LLMServe/DistServe @82831f1, distserve/decoding_stage_scheduler.py (1,02
 lost their memory come first; what is computed again runs alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica, Role
+from backends.serving.replica import Replica, Role
 
 
 @dataclass(frozen=True, slots=True)

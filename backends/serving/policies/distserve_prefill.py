@@ -4,16 +4,11 @@ Source: LLMServe/DistServe @82831f1, distserve/context_stage_scheduler.py (128 r
 of prompts that wait for their hand-off counts, so a full decode side stops prefill.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica, Role
+from backends.serving.replica import Replica, Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,11 @@ Source: LLMServe/DistServe @82831f1, simdistserve/base/worker.py. A prefill batc
 whatever is stored already; a decode step reads at most `max_decode_tokens`, and sequences then take turns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

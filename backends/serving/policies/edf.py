@@ -3,19 +3,14 @@
 Source: Liu and Layland, JACM 1973; JITServe (NSDI 2026), comparison with EDF. Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch, Sequence
 from backends.serving.policies._programs import Programs
 from backends.serving.policies._ranked import Ranks, Seats
+from backends.serving.replica import Replica
 from harness.api import LatencySlo
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

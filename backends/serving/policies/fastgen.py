@@ -6,17 +6,11 @@ Source: Holmes et al., DeepSpeed-FastGen, 2024; scheduling as in deepspeedai/Dee
 here it costs one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
-from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Batch, Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,14 @@ it; the default knows the lengths of other answers only. What keeps long answers
 Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._ranked import Ranks, Seats
+from backends.serving.replica import Replica
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

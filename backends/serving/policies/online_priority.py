@@ -4,17 +4,12 @@ Source: the baseline of this name in the xLLM technical report, arXiv 2510.14686
 offline requests run beside online ones, and a prompt that has begun goes on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch
 from backends.serving.policies._online_first import OnlineFirst
 from backends.serving.policies.vllm_v1 import VllmV1
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

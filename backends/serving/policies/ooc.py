@@ -7,23 +7,18 @@ Source: jd-opensource/xllm-service, `pd_ooc_scheduler.cpp`; xLLM technical repor
 prompt interrupts an offline one between two layers; here between two steps, so offline prompts run in chunks.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
+from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._online_first import OnlineFirst, offline
 from backends.serving.policies.vllm_v1 import VllmV1
+from backends.serving.replica import Replica
 from harness.api import LatencyModel
 from harness.errors import UsageError
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 AHEAD = 4096
 """Steps at most for which the prediction is looked up; the largest power of two that a leap may need."""

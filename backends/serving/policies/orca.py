@@ -4,16 +4,11 @@ Source: Yu et al., Orca, OSDI 2022 (selection FCFS, at most `max_batch` sequence
 reserve_max.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,11 @@ an admitted prompt never fails later. No request is admitted in a step that pree
 microsoft/sarathi-serve `sarathi_scheduler.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,11 @@ Source: sgl-project/sglang `python/sglang/srt/managers/scheduler.py` (`get_next_
 options `--chunked-prefill-size`, `--max-prefill-tokens`, `--max-running-requests`, `--scheduler-recv-interval`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

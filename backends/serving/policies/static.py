@@ -4,16 +4,11 @@ Source: FasterTransformer style, as drawn in Yu et al., Orca, OSDI 2022. With `p
 longest of the batch and finished rows stay, at their cost, until the last one ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

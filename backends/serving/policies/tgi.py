@@ -4,17 +4,12 @@ Source: huggingface/text-generation-inference v1, `router/src/infer.rs` and `que
 the original: prompt and requested output are reserved at admission (`--kv reserve-oracle`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import floor
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

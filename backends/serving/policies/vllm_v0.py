@@ -4,16 +4,11 @@ Source: Kwon et al., vLLM, SOSP 2023; the "vLLM" baseline of the DistServe and S
 limits (16,384 batched tokens, 1,024 sequences).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,13 @@ Source: vllm-project/vllm `vllm/v1/core/sched/scheduler.py`: running sequences f
 ones, no admission in a step that preempted. Prompts are always chunked.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from backends.serving._checks import at_least
-from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Batch, Sequence
+from backends.serving.replica import Replica
 
 Chunk = tuple["Sequence", int]
 

@@ -4,20 +4,15 @@ What they draw is a hash of the id of the request and of a seed, so that the cor
 the same error in every run, under every policy.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
 from math import cos, exp, log, pi, sqrt
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Oracle as LengthOracle
+from backends.serving.batch import Sequence
 from backends.serving.hashing import unit
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
 
 
 @dataclass(slots=True)

@@ -4,8 +4,6 @@ Source: `queue` is the rule of the Kubernetes horizontal pod autoscaler (desired
 within 10 %, and down only to the highest wish of a while) over the requests in the system; `slo` is ours.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil

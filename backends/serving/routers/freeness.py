@@ -8,8 +8,6 @@ Source: Sun et al., Llumnix, OSDI 2024, sections 4.3 and 4.4; AlibabaPAI/llumnix
 (remaining_steps), `llumnix/global_scheduler/migration_policy.py`, `llumnix/config/default.py` (the defaults).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field

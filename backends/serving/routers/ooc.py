@@ -5,8 +5,6 @@ are latency-relaxed, decode replicas latency-strict: these take offline requests
 room. Use it with the policy `ooc`, which holds offline sequences back within a replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

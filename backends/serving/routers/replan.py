@@ -5,8 +5,6 @@ shift placement runs again on recent traffic; reloading weights takes minutes. T
 and their thresholds are ours, and so is the plan, the min-rule of DistServe over equal GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from math import ceil, exp, sqrt

@@ -5,8 +5,6 @@ report, arXiv 2510.14686, section 3.2. That service flips while it decides on a 
 replica at a time, which then has that role for `settle_s` seconds at least.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from backends.serving._checks import at_least
