@@ -31,6 +31,3 @@ class Aggressive:
         """Whether the prompt fits below the watermark now."""
         held = sum([held_tokens(s) for s in with_candidate(replica, seq)])
         return held <= capacity_tokens(replica) * self.watermark
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

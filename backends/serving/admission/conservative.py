@@ -34,6 +34,3 @@ class Conservative:
         blocks = replica.blocks
         longest = sum([blocks.blocks_for(s.prompt + self.max_new_tokens) for s in with_candidate(replica, seq)])
         return longest <= blocks.total * self.overcommit
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

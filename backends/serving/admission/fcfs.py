@@ -19,6 +19,3 @@ class Fcfs:
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
         """Yes."""
         return True
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

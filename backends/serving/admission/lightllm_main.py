@@ -48,6 +48,3 @@ class LightllmMain:
         if not busy:
             longest = min(longest, max(int(GROWTH * emitted), self.usual_new_tokens))
         return max(1, longest + MARGIN_TOKENS - emitted)
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

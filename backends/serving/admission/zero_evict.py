@@ -34,6 +34,3 @@ class ZeroEvict:
             sum([blocks.blocks_for(held + rest) for held, own in futures if own >= rest]) <= blocks.total
             for rest in {own for _, own in futures}
         )
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

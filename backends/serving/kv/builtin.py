@@ -24,19 +24,6 @@ class Paged:
             raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
         at_least("blocks", self.blocks)
 
-    @property
-    def reserves(self) -> bool:
-        """False: memory comes on demand."""
-        return False
-
-    def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Not called by the core, as nothing is reserved: the tokens stored at the end."""
-        return prompt + output - 1
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  paging refuses no length by itself
-        """None: only the size of the memory limits a request."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class ReserveMax:
@@ -109,10 +96,6 @@ class ReserveOracle:
     def reserved_tokens(self, prompt: int, output: int) -> int:
         """Prompt plus output."""
         return next_power_of_two(prompt + output) if self.buddy else prompt + output
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
-        """None: only the size of the memory limits a request."""
-        return None
 
 
 @dataclass(frozen=True, slots=True)

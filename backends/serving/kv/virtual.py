@@ -53,16 +53,3 @@ class Virtual:
     def maps_ahead(self) -> bool:
         """Whether that happens beside the step before."""
         return self.mapping == "ahead"
-
-    @property
-    def reserves(self) -> bool:
-        """False: memory comes on demand."""
-        return False
-
-    def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Not called by the core, as nothing is reserved: the tokens stored at the end."""
-        return prompt + output - 1
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
-        """None: only the size of the memory limits a request."""
-        return None

@@ -31,15 +31,6 @@ class Autellix:
         at_least("quantum", self.quantum)
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The calls of the least served programs, under the budget."""
         self._seats.fill(replica, batch, self._rank)

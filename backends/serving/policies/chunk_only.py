@@ -23,15 +23,6 @@ class ChunkOnly:
         at_least("budget", self.budget)
         at_least("max_seqs", self.max_seqs)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """A prefill turn if the last turn decoded (or nothing decodes), else a decode turn."""
         tried = self._decoded or not replica.decoding.members

@@ -21,18 +21,9 @@ class DistserveDecode:
         at_least("max_seqs", self.max_seqs)
 
     @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    @property
     def serves(self) -> Role:
         """Replicas for decode alone."""
         return "decode"
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
 
     def has_room(self, replica: Replica) -> bool:
         """Whether one more sequence may decode."""

@@ -26,18 +26,9 @@ class DistservePrefill:
         at_least("max_batched_tokens", self.max_batched_tokens)
 
     @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    @property
     def serves(self) -> Role:
         """Replicas for prefill alone."""
         return "prefill"
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  a long prompt runs alone
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Prompts in order of arrival; on a replica that is no prefill replica decodes follow when none waits."""

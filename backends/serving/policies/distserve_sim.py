@@ -22,11 +22,6 @@ class DistserveSim:
         at_least("max_prefill_tokens", self.max_prefill_tokens)
         at_least("max_decode_tokens", self.max_decode_tokens)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
     def refusal(self, prompt: int, output: int) -> str | None:
         """A prompt must fit one prefill step, and its longest decode step one decode step."""
         if prompt > self.max_prefill_tokens:

@@ -33,15 +33,6 @@ class Edf:
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
         self._programs = Programs(LatencySlo(self.ttft_s, self.tbt_s))
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The sequences that are due first, under the budget."""
         self._seats.fill(replica, batch, self._rank)

@@ -26,15 +26,6 @@ class Fastgen:
         at_least("max_seqs", self.max_seqs)
         at_least("max_tracked", self.max_tracked)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into pieces
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decodes that find a block, then prompts exactly up to the budget; a deadlock preempts the youngest."""
         self._fuse(replica, batch)

@@ -66,15 +66,6 @@ class Gmax:
         self._lengths = make("predictors", self.predictor)
         self._step_s = deque(maxlen=SAMPLES)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def on_step_start(self, now_s: float) -> None:
         """The only clock."""
         self._now_s = now_s

@@ -31,15 +31,6 @@ class Ltr:
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
         self._lengths = make("predictors", self.predictor)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The shortest answers, under the budget."""
         self._seats.fill(replica, batch, self._rank)

@@ -24,15 +24,6 @@ class OnlinePriority:
     def __post_init__(self) -> None:
         self._base = VllmV1(self.budget, self.max_seqs)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Running sequences in order, then online requests, then offline ones, under the budget."""
         self._order.sort(replica)

@@ -59,15 +59,6 @@ class Ooc:
         self._chunks = VllmV1(max(min(self.budget, self.chunk), self.max_seqs), self.max_seqs)
         self._lengths = make("predictors", self.predictor)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def use_model(self, model: LatencyModel) -> None:
         """What predicts the steps of a strict replica."""
         self._model = model

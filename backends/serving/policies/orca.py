@@ -20,15 +20,6 @@ class Orca:
     def __post_init__(self) -> None:
         at_least("max_batch", self.max_batch)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, then whole prompts in order of arrival."""
         if replica.decoding.members:

@@ -39,15 +39,6 @@ class Sarathi:
                 f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: every decode is in every step"
             )
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, unfinished prompts, new prompts, under the budget."""
         left = self.budget

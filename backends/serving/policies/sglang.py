@@ -32,18 +32,9 @@ class Sglang:
             raise ValueError("recv_interval is that of overlapped steps; it does not go with overlap=false")
 
     @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    @property
     def poll_steps(self) -> int:
         """`recv_interval` where steps overlap, else 0."""
         return self.recv_interval if self.overlap else 0
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The prompt that is begun, then waiting ones, as far as a chunk reaches; without any, all decodes."""

@@ -26,10 +26,6 @@ class Static:
         """Whether finished rows stay."""
         return self.pad
 
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decode while anything runs; else the next requests in order of arrival."""
         if replica.decoding.members:

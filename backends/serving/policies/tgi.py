@@ -31,11 +31,6 @@ class Tgi:
         at_least("max_waiting_tokens", self.max_waiting_tokens)
         at_least("max_batch_prefill_tokens", self.max_batch_prefill_tokens)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""
         if prompt > self.max_batch_prefill_tokens:

@@ -22,11 +22,6 @@ class VllmV0:
         at_least("max_seqs", self.max_seqs)
         at_least("max_batched_tokens", self.max_batched_tokens)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""
         if prompt > self.max_batched_tokens:

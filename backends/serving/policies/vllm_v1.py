@@ -38,18 +38,9 @@ class VllmV1:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
 
     @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    @property
     def poll_steps(self) -> int:
         """1 with asynchronous scheduling, else 0."""
         return int(self.async_scheduling)
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Running sequences in order, then waiting ones, under the budget."""
