@@ -290,7 +290,12 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
             _overlay(values, {option: _value(option, text, given) for option, text in given.values.items()})
     spec = RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # _value made them
     _check_together(spec)
-    _check_nothing_hidden(spec)
+    # A run.json holds no secrets, so what needed one must be given anew.
+    for option, value in spec.options().items():
+        if isinstance(value, str) and HIDDEN in value:
+            raise UsageError(
+                f"The run to repeat had a secret in --{option}, which was not stored; give --{option} again."
+            )
     return replace(spec, workload=DEFAULT_WORKLOAD) if spec.trace is None and spec.workload is None else spec
 
 
@@ -341,15 +346,6 @@ def _check_together(spec: RunSpec) -> None:
     for part in spec.parts():
         if part in args:
             raise UsageError(f"{part} is given twice: in --backend '{spec.backend}' and by --{part}.")
-
-
-def _check_nothing_hidden(spec: RunSpec) -> None:
-    """A run.json holds no secrets, so what needed one must be given anew."""
-    for option, value in spec.options().items():
-        if isinstance(value, str) and HIDDEN in value:
-            raise UsageError(
-                f"The run to repeat had a secret in --{option}, which was not stored; give --{option} again."
-            )
 
 
 def _value(option: str, value: object, given: Given) -> object:

@@ -37,7 +37,13 @@ def names(shown: Shown) -> Iterator[Event]:
 def events(shown: Shown) -> Iterator[Event]:
     """Every request, and its sending."""
     for row in shown.rows:
-        yield from _request(row)
+        common = {"cat": CATEGORY, "id2": {"local": f"0x{int(row['request_id']) + 1:x}"}, "pid": CLIENT, "tid": SENDER}
+        begin, end, name = row["scheduled_s"], _over(row), MISSED if row["met"] is False else REQUEST
+        yield {"ph": "b", "ts": us(begin), "name": name, **common, "args": _arguments(row)}
+        for phase, start, stop in phases(row):
+            yield {"ph": "b", "ts": us(start), "name": phase, **common}
+            yield {"ph": "e", "ts": us(stop), "name": phase, **common}
+        yield {"ph": "e", "ts": us(end), "name": name, **common}
     yield from _sendings(shown)
 
 
@@ -68,16 +74,6 @@ def _over(row: Row) -> float:
     """When a request was over, whatever became of it."""
     times = [row[name] for name in ("last_s", *ENDS) if row.get(name) is not None]
     return float(max(times))
-
-
-def _request(row: Row) -> Iterator[Event]:
-    common = {"cat": CATEGORY, "id2": {"local": f"0x{int(row['request_id']) + 1:x}"}, "pid": CLIENT, "tid": SENDER}
-    begin, end, name = row["scheduled_s"], _over(row), MISSED if row["met"] is False else REQUEST
-    yield {"ph": "b", "ts": us(begin), "name": name, **common, "args": _arguments(row)}
-    for phase, start, stop in phases(row):
-        yield {"ph": "b", "ts": us(start), "name": phase, **common}
-        yield {"ph": "e", "ts": us(stop), "name": phase, **common}
-    yield {"ph": "e", "ts": us(end), "name": name, **common}
 
 
 def _arguments(row: Row) -> Event:

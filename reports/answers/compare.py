@@ -67,9 +67,19 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
     mark, good = MARKS[info.verdict]
     text = clean(info.text, 4000)
     rests = (_rests_on(info, found),) if info.gates else ()
+    # Of how many pairs in which order the verdict is.
+    valid = [pair for pair in info.pairs if pair.valid]
+    every = {pair.pair for pair in info.pairs}
+    order = " ".join(" ".join(pair.order) for pair in valid[:2] if pair.order)
+    parts = [
+        f"pairs: {len(every)}",
+        f"valid: {len({pair.pair for pair in valid})}",
+        f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
+        "exact" if info.mode == "exact" else f"alpha {100 * info.alpha:g}%",
+    ]
     return Document(
         title=f"{clean(info.head.label, 80)} against {clean(info.base.label, 80)}",
-        subtitle=_subtitle(info),
+        subtitle=", ".join(filter(None, parts)),
         mark=mark,
         good=good,
         findings=(Finding(text[:1].upper() + text[1:], good, rests),),
@@ -81,20 +91,6 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         used=_used(info),
         definitions=(*DEFINITIONS, *in_use()),
     )  # fmt: skip
-
-
-def _subtitle(info: CompareAnswer) -> str:
-    """Of how many pairs in which order the verdict is."""
-    valid = [pair for pair in info.pairs if pair.valid]
-    every = {pair.pair for pair in info.pairs}
-    order = " ".join(" ".join(pair.order) for pair in valid[:2] if pair.order)
-    parts = [
-        f"pairs: {len(every)}",
-        f"valid: {len({pair.pair for pair in valid})}",
-        f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
-        "exact" if info.mode == "exact" else f"alpha {100 * info.alpha:g}%",
-    ]
-    return ", ".join(filter(None, parts))
 
 
 def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:

@@ -159,7 +159,10 @@ def finding(study: Study) -> str:
     capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
     known = [(system, one.rps / study.share(system), one) for system, one in capacities if one.rps]
     if not known:
-        return _not_crossed(goal, capacities)
+        if len(capacities) == 1 and capacities[0][1].note:
+            return f"{goal * 100:g}% is not crossed: {capacities[0][1].note}."
+        beyond = "; ".join(_beyond(capacities))
+        return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
     known.sort(key=lambda found: -found[1])
     (first, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
@@ -186,13 +189,6 @@ def _paired(study: Study, base: System, head: System, goal: float) -> str:
 def _between(ends: Sequence[float | None], share: float) -> str:
     low, high = ends
     return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
-
-
-def _not_crossed(goal: float, capacities: Sequence[tuple[System, Capacity]]) -> str:
-    if len(capacities) == 1 and capacities[0][1].note:
-        return f"{goal * 100:g}% is not crossed: {capacities[0][1].note}."
-    beyond = "; ".join(_beyond(capacities))
-    return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
 
 
 def _beyond(capacities: Sequence[tuple[System, Capacity]]) -> Iterator[str]:

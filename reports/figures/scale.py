@@ -46,7 +46,12 @@ def slo_scale(run: Run) -> go.Figure | str:
     goal = _data.slo(run).goal
     together = _data.joint(found)
     cross = crossing(together, goal)
-    factors = _factors(together, cross)
+    finite = together[np.isfinite(together) & (together > 0)]
+    low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
+    high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
+    low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)
+    marks = [1.0] if cross is None or not low <= cross <= high else [1.0, cross]
+    factors = np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))
 
     def shares(ratio: np.ndarray) -> Any:
         return np.searchsorted(np.sort(ratio), factors, side="right") / len(ratio) * 100.0
@@ -78,15 +83,6 @@ def crossing(ratio: np.ndarray, goal: float) -> float | None:
     needed = max(1, int(np.ceil(goal * len(ratio) - 1e-9)))
     at = float(np.sort(ratio)[needed - 1])
     return at if np.isfinite(at) else None
-
-
-def _factors(together: np.ndarray, cross: float | None) -> np.ndarray:
-    finite = together[np.isfinite(together) & (together > 0)]
-    low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
-    high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
-    low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)
-    marks = [1.0] if cross is None or not low <= cross <= high else [1.0, cross]
-    return np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))
 
 
 def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:

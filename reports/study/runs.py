@@ -156,7 +156,13 @@ def of_many(studies: Mapping[str, Study]) -> Study:
     slos = {system.slo for system in systems}
     goals = sorted({goal for study in studies.values() for goal in study.goals})
     sources = tuple(source for study in studies.values() for source in study.sources)
-    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(_apart(systems)), sources)
+    # Equal names are counted: 'policy sarathi (2)'.
+    seen: dict[str, int] = {}
+    found = []
+    for system in systems:
+        seen[system.name] = number = seen.get(system.name, 0) + 1
+        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(found), sources)
 
 
 def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -173,16 +179,6 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
 
 def _joined(*texts: str) -> str:
     return ", ".join(text for text in texts if text)
-
-
-def _apart(systems: Sequence[System]) -> list[System]:
-    """Equal names are counted: 'policy sarathi (2)'."""
-    seen: dict[str, int] = {}
-    found = []
-    for system in systems:
-        seen[system.name] = number = seen.get(system.name, 0) + 1
-        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
-    return found
 
 
 ENOUGH = 20_000
