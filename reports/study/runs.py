@@ -121,7 +121,7 @@ class Study:
     goals: tuple[float, ...]
     systems: tuple[System, ...]
     sources: tuple[Info, ...]
-    memo: dict[Path | str, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def per_gpu(self) -> bool:
@@ -239,10 +239,7 @@ def seeds_note(study: Study, points: Sequence[Point]) -> str:
 
 
 def _samples(study: Study, folder: Path) -> Samples | None:
-    if folder not in study.memo:
-        study.memo[folder] = _read(folder)
-    found: Samples | None = study.memo[folder]
-    return found
+    return _data.kept(study, str(folder), lambda: _read(folder))
 
 
 def _read(folder: Path) -> Samples | None:

@@ -232,7 +232,7 @@ def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1
 
 
 def of_serving(value: Json, e2e: str) -> dict[str, Any]:
-    """The numbers of `vllm bench serve`, and of SGLang's, which calls E2E by another name; latencies there are in ms."""
+    """The numbers of `vllm bench serve`, and of SGLang's, which calls E2E by another name; latencies are in ms."""
     statistics = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
     names = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": e2e}
     found: dict[str, Any] = {
