@@ -7,7 +7,7 @@ Source: ModelTC/lightllm, lightllm/server/api_cli.py and lightllm/server/core/ob
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
 from backends.serving.batch import Sequence
 from backends.serving.replica import Replica
@@ -27,8 +27,7 @@ class LightllmMain:
     max_new_tokens: int = 2048
 
     def __post_init__(self) -> None:
-        at_least("usual_new_tokens", self.usual_new_tokens)
-        at_least("max_new_tokens", self.max_new_tokens)
+        positive(self, "usual_new_tokens", "max_new_tokens")
         if not 0 <= self.token_ratio <= 1:
             raise ValueError(f"token_ratio must be a share from 0 to 1, got {self.token_ratio}")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least, next_power_of_two
+from backends.serving._checks import at_least, next_power_of_two, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ class ReserveMax:
 
     def __post_init__(self) -> None:
         at_least("max_tokens", self.max_tokens, 2)
-        at_least("block_tokens", self.block_tokens)
-        at_least("blocks", self.blocks)
+        positive(self, "block_tokens", "blocks")
 
     @property
     def watermark(self) -> float:
@@ -80,8 +79,7 @@ class ReserveOracle:
     buddy: bool = False
 
     def __post_init__(self) -> None:
-        at_least("block_tokens", self.block_tokens)
-        at_least("blocks", self.blocks)
+        positive(self, "block_tokens", "blocks")
 
     @property
     def watermark(self) -> float:

@@ -7,7 +7,7 @@ microsoft/vattention. A block here is a page group: a page for keys and one for 
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,7 @@ class Virtual:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("page_bytes", "token_bytes", "layers"):
-            at_least(name, getattr(self, name))
-        at_least("blocks", self.blocks)
+        positive(self, "page_bytes", "token_bytes", "layers", "blocks")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
         if self.map_s < 0:

@@ -10,7 +10,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from itertools import chain
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
 
@@ -38,9 +38,7 @@ class Seats:
     ranks: Ranks = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("interval", self.interval)
+        positive(self, "budget", "max_seqs", "interval")
         if self.max_seqs > self.budget:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
 

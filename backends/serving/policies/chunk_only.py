@@ -6,7 +6,7 @@ microsoft/sarathi-serve `simple_chunking_scheduler.py`: a prefill turn runs unfi
 
 from dataclasses import dataclass, field
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 
@@ -20,8 +20,7 @@ class ChunkOnly:
     _decoded: bool = field(default=True, init=False, repr=False)  # the last turn was not a prefill turn
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
+        positive(self, "budget", "max_seqs")
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """A prefill turn if the last turn decoded (or nothing decodes), else a decode turn."""

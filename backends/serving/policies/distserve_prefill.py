@@ -6,7 +6,7 @@ of prompts that wait for their hand-off counts, so a full decode side stops pref
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica, Role
 
@@ -22,8 +22,7 @@ class DistservePrefill:
     max_batched_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        at_least("max_seqs", self.max_seqs)
-        at_least("max_batched_tokens", self.max_batched_tokens)
+        positive(self, "max_seqs", "max_batched_tokens")
 
     @property
     def serves(self) -> Role:

@@ -6,7 +6,7 @@ whatever is stored already; a decode step reads at most `max_decode_tokens`, and
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 
@@ -19,8 +19,7 @@ class DistserveSim:
     max_decode_tokens: int = 50000
 
     def __post_init__(self) -> None:
-        at_least("max_prefill_tokens", self.max_prefill_tokens)
-        at_least("max_decode_tokens", self.max_decode_tokens)
+        positive(self, "max_prefill_tokens", "max_decode_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:
         """A prompt must fit one prefill step, and its longest decode step one decode step."""

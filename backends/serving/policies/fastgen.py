@@ -8,7 +8,7 @@ here it costs one.
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
 
@@ -22,9 +22,7 @@ class Fastgen:
     max_tracked: int = 2048
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("max_tracked", self.max_tracked)
+        positive(self, "budget", "max_seqs", "max_tracked")
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decodes that find a block, then prompts exactly up to the budget; a deadlock preempts the youngest."""

@@ -10,7 +10,7 @@ prompt interrupts an offline one between two layers; here between two steps, so 
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._online_first import OnlineFirst, offline
@@ -51,8 +51,7 @@ class Ooc:
     _model: LatencyModel | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("chunk", self.chunk)
-        at_least("saturation", self.saturation)
+        positive(self, "chunk", "saturation")
         if self.tpot_s <= 0 or not 0 < self.share <= 1 or not 0 <= self.reserve < 1:
             raise ValueError("tpot_s must be above 0, share in (0, 1] and reserve in [0, 1)")
         self._base = VllmV1(self.budget, self.max_seqs)

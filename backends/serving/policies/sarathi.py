@@ -7,7 +7,7 @@ microsoft/sarathi-serve `sarathi_scheduler.py`.
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 
@@ -27,9 +27,7 @@ class Sarathi:
     span_tokens: int = 16384
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("low", self.low)
+        positive(self, "budget", "max_seqs", "low")
         at_least("stages", self.stages, 2)
         at_least("span_tokens", self.span_tokens)
         if self.low is not None and self.low > self.budget:

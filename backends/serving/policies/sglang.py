@@ -6,7 +6,7 @@ options `--chunked-prefill-size`, `--max-prefill-tokens`, `--max-running-request
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 
@@ -25,9 +25,7 @@ class Sglang:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        at_least("chunk", self.chunk)
-        at_least("max_seqs", self.max_seqs)
-        at_least("recv_interval", self.recv_interval)
+        positive(self, "chunk", "max_seqs", "recv_interval")
         if not self.overlap and self.recv_interval > 1:
             raise ValueError("recv_interval is that of overlapped steps; it does not go with overlap=false")
 

@@ -7,7 +7,7 @@ the original: prompt and requested output are reserved at admission (`--kv reser
 from dataclasses import dataclass, field
 from math import floor
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 
@@ -28,8 +28,7 @@ class Tgi:
     def __post_init__(self) -> None:
         if self.waiting_served_ratio < 0:
             raise ValueError(f"waiting_served_ratio must be at least 0, got {self.waiting_served_ratio}")
-        at_least("max_waiting_tokens", self.max_waiting_tokens)
-        at_least("max_batch_prefill_tokens", self.max_batch_prefill_tokens)
+        positive(self, "max_waiting_tokens", "max_batch_prefill_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""

@@ -6,7 +6,7 @@ limits (16,384 batched tokens, 1,024 sequences).
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 
@@ -19,8 +19,7 @@ class VllmV0:
     max_batched_tokens: int = 16384
 
     def __post_init__(self) -> None:
-        at_least("max_seqs", self.max_seqs)
-        at_least("max_batched_tokens", self.max_batched_tokens)
+        positive(self, "max_seqs", "max_batched_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
 
@@ -31,9 +31,7 @@ class VllmV1:
     async_scheduling: bool = False
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("long_prefill", self.long_prefill)
+        positive(self, "budget", "max_seqs", "long_prefill")
         if self.max_seqs > self.budget:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
 

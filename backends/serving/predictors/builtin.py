@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import cos, exp, log, pi, sqrt
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Oracle as LengthOracle
 from backends.serving.batch import Sequence
 from backends.serving.hashing import unit
@@ -58,8 +58,7 @@ class Quantile:
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 1:
             raise ValueError(f"q must be a share in [0, 1], got {self.q}")
-        at_least("window", self.window)
-        at_least("prior_tokens", self.prior_tokens)
+        positive(self, "window", "prior_tokens")
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
@@ -85,8 +84,7 @@ class Past:
     _finished: _Finished = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("window", self.window)
-        at_least("prior_tokens", self.prior_tokens)
+        positive(self, "window", "prior_tokens")
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
