@@ -225,6 +225,11 @@ class Sim:
         return self.compat is not None and any(part.shape.pp > 1 for part in self._parts)
 
     @property
+    def settles_s(self) -> float:
+        """Seconds from the start until the cluster has the size that its traffic asks for; 0 where that is fixed."""
+        return requirements(self.cluster.router).settles_s
+
+    @property
     def _acts(self) -> bool:
         """Whether anything but arrivals and ends of steps happens."""
         return self.cluster.acts or bool(self._changes)

@@ -679,6 +679,16 @@ class ReusableSimulator(Simulator, Protocol):
 
 
 @runtime_checkable
+class Elastic(Protocol):
+    """A system that may change its size by itself, which a measurement in the steady state has to wait for."""
+
+    @property
+    def settles_s(self) -> float:
+        """Seconds from the start until it has the size that its traffic asks for; 0 where the size is fixed."""
+        ...
+
+
+@runtime_checkable
 class LatencyModel(Protocol):
     """How long a step takes. A decode reads its `context_tokens` cached tokens and adds one per sequence."""
 

@@ -1,15 +1,13 @@
 """Warnings about the answers of a remote server: how tokens were counted, what came first, what it refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import RunWarning
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
@@ -17,9 +15,6 @@ from harness.metrics.quantiles import quantile
 from harness.validity.remote import ms
 from harness.validity.server_metrics import not_streamed
 from harness.validity.work_done import by
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 APART_S = 0.005
 """Median gap from which the first event, the first token and the first text of the answer count as different."""

@@ -1,19 +1,19 @@
 """The conclusion of a stored run: its summary, how faithfully it was sent, and its verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import RunTables, RunWarning, SentPrompt, Slo
+from harness.api import Outcome, RunTables, RunWarning, SentPrompt, Slo
 from harness.catalog import hardware
 from harness.data import large, run_json
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
 from harness.errors import UsageError
@@ -27,12 +27,6 @@ from harness.validity.remote import is_remote, resolution
 from harness.validity.stored import rechecked
 from harness.validity.warnings import is_closed, run_warnings
 from harness.validity.work_done import failures
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Outcome
-    from harness.data.folder import Run
 
 
 def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> RunInfo:

@@ -1,10 +1,7 @@
 """The report of `bench capacity`: capacities with their intervals, the curve, what binds, and the trials."""
 
-from __future__ import annotations
-
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -396,8 +393,4 @@ def around(info: CapacityAnswer) -> str:
 
 def _command(name: str, info: CapacityAnswer, own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
     """The options of the runs, then those of the command itself."""
-    options = {**{key: value for key, value in info.spec.items() if key not in leave_out}, **own}
-    words = [
-        f"--{clean(option)} {shlex.quote(clean(value, None))}" for option, value in options.items() if value is not None
-    ]
-    return " ".join(["bench", name, *words])
+    return sweep.command(name, {**{k: v for k, v in info.spec.items() if k not in leave_out}, **own})

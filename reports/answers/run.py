@@ -40,9 +40,18 @@ def document(run: Run) -> Document:
     word, state = _verdict.state(run)
     mark = _verdict.mark(run, result)
     advice = _verdict.advice(run, result)
+    workload = clean(run.info.source.name or run.info.workload.name or "", 600) or "workload"
+    day = clean(run.info.started or "")[:10]
+    by = "by" if run.info.source else "on"
+    # Where times and lengths come from, how many requests were recorded, the seed and the time they took.
+    requests = _format.count(run.requests.num_rows, "request")
+    if run.info.source and not run.info.source.per_request:
+        requests = f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
+    seed = "" if run.info.seed is None else f"seed {clean(run.info.seed)}"
+    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, result.span]
     return Document(
-        title=_title(run.info),
-        subtitle=_traffic(run, result),
+        title=f"{workload} {by} {_backend_name(run.info)}" + (f", {day}" if day else ""),
+        subtitle=", ".join(text for text in texts if text),
         mark=mark.text,
         good=mark.good,
         findings=(Finding(_verdict.answer(run, result), mark.good, (state,)),),
@@ -56,26 +65,9 @@ def document(run: Run) -> Document:
     )
 
 
-def _title(info: RunInfo) -> str:
-    workload = clean(info.source.name or info.workload.name or "", 600) or "workload"
-    day = clean(info.started or "")[:10]
-    by = "by" if info.source else "on"
-    return f"{workload} {by} {_backend_name(info)}" + (f", {day}" if day else "")
-
-
 def _backend_name(info: RunInfo) -> str:
     spec = clean(info.spec.get("backend") or "", 60)
     return first(info.backend, "backend", "name") or spec.partition(":")[0] or "backend"
-
-
-def _traffic(run: Run, result: Result) -> str:
-    """Where times and lengths come from, how many requests were recorded, the seed and the time they took."""
-    requests = _format.count(run.requests.num_rows, "request")
-    if run.info.source and not run.info.source.per_request:
-        requests = f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
-    seed = "" if run.info.seed is None else f"seed {clean(run.info.seed)}"
-    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, result.span]
-    return ", ".join(text for text in texts if text)
 
 
 def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:

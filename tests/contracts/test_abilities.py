@@ -14,9 +14,13 @@ from backends.serving.plugins import (
     Clocked,
     FinishFeedback,
     HandOffRoom,
+    LengthFeedback,
+    LengthLimit,
     MapTime,
+    Padding,
     Polling,
     Predicting,
+    Reserving,
     StepFeedback,
     StepRouter,
     StepTimes,
@@ -37,6 +41,8 @@ TABLE = [
     ("latency", api.PartsOfSteps, "operators roofline"),
     ("latency", api.ExpertPool, "af"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
+    ("policies", Padding, "static"),
+    ("policies", LengthLimit, "distserve-sim tgi vllm-v0"),
     ("policies", HandOffRoom, "distserve-decode"),
     ("policies", Clocked, "gmax"),
     ("policies", Polling, "sglang vllm-v1"),
@@ -44,7 +50,10 @@ TABLE = [
     ("policies", FinishFeedback, "autellix gmax ltr ooc"),
     ("policies", Predicting, "gmax ltr ooc"),
     ("policies", StepTimes, "ooc"),
+    ("kv", Reserving, "reserve-max reserve-oracle reserve-pow2"),
+    ("kv", LengthLimit, "reserve-max"),
     ("kv", MapTime, "virtual"),
+    ("admission", LengthFeedback, "past-future"),
     ("routers", OrderedRouter, "reject-forward"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
     ("routers", RequiringRouter, "autoscale early-reject freeness min-load ooc replan slo-flip"),
@@ -72,6 +81,7 @@ TABLE = [
     ("content", api.LearningContent, "calibrated"),
     ("backends", api.Simulator, "sim"),
     ("backends", api.ReusableSimulator, "sim"),
+    ("backends", api.Elastic, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
     ("results", FilesReader, "aiperf inference-perf"),
 ]
@@ -102,12 +112,7 @@ class PlainLatency:
 
 @dataclass(frozen=True, slots=True)
 class PlainPolicy:
-    """The required members of a policy."""
-
-    pads = False
-
-    def refusal(self, prompt, output):
-        return None
+    """The required member of a policy."""
 
     def fill(self, replica, batch):
         if replica.decoding.members:
@@ -123,13 +128,6 @@ class PlainMemory:
     blocks = 4000
     block_tokens = 16
     watermark = 0.0
-    reserves = True
-
-    def reserved_tokens(self, prompt, output):
-        return prompt + output
-
-    def refusal(self, prompt, output):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
