@@ -43,10 +43,11 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
     Laws are lists of quantiles. `turns`; `first_tokens` of first prompts, by turns; `growth` tokens from a prompt to
     the next one that keeps it, by its turn, and the rank correlation with the answer between; `limit_tokens` above
     which a session is compacted; `slip`: share of the prompts that keep all blocks but the last; `cuts`: shares of
-    prompts that edit or restart the one before, by its tokens, of second prompts, and after a restart; `lost_blocks` of edits, `kept_blocks` of restarts and the share that keeps as many as the restart before; `size`
-    beside the prompt before of edits, restarts and compactions; `output` tokens; `pause` s by what causes it, with
-    what comes next; `answer_s` by output tokens; `common_tokens`; `roots` that sessions share; `effects` of sessions
-    and their `correlation`.
+    prompts that edit or restart the one before, by its tokens, of second prompts, and after a restart; `lost_blocks`
+    of edits, `kept_blocks` of restarts and the share that keeps as many as the restart before; `size` beside the
+    prompt before of edits, restarts and compactions; `output` tokens; `pause` s by what causes it, with what comes
+    next; `answer_s` by output tokens; `common_tokens`; `roots` that sessions share; `effects` of sessions and their
+    `correlation`.
     """
     prompt, output = (found.column(f"{side}_tokens").astype(np.int64) for side in ("prompt", "output"))
     begins, session, turn = found.begins, found.session, found.turn

@@ -36,32 +36,38 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
+class Apart(NamedTuple):
+    """How far another trace is from one: KS distances of turns, pauses, prompts and outputs, its share of blocks that
+    repeat an earlier one, and its share of hits in each of five caches.
+    """
+
+    ks: Sequence[float]  # (4,)
+    reuse: float
+    lru: Sequence[float]  # (5,)
+
+
 def measure(model: Model, trace: Trace, curve: Curve, draws: int = MOST_DRAWS) -> dict[str, Any]:
-    """Plain data: `draws`, `ks` distances {`turns`, `pause`, `prompt`, `output`} (median of the draws), `reuse`
-    {`trace`, `model`} (share of the blocks of all prompts that repeat an earlier one), `lru` {`tokens` [of five caches],
-    `trace` [share of the blocks that were hits], `model`}, `users` at once where the sessions have clocks of their
-    own, and `curve_distance` (root mean square of log2 of the dispersion) where they do not.
+    """Plain data on sessions beside draws of a model (medians), which need not be fitted to the same trace.
+
+    `draws`; `ks` distances {`turns`, `pause`, `prompt`, `output`}; `reuse` {`trace`, `model`}: share of the blocks of
+    all prompts that repeat an earlier one; `lru` {`tokens` [of five caches], `trace` [share of hits], `model`}; `users`
+    at once where sessions have clocks of their own, elsewhere `curve_distance`: root mean square of log2 of the
+    dispersion.
     """
     assert model.whole is not None
-    cached = Reuse.of(trace, model.whole["own_clocks"])
-    own, hits = numbers(trace), cached.curve(trace)
-    ks, reuse, lru, spread = [], [], [], []
-    for seed in range(draws):
-        drawn = like(model, trace, seed)
-        found = numbers(drawn)
-        ks.append([arrivals.distance(own[name], found[name]) for name in NUMBERS])
-        reuse.append(share_again(drawn.table))
-        lru.append(cached.curve(drawn))
-        spread.append(arrivals.dispersion_curve(drawn.at_s, curve.widths_s))
+    cached = Reuse.of(trace, own_clocks=model.whole["own_clocks"])
+    drawn = [like(model, trace, seed) for seed in range(draws)]
+    ks, reuse, lru = (
+        np.median(part, axis=0) for part in zip(*(cached.apart(trace, one) for one in drawn), strict=True)
+    )
+    spread = np.median([arrivals.dispersion_curve(one.at_s, curve.widths_s) for one in drawn], axis=0)
     return {
         "draws": draws,
-        "ks": dict(zip(NUMBERS, np.median(ks, axis=0).tolist(), strict=True)),
-        "reuse": {"trace": share_again(trace.table), "model": float(np.median(reuse))},
-        "lru": {"tokens": cached.tokens, "trace": hits, "model": np.median(lru, axis=0).tolist()},
+        "ks": dict(zip(NUMBERS, ks.tolist(), strict=True)),
+        "reuse": {"trace": share_again(trace.table), "model": float(reuse)},
+        "lru": {"tokens": cached.tokens, "trace": cached.curve(trace), "model": lru.tolist()},
         "users": USERS if cached.own_clocks else None,
-        "curve_distance": None
-        if cached.own_clocks
-        else arrivals.curve_distance(np.median(spread, axis=0), curve.values),
+        "curve_distance": None if cached.own_clocks else arrivals.curve_distance(spread, curve.values),
     }
 
 
@@ -111,12 +117,18 @@ class Reuse:
     own_clocks: bool
 
     @classmethod
-    def of(cls, trace: Trace, own_clocks: bool) -> Reuse:
+    def of(cls, trace: Trace, *, own_clocks: bool) -> Reuse:
         """Caches for a trace, and for others like it."""
         blocks = len(trace.table["prefix_ids"].combine_chunks().flatten())
         every = -(-blocks // MOST_BLOCKS)
         size = distinct_blocks(trace.table) * trace.block_tokens
         return cls([int(share * size) for share in CACHES], trace.block_tokens, every, own_clocks)
+
+    def apart(self, trace: Trace, other: Trace) -> Apart:
+        """How far another trace is from the one."""
+        own, found = numbers(trace), numbers(other)
+        ks = [arrivals.distance(own[name], found[name]) for name in NUMBERS]
+        return Apart(ks, share_again(other.table), self.curve(other))
 
     def curve(self, trace: Trace) -> list[float]:
         """Share of the blocks that are hits in each cache, in the order of the trace, or with 16 users at once."""
