@@ -15,6 +15,7 @@ from workloads.fit._whole import COMPACTS, CONTINUES, EDITS, RESTARTS, SESSION
 from workloads.prefixes import MOST_BLOCKS
 
 MOST_TURNS = 1_000_000
+RANKS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Drawing:
     def _session(self) -> Session:
         figures, rng = self.figures, self.rng
         own = self.factor @ rng.standard_normal(len(SESSION))
-        turns = min(max(int(_laws.at(figures["turns"], ndtr(own[0])) + 0.5), 1), MOST_TURNS)
+        [turns] = turns_at(figures, ndtr(own[:1]))
         [first_tokens] = _laws.in_cells(figures["first_tokens"], np.array([turns]), ndtr(own[1:2]))
         first = self._tokens(float(first_tokens))
         noise = rng.standard_normal((3, turns))
@@ -165,6 +166,16 @@ class Drawing:
     def _new(self, blocks: int) -> np.ndarray:
         self.made += blocks
         return np.arange(self.made - blocks, self.made)
+
+
+def turns_at(figures: Mapping[str, Any], ranks: np.ndarray) -> np.ndarray:
+    """(n,) turns of sessions at ranks."""
+    return np.clip((_laws.at(figures["turns"], ranks) + 0.5).astype(np.int64), 1, MOST_TURNS)
+
+
+def mean_turns(figures: Mapping[str, Any]) -> float:
+    """Mean number of turns, over evenly spaced ranks."""
+    return float(turns_at(figures, (np.arange(RANKS) + 0.5) / RANKS).mean())
 
 
 _STEPS = np.linspace(0, 1, 1001)

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from workloads.fit._whole import FROM_REQUESTS
-from workloads.fit._whole_draw import Drawing, Session, table
+from workloads.fit._whole_draw import Drawing, Session, mean_turns, table
 from workloads.traces import Trace
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ def _times(model: Model, rng: np.random.Generator, rate_rps: float | None) -> It
     """When sessions begin; None where one follows another."""
     if model.starts is None:
         return None
-    scale = 1.0 if rate_rps is None else rate_rps / model.rate_rps
-    return (at_s for block in model.starts.times(rng, model.starts.rate_rps * scale) for at_s in block.tolist())
+    assert model.whole is not None
+    each_rps = model.starts.rate_rps if rate_rps is None else rate_rps / mean_turns(model.whole)
+    return (at_s for block in model.starts.times(rng, each_rps) for at_s in block.tolist())
 
 
 def _trace(model: Model, rows: pa.Table, seed: int) -> Trace:

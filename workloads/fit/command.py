@@ -107,7 +107,8 @@ def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
     notes, agents = [], len(trace) - whole["requests"]
     if agents:
         notes.append(f"sub-agents are left out of whole sessions: {agents:,} requests, {agents / len(trace):.1%}.")
-    if "tag" in trace.table.column_names and len(kinds := pc.unique(trace.table["tag"]).drop_null()) > 1 + bool(agents):
+    own = trace.table.filter(trace.table["agent"].is_null()) if "agent" in trace.table.column_names else trace.table
+    if "tag" in own.column_names and len(kinds := pc.unique(own["tag"]).drop_null()) > 1:
         notes.append(f"whole sessions have no tags; those of the trace are {', '.join(kinds.to_pylist()[:5])}.")
     if whole["own_clocks"]:
         notes.append(
