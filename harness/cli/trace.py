@@ -178,7 +178,8 @@ def fit(
     file: str, target: str, force: bool, mode: str | None, window: float | None, html: str | None, form: str,
     **options: Any,
 ) -> int:  # fmt: skip
-    """Fit rate, inter-arrival times, lengths and conversations of the trace FILE, for 'bench trace generate'.
+    """Fit rate, inter-arrival times, lengths, conversations and shared prefixes of the trace FILE, for 'bench trace
+    generate' and 'bench run --trace MODEL'.
 
     The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """

@@ -293,7 +293,7 @@ def test_half_of_the_agents_sessions_predict_the_other_half(shared_data, seed):
     assert prompt < half.ks[2] + 0.20
     assert output < half.ks[3] + 0.10
     assert _whole_quality.share_again(other.table) == pytest.approx(draw.reuse, abs=0.03)
-    assert lru[2:] == pytest.approx(draw.lru[2:], abs=0.10)
+    assert np.abs(np.subtract(draw.lru, lru)).max() < np.abs(np.subtract(half.lru, lru)).max() + 0.2
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -120,15 +120,6 @@ def _no_sessions(tag: str | None, table: pa.Table, work: Work, why: str) -> tupl
     return None, None, None
 
 
-def starts(start_s: np.ndarray, work: Work) -> Process | None:
-    """When sessions start, Poisson where they are few; None where all start at once. Adds no notes."""
-    if start_s[-1] <= start_s[0]:
-        return None
-    if len(start_s) < LEAST_ROWS:
-        return Cox((len(start_s) - 1) / float(start_s[-1] - start_s[0]), 1.0)
-    return _process(None, start_s, Work(work.mode, work.window_s, work.grain_s))
-
-
 def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:
     stamps = Stamps.of(at_s, work.grain_s)
     shape = gap_shape(stamps.spread_s) if stamps.gaps_known else None

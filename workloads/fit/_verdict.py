@@ -147,7 +147,7 @@ def _sessions(found: Mapping[str, Any]) -> list[str]:
     word = "agrees with" if abs(reuse["trace"] - reuse["model"]) <= CLOSE_REUSE else "DIFFERS FROM"
     off = max(abs(one - other) for one, other in zip(lru["trace"], lru["model"], strict=True))
     caches = ", ".join(
-        f"{tokens / 1e6:.3g}M {own:.1%} / {drawn:.1%}"
+        f"{f'{tokens / 1e6:.3g}M' if tokens >= 1e6 else f'{tokens / 1e3:.3g}k'} {own:.1%} / {drawn:.1%}"
         for tokens, own, drawn in zip(lru["tokens"], lru["trace"], lru["model"], strict=True)
     )
     burst = ""

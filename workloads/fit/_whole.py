@@ -29,6 +29,9 @@ STEPS_S = (1.0, 0.1)
 ON_STEPS = 0.9
 """Share of the pauses that lie on whole steps, from which on they are drawn in such steps."""
 
+LEAST_SPREAD = 0.1
+"""Standard deviation of the logarithms of pauses below which they are not parted into short and long ones."""
+
 FROM_REQUESTS = "from request to request, so it holds the answer"
 
 Ints = npt.NDArray[np.int64]
@@ -74,6 +77,7 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
         "requests": len(found),
         "found_by": "prefix tree" if found.found else "trace",
         "own_clocks": end_s is None,
+        "rate_rps": None if not end_s else round(len(found) / end_s, 6),
         "block_tokens": found.block_tokens,
         "last_block_named": bool((found.blocks > whole).mean() > 0.5),
         "turns": _turns(turn, on, gap_s, weight, left_s),
@@ -234,10 +238,10 @@ def _causes(found: Chains, on: Ints, pause_s: Floats) -> npt.NDArray[np.str_]:
     if "cause" in found.table.column_names:
         return np.array(found.table["cause"].take(found.rows[on]).fill_null("unknown").to_pylist())
     logs = np.log1p(pause_s)
+    if logs.std() < LEAST_SPREAD:
+        return np.full(len(on), "any")
     tried = np.unique(np.quantile(logs, np.arange(1, 100) / 100))
     tried = tried[tried < logs.max()]
-    if not len(tried):
-        return np.full(len(on), "any")
     cost = [sum(float(side.var()) * len(side) for side in (logs[logs <= cut], logs[logs > cut])) for cut in tried]
     return np.where(logs <= tried[int(np.argmin(cost))], "short", "long")
 

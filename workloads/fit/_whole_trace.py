@@ -1,4 +1,4 @@
-"""Traces of whole sessions drawn from a model: so many sessions, requests or seconds, at the model's times."""
+"""Traces of whole sessions drawn from a model: so many sessions, requests or seconds, at the times of its requests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.errors import UsageError
+from workloads.fit import _draw
 from workloads.fit._whole import FROM_REQUESTS
-from workloads.fit._whole_draw import Drawing, Session, mean_turns, table
+from workloads.fit._whole_draw import Drawing, Session, table
 from workloads.traces import Trace
 
 if TYPE_CHECKING:
@@ -33,55 +34,56 @@ def drawn(
 ) -> Trace:
     """The first so many `sessions`, `requests` or seconds, whatever ends first; a `rate_rps` is that of requests.
 
-    Sessions begin at the times of the model and are cut where the trace ends, when the last one begins; `whole` ones
-    are not cut. Sessions with clocks of their own follow one another. Raises UsageError for a rate that they do not
-    have, and where nothing is drawn.
+    Requests come at the rate and with the bursts of the model: a session begins with an arrival of the model, unless a
+    turn of an earlier one has taken its place. The last ones are cut when the last session begins, as in a recorded
+    trace; `whole` ones are not. Sessions with clocks of their own follow one another. Raises UsageError for a rate that
+    they do not have, and where nothing is drawn.
     """
     assert model.whole is not None
-    file = model.source.get("file")
-    if rate_rps is not None and model.starts is None:
+    own_clocks = model.whole["own_clocks"]
+    if rate_rps is not None and own_clocks:
         raise UsageError(
-            f"The sessions of '{file}' have clocks of their own, so their model has no rate; leave the rate out."
+            f"The sessions of '{model.source.get('file')}' have clocks of their own, so their model has no rate; leave "
+            "the rate out."
         )
     own, begins = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(k,))) for k in (_SESSIONS, _STARTS))
     made = Drawing(model.whole, own).sessions()
+    arrivals = None if own_clocks else _arrivals(model, begins, rate_rps)
     found: list[Session] = []
     starts_s: list[float] = []
-    waiting: list[float] = []  # times of requests that are not due yet, a heap
-    due, next_s = 0, 0.0
-    times_s = _times(model, begins, rate_rps)
-    while True:
-        start_s = next_s if times_s is None else next(times_s)
-        end_s = start_s
-        while waiting and waiting[0] < start_s:
-            heapq.heappop(waiting)
+    turns: list[float] = []  # times of later turns that are not due yet, a heap
+    due = taken = 0  # turns that are due, and those of them that have taken the place of an arrival
+    next_s = 0.0
+    while sessions is None or len(found) < sessions:
+        at_s = next_s if arrivals is None else next(arrivals)
+        while turns and turns[0] <= at_s:
+            heapq.heappop(turns)
             due += 1
-        if (sessions is not None and len(found) >= sessions) or (duration_s is not None and start_s >= duration_s):
+        if (duration_s is not None and at_s >= duration_s) or (requests is not None and len(found) + due >= requests):
             break
-        if requests is not None and due >= requests:
-            break
+        if arrivals is not None and taken < due:
+            taken += 1
+            continue
         found.append(next(made))
-        starts_s.append(start_s)
-        for at_s in (found[-1].at_s + start_s).tolist():
-            heapq.heappush(waiting, at_s)
-        next_s = start_s + found[-1].lasts_s
+        starts_s.append(at_s)
+        next_s = at_s + found[-1].lasts_s
+        for later_s in (found[-1].at_s[1:] + at_s).tolist():
+            heapq.heappush(turns, later_s)
     if not found:
         raise UsageError("No session begins in that time; give a longer duration or a higher rate.")
-    whole_table = table(found, starts_s)
-    if not (whole or model.starts is None):
-        whole_table = whole_table.slice(0, max(int(np.searchsorted(whole_table["at_s"], end_s)), 1))
-    if duration_s is not None:
-        whole_table = whole_table.slice(0, max(int(np.searchsorted(whole_table["at_s"], duration_s)), 1))
-    return _trace(model, whole_table.slice(0, requests), seed)
+    rows = table(found, starts_s)
+    ends_s = [] if whole or own_clocks else [starts_s[-1]]
+    ends_s += [] if duration_s is None else [float(np.nextafter(duration_s, 0.0))]
+    if ends_s:
+        rows = rows.slice(0, int(np.searchsorted(rows["at_s"], min(ends_s), side="right")))
+    return _trace(model, rows.slice(0, requests), seed)
 
 
-def _times(model: Model, rng: np.random.Generator, rate_rps: float | None) -> Iterator[float] | None:
-    """When sessions begin; None where one follows another."""
-    if model.starts is None:
-        return None
+def _arrivals(model: Model, rng: np.random.Generator, rate_rps: float | None) -> Iterator[float]:
+    """Times (s) of the requests of all services, at the rate of those that are in sessions."""
     assert model.whole is not None
-    each_rps = model.starts.rate_rps if rate_rps is None else rate_rps / mean_turns(model.whole)
-    return (at_s for block in model.starts.times(rng, each_rps) for at_s in block.tolist())
+    times = _draw.arrivals(model, rng, rate_rps or model.whole["rate_rps"])
+    return (at_s for block, _ in times for at_s in block.tolist())
 
 
 def _trace(model: Model, rows: pa.Table, seed: int) -> Trace:

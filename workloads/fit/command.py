@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,7 +15,6 @@ from workloads import traces, transforms
 from workloads.fit import _chains, _draw, _services, _verdict, _whole, _whole_trace
 from workloads.fit import quality as _quality
 from workloads.fit.model import Model, Service
-from workloads.fit.process import Process
 from workloads.fit.quality import Quality
 
 Mode = Literal["parametric", "rate-following"]
@@ -58,7 +56,7 @@ def fit_trace(
     """The same for a trace that was read, or made, already; `seeds` 0 leaves the quality out, and chooses no mode."""
     if mode is None and window_s is None and seeds:
         first = fit_trace(trace, mode="parametric", seeds=seeds)
-        own_clocks = first.whole is not None and first.starts is None  # whose arrivals say nothing
+        own_clocks = first.whole is not None and first.whole["own_clocks"]  # its arrivals say nothing
         if (off := _verdict.misfit(first.quality)) == 0 or own_clocks:
             return first
         second = fit_trace(trace, mode="rate-following", seeds=seeds)
@@ -74,32 +72,26 @@ def fit_trace(
     if "prefix_ids" in trace.table.column_names:
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
-    whole, starts = _whole_sessions(trace, work)
+    whole = _whole_sessions(trace)
     source |= {} if whole is None else {"whole_left_out": _left_out(trace, whole)}
     work.notes += dropped(services, source) if whole is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
-    model = Model(services, source, method, whole=whole, starts=starts, table=trace.table)
+    model = Model(services, source, method, whole=whole, table=trace.table)
     return model.rated(quality(model, trace, seeds).facts()) if seeds else model
 
 
 NO_WHOLE = (
     "its trace names no blocks of prompts (or only some of them), or has too few sessions (20 of two turns or more are "
-    "needed), or all of them begin at once"
+    "needed)"
 )
 """Why a model has no whole sessions."""
 
 
-def _whole_sessions(trace: traces.Trace, work: _services.Work) -> tuple[dict[str, Any] | None, Process | None]:
-    """Figures of whole sessions and when they start; twice None for a trace that has none."""
+def _whole_sessions(trace: traces.Trace) -> dict[str, Any] | None:
+    """Figures of whole sessions; None for a trace that has none."""
     found = _chains.of(trace)
-    if found is None:
-        return None, None
     own_clocks = traces.clock(trace.facts) == "session"
-    whole = _whole.measure(found, None if own_clocks else float(trace.at_s[-1]))
-    starts = (
-        None if whole is None or own_clocks else _services.starts(np.sort(found.column("at_s")[found.begins]), work)
-    )
-    return (None, None) if starts is None and not own_clocks else (whole, starts)
+    return None if found is None else _whole.measure(found, None if own_clocks else float(trace.at_s[-1]))
 
 
 def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:

@@ -50,8 +50,7 @@ class Service:
 class Model:
     """Services (one per tag of the trace), the trace they were fitted to, and how well (`Quality.facts()`).
 
-    `whole` are the figures of whole sessions (`_whole.measure`) of a trace that names blocks, and `starts` when they
-    start; None where they have clocks of their own.
+    `whole` are the figures of whole sessions (`_whole.measure`), of a trace that names blocks.
     """
 
     services: tuple[Service, ...]
@@ -59,7 +58,6 @@ class Model:
     method: Mapping[str, object]
     quality: Mapping[str, Any] = field(default_factory=dict)
     whole: Mapping[str, Any] | None = None
-    starts: Process | None = None
     table: pa.Table | None = field(default=None, repr=False, compare=False)  # of the trace, after a fit; not stored
 
     @property
@@ -108,8 +106,7 @@ class Model:
             for s in self.services
         ]  # fmt: skip
         return {"bench_model": VERSION, "about": ABOUT, "source": self.source, "method": self.method,
-                "quality": self.quality, "services": services, "whole_sessions": self.whole,
-                "whole_session_arrivals": self.starts and self.starts.as_json()}  # fmt: skip
+                "quality": self.quality, "services": services, "whole_sessions": self.whole}  # fmt: skip
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
@@ -134,15 +131,10 @@ class Model:
         if version > VERSION:
             raise UsageError(f"'{path}' is a model of version {version}, newer than {VERSION}; use a newer program.")
         try:
-            services, whole, starts = (
-                _services(values["services"]), values.get("whole_sessions"), values.get("whole_session_arrivals")
-            )  # fmt: skip
+            services, whole = _services(values["services"]), values.get("whole_sessions")
             if whole is not None:
                 _whole_draw.check(whole)
-            return cls(
-                services, dict(values["source"]), dict(values["method"]), dict(values["quality"]), whole,
-                None if starts is None else from_json(starts),
-            )  # fmt: skip
+            return cls(services, dict(values["source"]), dict(values["method"]), dict(values["quality"]), whole)
         except KeyError as error:
             raise UsageError(f"'{path}' is a damaged model: {error} is missing; fit it again.") from None
         except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
