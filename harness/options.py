@@ -63,7 +63,8 @@ class RunSpec:
         TRAFFIC, "NAME", check.text, "Preset (bench list presets) or lengths spec. Default: chatbot.", source="either"
     )
     trace: str | None = option(
-        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths.",
+        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths, or "
+        "sessions drawn from a model of 'bench trace fit'.",
         source="either",
     )
     reader: str | None = option(
@@ -112,7 +113,7 @@ class RunSpec:
     )
     sessions: str | None = option(
         TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...; with --trace "
-        "which of its sessions: recorded:count=20,common=0.5.", source="workload",
+        "which of its sessions: recorded:count=20,common=0.5 (of a model: fitted:count=20).", source="workload",
     )
     prefixes: str | None = option(
         TRAFFIC, "SPEC", check.text, "Shared prompt prefixes: shared:count=10,tokens=512,zipf=1.", source="workload"

@@ -59,14 +59,21 @@ def load(
     Raises UsageError naming file, line and column for whatever is wrong with the file, and for wrong options.
     """
     timing = None if turns is None else session_times.turns_of(turns)
-    chosen = session_replay.sessions_of(sessions)
-    part = _Part(path, reader, columns, start_s, stop_s, limit, where)
-    trace = _read_again(part, _state(path))
+    of_model = is_model(path)
+    chosen = session_replay.sessions_of(sessions, "fitted" if of_model else "recorded")
+    if of_model:
+        given = {"reader": reader, "columns": columns, "start": start_s, "stop": stop_s}
+        if wrong := [name for name, value in given.items() if value]:
+            raise UsageError(f"--{wrong[0]} is for a recorded trace; the model '{path}' draws its sessions.")
+        trace = sessions_of_model(path, chosen.count, seed, whole=arrivals is not None)
+        trace = transforms.first(trace if where is None else transforms.filtered(trace, where), limit)
+    else:
+        trace = _read_again(_Part(path, reader, columns, start_s, stop_s, limit, where), _state(path))
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
         raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
-    own_clocks = _clock(trace.facts) == "session"
+    own_clocks = traces.clock(trace.facts) == "session"
     if arrivals is not None or own_clocks:
         starts: Arrivals = ONE_AT_A_TIME
         if arrivals is not None:
@@ -97,13 +104,28 @@ def load(
     )
 
 
+def sessions_of_model(path: str, count: int | None, seed: int, *, whole: bool) -> Trace:
+    """Sessions drawn from a model file: `count` of them, None for as many as its trace had. Raises UsageError."""
+    from workloads.fit import command  # heavy
+    from workloads.fit.model import Model
+
+    model = Model.load(path)
+    if model.whole is None:
+        raise UsageError(f"'{path}' is a model without whole sessions: {command.NO_WHOLE}.")
+    trace = command.sessions(model, sessions=count or model.whole["sessions"], whole=whole, seed=seed)
+    return transforms.with_facts(trace, file=Path(path).name)
+
+
+def is_model(path: str) -> bool:
+    """Whether a file is a model that `bench trace fit` wrote, by how it begins."""
+    file = Path(path)
+    if file.suffix != ".json" or not file.is_file():
+        return False
+    with file.open("rb") as stored:
+        return b'"bench_model"' in stored.read(64)
+
+
 ONE_AT_A_TIME = Closed(users=1, think_s=0.0, law="fixed")
-
-
-def _clock(facts: Mapping[str, object]) -> object:
-    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
-    origin = facts.get("made_from")
-    return facts.get("clock") or (_clock(origin) if isinstance(origin, dict) else None)
 
 
 def _arrivals(

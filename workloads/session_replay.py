@@ -76,15 +76,14 @@ class Sessions:
             raise ValueError("steady says how many sessions there are, and where they start; leave out the others.")
 
 
-def sessions_of(text: str | None) -> Sessions:
-    """The choice of a spec such as 'recorded:count=20,common=0.5'. Raises UsageError."""
+def sessions_of(text: str | None, kind: str = "recorded") -> Sessions:
+    """The choice of a spec such as 'recorded:count=20,common=0.5', or 'fitted:...' of a model. Raises UsageError."""
     if text is None:
         return Sessions()
     spec = parse(text)
-    if spec.name != "recorded":
-        raise no_such(
-            "kind of sessions of a trace", spec.name, ["recorded"], "Sessions of a trace are recorded:count=20."
-        )
+    if spec.name != kind:
+        what = "trace" if kind == "recorded" else "model"
+        raise no_such(f"kind of sessions of a {what}", spec.name, [kind], f"Sessions of a {what} are {kind}:count=20.")
     return build(Sessions, spec)
 
 

@@ -53,8 +53,9 @@ class Trace:
     a sub-agent follows the one that started it), `tag` string; of agents `joins` list<int64> (row numbers of other
     requests whose answers a row waits for: the last ones of sub-agents), `delay_s` float64 (from the last answer that
     a request waited for to the request: its think time), `api_s` float64 (how long its answer took; null: unknown),
-    `agent` string (the sub-agent that sends it; null: the one of the session) and `common_tokens` int64 (leading tokens
-    of tools and system prompt, which sessions have in common).
+    `agent` string (the sub-agent that sends it; null: the one of the session) `common_tokens` int64 (leading tokens
+    of tools and system prompt, which sessions have in common) and `cause` string (what a request brings: the results
+    of a `tool`, or the words of a `person`; null: unknown).
     """
 
     table: pa.Table
@@ -75,6 +76,12 @@ class Trace:
         at_s = self.at_s
         span_s = float(at_s[-1] - at_s[0])
         return (len(self) - 1) / span_s if span_s > 0 else 0.0
+
+
+def clock(facts: Mapping[str, object]) -> object:
+    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
+    origin = facts.get("made_from")
+    return facts.get("clock") or (clock(origin) if isinstance(origin, dict) else None)
 
 
 class Blocks:

@@ -19,6 +19,7 @@ MORE: Mapping[str, pa.DataType] = {
     "api_s": pa.float64(),
     "agent": pa.string(),
     "common_tokens": pa.int64(),
+    "cause": pa.string(),
 }
 """Columns that only traces of agents have: see `workloads.traces.Trace`."""
 
