@@ -27,7 +27,7 @@ from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
 from workloads.catalog import load
 from workloads.mixed import Deadline
-from workloads.readers._requests import MappedReader
+from workloads.readers._requests import MappedReader, TextReader
 
 TOP = Path(__file__).resolve().parents[2]
 TABLE = [
@@ -67,12 +67,14 @@ TABLE = [
         ),
     ),
     ("sessions", Deadline, "compound"),
-    ("content", api.Sourced, "calibrated text tokens"),
-    ("content", api.TextContent, "calibrated text"),
+    ("content", api.Sourced, "calibrated recorded text tokens"),
+    ("content", api.TextContent, "calibrated recorded text"),
     ("content", api.LearningContent, "calibrated"),
+    ("content", api.RecordedContent, "recorded"),
     ("backends", api.Simulator, "sim"),
     ("backends", api.ReusableSimulator, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
+    ("readers", TextReader, "chat-log messages openai-batch sharegpt"),
     ("results", FilesReader, "aiperf inference-perf"),
 ]
 
