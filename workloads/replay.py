@@ -3,23 +3,22 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Arrivals, Content, Extra, GapLaw, Loaded, RateCurve
+from harness.api import Arrivals, Content, GapLaw, Loaded, RateCurve
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError
 from harness.spec import Spec, parse, text_of
-from workloads import session_replay, session_times, traces, transforms
+from workloads import session_replay, session_times, trace_rows, traces, transforms
 from workloads._build import settles_s, slowed, timing_of
 from workloads.arrivals.closed import Closed
 from workloads.content.recorded import Recorded as RecordedPrompts
-from workloads.session_replay import OFFLINE, Sessions
+from workloads.session_replay import Sessions
 from workloads.session_times import Answered, ApiScaled, Recorded, ThinkOnly
 from workloads.trace_tools import write
 from workloads.traces import Trace
@@ -234,9 +233,8 @@ class Replay:
             optional["turn"] = part["turn"].fill_null(0)
         if self.turns == "answered" and "parent" in part.column_names:
             optional["after"] = _lists(part["parent"])
-        if "tag" in known and pc.any(offline := pc.equal(known["tag"], OFFLINE)).as_py():
-            extra = asdict(Extra(offline=True))
-            optional["extra"] = [extra if one else None for one in offline.to_pylist()]
+        if (extra := trace_rows.extras(part, known.get("tag"))) is not None:
+            optional["extra"] = extra
         ids = np.arange(start, start + len(part))
         return schedule_chunk(len(part), id=ids, scheduled_s=part["at_s"], **given, **known, **optional)
 

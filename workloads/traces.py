@@ -55,7 +55,8 @@ class Trace:
     requests whose answers a row waits for: the last ones of sub-agents), `delay_s` float64 (from the last answer that
     a request waited for to the request: its think time), `api_s` float64 (how long its answer took; null: unknown),
     `agent` string (the sub-agent that sends it; null: the one of the session) and `common_tokens` int64 (leading tokens
-    of tools and system prompt, which sessions have in common). Where prompts are to be read again (`texts`), also
+    of tools and system prompt, which sessions have in common); of images `images` and `image_tokens` int64 (how many,
+    and how many tokens of the prompt they are). Where prompts are to be read again (`texts`), also
     `text_at`, `text_bytes` (where the row of the file stands) and `text_number` int64 (messages of the prompt).
     """
 

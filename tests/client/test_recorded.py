@@ -58,7 +58,7 @@ def sent(
 def test_the_server_gets_the_body_that_was_recorded(sent: Callable) -> None:
     """Results would be in the name of prompts that no one sent."""
     recorded = rows(6)
-    bodies, info, said = sent(recorded)
+    bodies, info, output = sent(recorded)
     decided = ("model", "max_tokens", "stream")
 
     assert [{k: v for k, v in row.items() if k not in decided} for row in recorded] == [
@@ -66,7 +66,7 @@ def test_the_server_gets_the_body_that_was_recorded(sent: Callable) -> None:
         for body in bodies
     ]
     assert [("m", True, 4)] * 6 == [(b["model"], b["stream"], b["max_completion_tokens"]) for b in bodies]
-    assert "the server's own usage counts their tokens" in said
+    assert "the server's own usage counts their tokens" in output
     assert {"content": "the recorded prompts, as they are", "counted_by": "the server"} == info.content
     assert "server" == info.backend["output_lengths"]
 

@@ -70,7 +70,7 @@ def test_places_hold_where_the_file_is_read_in_many_blocks(tmp_path: Path, monke
 
 
 def test_an_answer_in_the_record_is_not_sent_and_tells_the_length(tmp_path: Path) -> None:
-    """The server would be given the answer, or be asked for another number of tokens than was recorded."""
+    """The server would be given the answer, or get another number of tokens than was recorded."""
     answer = {"role": "assistant", "content": "x" * 33}
     rows = [row(1), row(2, max_tokens=7), row(3, max_tokens=7)]
     rows[0]["messages"].append(answer)
@@ -95,13 +95,13 @@ def test_a_request_without_a_length_is_dropped_by_name(tmp_path: Path) -> None:
 
 
 def test_conversations_of_sharegpt_are_sent_up_to_each_question(tmp_path: Path) -> None:
-    """A later question would come without what was said before, or with its own answer."""
-    said = [("human", "Hallo ä"), ("gpt", "ja?"), ("human", "weiter"), ("gpt", "gut"), ("human", "ohne Antwort")]
-    talk = {"conversations": [{"from": who, "value": text} for who, text in said]}
-    path = write(tmp_path / "s.json", [{"conversations": []}, talk, talk], "list")
+    """A later question would come without the turns before, or with its own answer."""
+    turns = [("human", "Hallo ä"), ("gpt", "ja?"), ("human", "weiter"), ("gpt", "gut"), ("human", "ohne Antwort")]
+    dialog = {"conversations": [{"from": who, "value": text} for who, text in turns]}
+    path = write(tmp_path / "s.json", [{"conversations": []}, dialog, dialog], "list")
     found = sent(path, arrivals="poisson", rate_rps=2.0)
     words = {"human": "user", "gpt": "assistant"}
-    prompts = [[{"role": words[who], "content": text} for who, text in said[:n]] for n in (1, 3)]
+    prompts = [[{"role": words[who], "content": text} for who, text in turns[:n]] for n in (1, 3)]
 
     assert 4 == len(found)
     assert [1, 1, 3, 3] == sorted(len(f["messages"]) for f in found)

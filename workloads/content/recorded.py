@@ -48,7 +48,7 @@ class Recorded:
         return self.prompts.body(request.id)
 
     def text(self, request: Request) -> str:
-        """The prompt as one text: what was said in its messages, one below the other."""
+        """The prompt as one text: the contents of its messages, one below the other."""
         fields = self.fields(request)
         messages = fields.get("messages")
         if not isinstance(messages, list):

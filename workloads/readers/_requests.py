@@ -19,8 +19,10 @@ MORE: Mapping[str, pa.DataType] = {
     "api_s": pa.float64(),
     "agent": pa.string(),
     "common_tokens": pa.int64(),
+    "images": pa.int64(),
+    "image_tokens": pa.int64(),
 }
-"""Columns that only traces of agents have: see `workloads.traces.Trace`."""
+"""Columns that only traces of agents, or of images, have: see `workloads.traces.Trace`."""
 
 
 def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:

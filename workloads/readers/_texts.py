@@ -155,8 +155,8 @@ def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = Tr
     limits = (body.get(name) for name in ("max_completion_tokens", "max_tokens"))
     limit = next((_cells.tokens(value, refuse) for value in limits if value is not None), 0)
     prompt = tools_of(body.get("tools"), refuse) + text_of(given, refuse)
-    said = "" if answer is None else text_of(answer, refuse).removeprefix("assistant: ")
-    return Chat(prompt, said, limit)
+    content = "" if answer is None else text_of(answer, refuse).removeprefix("assistant: ")
+    return Chat(prompt, content, limit)
 
 
 def chat_requests(

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from workloads.readers._cells import SECOND_NS
+from workloads.readers._cells import LARGEST_TOKENS, SECOND_NS
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
 
@@ -19,9 +19,13 @@ class Azure:
     """Stamps are dates to 100 ns (2023, no time zone) or to 1 us with an offset (2024); counts are tokens.
 
     Source: Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024). Line ends may be CRLF and the
-    last one may be missing. The tokenizer is not published. Of the multimodal trace (2025), the tag tells requests
-    with images (`image`) from those without (`text`).
+    last one may be missing. The tokenizer is not published. The multimodal trace (2025; Qiu et al., ModServe, SoCC
+    2025) tells how many images a request has: column `images`, and as the tag `image` or `text`. How many tokens an
+    image is depends on the model: with `image_tokens` each counts for so many, on top of ContextTokens, because the
+    description of the trace counts tokens and images of a prompt apart. Without it prompts have ContextTokens.
     """
+
+    image_tokens: int | None = None
 
     form: ClassVar[str] = "csv"
     needs: ClassVar[tuple[str, ...]] = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -29,12 +33,20 @@ class Azure:
     block_tokens: ClassVar[int] = 512
     facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not published", "stamps": "100 ns (2023) or 1 us (2024)"}
 
+    def __post_init__(self) -> None:
+        if self.image_tokens is not None and not 1 <= self.image_tokens < LARGEST_TOKENS:
+            raise ValueError(f"image_tokens must be between 1 and {LARGEST_TOKENS - 1}, got {self.image_tokens}.")
+
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output = self.needs
         at_ns = block.stamps_ns(stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         images = block.tokens(IMAGES) if block.has(IMAGES) else None
+        more = {} if images is None else {"images": pa.array(images)}
+        if images is not None and self.image_tokens is not None:
+            more["image_tokens"] = pa.array(of_images := images * self.image_tokens)
+            prompt_tokens = prompt_tokens + of_images
         return Requests(
             stamp,
             at_ns,
@@ -42,5 +54,6 @@ class Azure:
             prompt_tokens,
             output_tokens,
             drops=empty(prompt, prompt_tokens, output, output_tokens),
+            more=more,
             tag=None if images is None else pa.array(np.where(images > 0, "image", "text"), pa.string()),
         )
