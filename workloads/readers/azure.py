@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from workloads.readers._cells import LARGEST_TOKENS, SECOND_NS
 from workloads.readers._collect import Block
-from workloads.readers._requests import Requests, empty
+from workloads.readers._requests import Marked, Requests, empty
 
 IMAGES = "NumImages"
 
@@ -20,9 +20,9 @@ class Azure:
 
     Source: Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024). Line ends may be CRLF and the
     last one may be missing. The tokenizer is not published. The multimodal trace (2025; Qiu et al., ModServe, SoCC
-    2025) tells how many images a request has: column `images`, and as the tag `image` or `text`. How many tokens an
-    image is depends on the model: with `image_tokens` each counts for so many, on top of ContextTokens, because the
-    description of the trace counts tokens and images of a prompt apart. Without it prompts have ContextTokens.
+    2025) tells how many images a request has: column `images`, and as the tag `image` or `text`. Its ContextTokens are
+    text and images together; how many an image is depends on the model and is not published. With `image_tokens` each
+    counts for so many of them, at most all.
     """
 
     image_tokens: int | None = None
@@ -44,9 +44,12 @@ class Azure:
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         images = block.tokens(IMAGES) if block.has(IMAGES) else None
         more = {} if images is None else {"images": pa.array(images)}
+        notes: Marked = ()
         if images is not None and self.image_tokens is not None:
-            more["image_tokens"] = pa.array(of_images := images * self.image_tokens)
-            prompt_tokens = prompt_tokens + of_images
+            of_images = images * self.image_tokens
+            more["image_tokens"] = pa.array(np.minimum(of_images, prompt_tokens))
+            cut = f"images have more tokens than the prompt at {self.image_tokens} each, and are counted as all of it"
+            notes = ((cut, of_images > prompt_tokens),)
         return Requests(
             stamp,
             at_ns,
@@ -54,6 +57,7 @@ class Azure:
             prompt_tokens,
             output_tokens,
             drops=empty(prompt, prompt_tokens, output, output_tokens),
+            notes=notes,
             more=more,
             tag=None if images is None else pa.array(np.where(images > 0, "image", "text"), pa.string()),
         )
