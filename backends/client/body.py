@@ -134,7 +134,8 @@ class Builder:
 
     def _around(self, request: Request, prompt: Mapping[str, object]) -> dict[str, object]:
         ask = self.ask
-        found: dict[str, object] = {"model": ask.model} if ask.model else {}
+        model = (request.extra and request.extra.model) or ask.model
+        found: dict[str, object] = {"model": model} if model else {}
         found |= prompt
         found["stream"] = ask.stream
         if ask.stream and ask.include_usage:

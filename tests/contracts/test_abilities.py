@@ -56,14 +56,14 @@ TABLE = [
     (
         "lengths",
         api.LengthQuantiles,
-        "agent-turns arxiv azure burstgpt bwb humaneval lmsys longbench mooncake sharegpt",
+        "agent-turns arxiv azure burstgpt bwb deepseek-r1 humaneval lmsys longbench mooncake sharegpt",
     ),
     (
         "lengths",
         api.Sourced,
         (
-            "agent-turns arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake "
-            "servegen sharegpt"
+            "agent-turns arxiv azure burstgpt burstgpt-published bwb deepseek-r1 fitted humaneval lmsys longbench "
+            "mooncake servegen sharegpt"
         ),
     ),
     ("sessions", Deadline, "compound"),
