@@ -415,6 +415,21 @@ class LearningContent(TextContent, Protocol):
         ...
 
 
+@runtime_checkable
+class RecordedContent(TextContent, Protocol):
+    """A content whose prompts were recorded: the body of a request is sent as it was.
+
+    Its counts are those of the schedule; what the server counts (usage) holds.
+    """
+
+    def fields(self, request: Request) -> Mapping[str, object]:
+        """The fields of the body: `messages`, or the text `prompt`, and the fields beside them.
+
+        Raises ValueError where the record is gone.
+        """
+        ...
+
+
 class Source(Protocol):
     """Where traffic comes from: a preset or a spec of lengths, or a recorded trace."""
 

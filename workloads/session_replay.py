@@ -16,23 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Arrivals, Extra
+from harness.api import Arrivals
 from harness.data.records import SCHEDULE, schedule_chunk
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import Space, block_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
-from workloads.trace_rows import above, conversations, with_small_ids
+from workloads.trace_rows import above, conversations, extras, with_small_ids
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
-
-OFFLINE = "offline"
-"""The tag of rows that are offline requests."""
 
 WARM = "warm-up"
 """The tag of requests that only bring the cache of a session that starts in the middle up to date."""
@@ -247,9 +244,8 @@ class SessionReplay:
             optional["prefix_block_tokens"] = np.full(len(row), self.trace.block_tokens)
         tag = taken["tag"] if "tag" in table.column_names else pa.nulls(len(row), pa.string())
         optional["tag"] = pc.if_else(pa.array(warm), WARM, tag)
-        if "tag" in table.column_names and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
-            extra = asdict(Extra(offline=True))
-            optional["extra"] = [extra if one else None for one in offline.to_pylist()]
+        if (extra := extras(taken, tag)) is not None:
+            optional["extra"] = extra
         return schedule_chunk(
             len(row),
             id=np.arange(part.start, part.stop),
@@ -288,7 +284,7 @@ class SessionReplay:
         return found
 
 
-_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent"})
+_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens"})
 
 
 def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: np.ndarray) -> pa.ListArray:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UnsetType
 
 from harness.api import RunWarning
 from harness.data.folder import Run
@@ -115,12 +116,15 @@ def _lengths(run: Run) -> Iterator[RunWarning]:
     known = ~np.isnan(counted)
     if known.any() and (sent := planned[known].sum()) > 0:
         apart = float(counted[known].sum() / sent - 1)
+        remedy = "send token ids (api=completions) where the server takes them"
+        if recorded_prompts(run.info):
+            remedy = "the server's count holds for recorded prompts; give the trace's --reader the model's tokenizer"
         if abs(apart) > LENGTH_SHARE:
             yield RunWarning(
                 "prompt-lengths",
                 f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than "
                 "those of the schedule",
-                "send token ids (api=completions) where the server takes them",
+                remedy,
                 {"share": apart},
             )
     short = short_answers(run.requests)
@@ -131,6 +135,11 @@ def _lengths(run: Run) -> Iterator[RunWarning]:
             "look at its context length (max_model_len) and at its log",
             {"share": short},
         )
+
+
+def recorded_prompts(info: RunInfo) -> bool:
+    """Whether prompts were sent as they were recorded, so that only the server knows their tokens."""
+    return not isinstance(info.content, UnsetType) and info.content.get("counted_by") == "the server"
 
 
 def short_answers(requests: pa.Table) -> float:
@@ -156,5 +165,5 @@ def _server(info: RunInfo) -> Iterator[RunWarning]:
         yield RunWarning(
             "no-salt",
             "prompts have no salt of their run, so a prefix cache warmed by an earlier run may shorten TTFT",
-            "restart the server between runs, or leave the salt on",
+            f"restart the server between runs{'' if recorded_prompts(info) else ', or leave the salt on'}",
         )

@@ -95,7 +95,9 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _trace(facts: Mapping[str, object]) -> str:
-    """The rows of a replayed trace, where some were left out, added or changed."""
+    """The rows of a replayed trace, or the clients of a pool, where some were left out, added or changed."""
+    if gone := facts.get("clients_without_tokens"):
+        return clean(f"{facts.get('clients')} clients of the pool; left out, without token counts: {gone}", 600)
     losses = [f"{name} {text}" for name, text in _system.losses(facts)]
     if not losses and not any(facts.get(name) for name in ("dropped", "left_out", "added")):
         return ""

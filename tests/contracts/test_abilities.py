@@ -31,7 +31,7 @@ from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
 from workloads.catalog import load
 from workloads.mixed import Deadline
-from workloads.readers._requests import MappedReader
+from workloads.readers._requests import MappedReader, TextReader
 
 TOP = Path(__file__).resolve().parents[2]
 TABLE = [
@@ -65,24 +65,26 @@ TABLE = [
     (
         "lengths",
         api.LengthQuantiles,
-        "agent-turns arxiv azure burstgpt bwb humaneval lmsys longbench mooncake sharegpt",
+        "agent-turns arxiv azure burstgpt bwb deepseek-r1 humaneval lmsys longbench mooncake sharegpt",
     ),
     (
         "lengths",
         api.Sourced,
         (
-            "agent-turns arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake "
-            "servegen sharegpt"
+            "agent-turns arxiv azure burstgpt burstgpt-published bwb deepseek-r1 fitted humaneval lmsys longbench "
+            "mooncake servegen sharegpt"
         ),
     ),
     ("sessions", Deadline, "compound"),
-    ("content", api.Sourced, "calibrated text tokens"),
-    ("content", api.TextContent, "calibrated text"),
+    ("content", api.Sourced, "calibrated recorded text tokens"),
+    ("content", api.TextContent, "calibrated recorded text"),
     ("content", api.LearningContent, "calibrated"),
+    ("content", api.RecordedContent, "recorded"),
     ("backends", api.Simulator, "sim"),
     ("backends", api.ReusableSimulator, "sim"),
     ("backends", api.Elastic, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
+    ("readers", TextReader, "chat-log messages openai-batch sharegpt"),
     ("results", FilesReader, "aiperf inference-perf"),
 ]
 
