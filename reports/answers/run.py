@@ -8,6 +8,7 @@ import numpy as np
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
+from harness.metrics.resources import resources
 from reports import _cluster, _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
@@ -80,6 +81,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "Warm-up", _verdict.warmup(run)
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
     yield "Throughput", result.flow
+    yield "Deployment", "" if result.overloaded else ", ".join(_per_unit(info))
     yield "Router", _cluster.line(run)
     if not result.overloaded and (_data.has_steps(run) or not SHOWN_WITHOUT_STEPS.isdisjoint(info.summary.run_metrics)):
         yield "Variation", ", ".join(_variation(info))
@@ -92,6 +94,19 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
         shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
         yield "Client floor", "; ".join(shown) or _sending.no_floor(info)
+
+
+def _per_unit(info: RunInfo) -> Iterator[str]:
+    """Output per GPU, kW and dollar, where the facts of the deployment are given."""
+    takes, output = resources(info.backend), info.summary.output_tps
+    if output is None or not (info.backend.keys() & {"watts", "usd_per_hour"} or info.backend.get("url")):
+        return
+    if takes.gpus:
+        yield f"{_format.number(output / takes.gpus)} output tokens/s per GPU ({_format.count(takes.gpus, 'GPU')})"
+    if takes.kw:
+        yield f"{_format.number(output / takes.kw)} per kW"
+    if takes.usd_per_hour and output:
+        yield f"{_format.number(takes.usd_per_hour / (3600 * output) * 1e6)} USD per million output tokens"
 
 
 def _trace(facts: Mapping[str, object]) -> str:

@@ -116,3 +116,24 @@ def test_another_search_is_kept_out_of_the_folder(
     assert 2 == main([*line, "--tp", "2", "--out", str(tmp_path / "one")])
 
     assert "another spec" in capsys.readouterr().err
+
+
+def test_facts_of_the_deployment_give_output_per_gpu_and_dollar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user would have to divide the price by hand."""
+    sim = ["--backend", "sim:usd_per_hour=3", "--hardware", "h100", "--requests", "100", "--no-html"]
+    assert 0 == main(["run", *sim, "--slo", "e2e=9", "--out", str(tmp_path / "run")])
+
+    printed = " ".join(capsys.readouterr().out.split())
+    stored = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    output = stored["summary"]["output_tps"]
+    assert f"{output:.3g} output tokens/s per GPU (1 GPU)" in printed
+    assert f"{3 / 3600 / output * 1e6:.3g} USD per million output tokens" in printed
+
+
+@pytest.mark.parametrize("fact", ["gpus=0", "watts=-1", "usd_per_hour=0"])
+def test_facts_of_a_deployment_are_above_zero(fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results per GPU would be infinite."""
+    assert 2 == main(["run", "--backend", f"openai:url=http://127.0.0.1:9/v1,{fact}", "--requests", "1"])
+    assert "must be more than 0" in capsys.readouterr().err
