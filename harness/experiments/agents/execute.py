@@ -43,8 +43,9 @@ WARM = "warm-up"
 """The tag of requests that only warm the cache (`workloads.session_replay`)."""
 BUSY = 0.95
 """Agents that must have a session left at the end of a trial."""
-SUPPLY = 2.0
-"""Sessions are drawn for so many times the length of a trial: a server may be faster than the recorded one."""
+SUPPLY, MOST_SUPPLY = 2.0, 32.0
+"""Sessions are drawn for so many times the length of a trial: a server may be faster than the recorded one. A simulated
+trial in which agents run out is repeated with twice as many; a real one has the most from the start."""
 ANSWER = "agents.json"
 
 
@@ -100,13 +101,13 @@ def set_up(
     return Setup(spec, tuple(found), slos, options, horizon_s, budget_s, first, resources(first.backend.describe()))
 
 
-def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
+def _of(spec: RunSpec, users: int, seed: int, horizon_s: float, supply: float = SUPPLY) -> RunSpec:
     """The run of one trial."""
     whole_s = horizon_s * (1 + CUT)
     arrivals = parse(spec.arrivals or "closed")
     arrivals = replace(arrivals, args={"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args})
     sessions = parse(spec.sessions or "recorded")
-    sessions = replace(sessions, args={**sessions.args, "steady": f"{SUPPLY * whole_s:.6g}s"})
+    sessions = replace(sessions, args={**sessions.args, "steady": f"{supply * whole_s:.6g}s"})
     return replace(
         spec, seed=seed, duration=whole_s, warmup=f"{CUT * horizon_s:.6g}s", sessions=str(sessions), requests=None,
         arrivals=str(replace(arrivals, args={**arrivals.args, "users": str(users)})),
@@ -121,18 +122,22 @@ class Task:
     slos: tuple[Slo, ...]
     key: Key
     horizon_s: float
+    supply: float = SUPPLY
 
     @property
     def run(self) -> RunSpec:
         """Its run."""
-        return _of(self.setup_spec, *self.key, self.horizon_s)
+        return _of(self.setup_spec, *self.key, self.horizon_s, self.supply)
 
 
 def simulated(task: Task) -> AgentTrial:
     """Make a trial under a virtual clock, in this process."""
     begun_s = time.monotonic()
     made = trial.simulate(task.run)
-    return measured(task, made.plan, made.table, time.monotonic() - begun_s)
+    one = measured(task, made.plan, made.table, time.monotonic() - begun_s)
+    if one.busy >= BUSY or task.supply >= MOST_SUPPLY:
+        return one
+    return simulated(replace(task, supply=2 * task.supply))
 
 
 def measured(task: Task, planned: Plan, table: pa.Table, wall_s: float) -> AgentTrial:
@@ -277,7 +282,7 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTri
     """One trial on a wall clock, a run like any other."""
     from harness.runner.run import execute
 
-    begun_s = time.monotonic()
+    begun_s, task = time.monotonic(), replace(task, supply=MOST_SUPPLY)
     name = f"{task.key.users}-agents-seed{task.key.seed}"
     path = None if out is None else out / "trials" / name
     result = execute(task.run, out=path, force=True, say=tell, shared=None if out is None else out / "probe.json")
