@@ -243,7 +243,7 @@ def _state(path: str) -> tuple[tuple[str, int, int], ...]:
     try:
         files = sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)]
         return tuple((str(file), (of := file.stat()).st_size, of.st_mtime_ns) for file in files)
-    except OSError:
+    except (OSError, ValueError):  # a name with a null character
         return ()
 
 

@@ -43,8 +43,8 @@ class Sessions:
     the shares `begin_least` and `begin_most` of its requests: what came before is left out, but for one request with
     the prompt before, which brings the cache up to date. With `steady_s` it starts at a random moment of a session,
     and long sessions are the likelier, as one finds users who have worked for long; then sessions are drawn until all
-    users have some for that time, as recorded. With `common` sessions share that part of their leading tokens of tools
-    and system prompt, as far as the trace tells how many they are.
+    users have some for that time even if answers took none. With `common` sessions share that part of
+    their leading tokens of tools and system prompt, as far as the trace tells how many they are.
     """
 
     count: int | None = None
@@ -380,6 +380,7 @@ def _by_users(
     # when by the record, who, when at the earliest, and the requests that are waited for
     free: list[tuple[float, int, float, np.ndarray]] = [(s, u, s, np.zeros(0, np.int64)) for u, s in enumerate(ramp_s)]
     first_copy = 0
+    least_s = np.zeros(users)  # that the requests of a user take beyond all thinking
     if chosen.steady_s:
         lasts_s = np.array([placing.lasts_s(session, 0) for session in range(len(placing.rows))])
         first_copy = users  # the first sessions of all users have blocks of their own
@@ -389,15 +390,19 @@ def _by_users(
             free[user] = (start_s + placing.lasts_s(session, begin), user, last_s, leaves)
         heapq.heapify(free)
     for session, copy in drawn:
-        free_s, user, end_s, behind = heapq.heappop(free)
-        if chosen.steady_s and free_s > chosen.steady_s:
+        while chosen.steady_s and free and free[0][2] + least_s[free[0][1]] > chosen.steady_s:
+            heapq.heappop(free)
+        if not free:
             break
+        free_s, user, end_s, behind = heapq.heappop(free)
         begin, think_s = 0, 0.0
         if not len(behind):
             begin = placing.middle(session, begin_rng.uniform(chosen.begin_least, chosen.begin_most))
         else:
             think_s = closed.think_s if closed.law == "fixed" else float(think_rng.exponential(closed.think_s))
+        made = placing.made
         last_s, leaves = placing.place(session, first_copy + copy, end_s + think_s, begin, behind, think_s)
+        least_s[user] += closed.least_cycle_s * (placing.made - made)
         heapq.heappush(free, (free_s + think_s + placing.lasts_s(session, begin), user, last_s, leaves))
 
 

@@ -107,11 +107,6 @@ def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
             f"With {worst.users:,} agents {1 - worst.settled:.0%} of the prompts sent ahead were not answered before "
             "the trial counted, so its caches were still cold.", "Observe longer: --horizon.",
         )  # fmt: skip
-    idle = [trial for trial in info.trials if trial.busy < 0.95]
-    if idle:
-        worst = min(idle, key=lambda trial: trial.busy)
-        yield Notice(f"{1 - worst.busy:.0%} of {worst.users:,} agents had no session left at the end of a trial.",
-                     "Use a trace with more sessions.")  # fmt: skip
 
 
 def _tiers(info: AgentsAnswer) -> Table:

@@ -98,9 +98,10 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
 
 def _per_unit(info: RunInfo) -> Iterator[str]:
     """Output per GPU, kW and dollar, where the facts of the deployment are given."""
-    takes, output = resources(info.backend), info.summary.output_tps
+    output = info.summary.output_tps
     if output is None or not (info.backend.keys() & {"watts", "usd_per_hour"} or info.backend.get("url")):
         return
+    takes = resources(info.backend)
     if takes.gpus:
         yield f"{_format.number(output / takes.gpus)} output tokens/s per GPU ({_format.count(takes.gpus, 'GPU')})"
     if takes.kw:

@@ -28,7 +28,7 @@ def trial(key: Key, capacities: dict[str, float], *, requests: int = 800, scatte
         met = rng.binomial(requests, attained(key.users, here, condition.goal))
         shares.append(TrialShare(text=condition.text, met=int(met), of=requests, sd=0.01))
     return AgentTrial(
-        users=key.users, seed=key.seed, seconds=3600.0, requests=requests, sessions=20, wall_s=1.0, busy=1.0,
+        users=key.users, seed=key.seed, seconds=3600.0, requests=requests, sessions=20, wall_s=1.0,
         shares=shares, requests_rps=0.05 * key.users,
     )  # fmt: skip
 

@@ -18,9 +18,9 @@ class TrialShare(Part, frozen=True, kw_only=True):
 
 
 class AgentTrial(Part, frozen=True, kw_only=True):
-    """One trial: so many agents for `seconds` after the warm-up. `busy` is the share of them that still had a session
-    at the end, `settled` that of the prompts sent ahead, to warm the cache, that were answered before. `speed_p10`
-    are tokens per second that nine tenths of the requests reach: the slowest decile."""
+    """One trial: so many agents for `seconds` after the warm-up. `settled` is the share of the prompts sent ahead, to
+    warm the cache, that were answered before. `speed_p10` are tokens per second that nine tenths of the requests reach:
+    the slowest decile."""
 
     users: Count
     seed: Count
@@ -28,7 +28,6 @@ class AgentTrial(Part, frozen=True, kw_only=True):
     requests: Count
     sessions: Count
     wall_s: Positive
-    busy: Share
     settled: Share = 1.0
     shares: list[TrialShare]
     ttft_p95_s: Positive | None = None

@@ -41,11 +41,6 @@ LATEST = 0.6
 """A trial counts from when all caches are warm, but at the latest from this part of it on."""
 WARM = "warm-up"
 """The tag of requests that only warm the cache (`workloads.session_replay`)."""
-BUSY = 0.95
-"""Agents that must have a session left at the end of a trial."""
-SUPPLY, MOST_SUPPLY = 2.0, 32.0
-"""Sessions are drawn for so many times the length of a trial: a server may be faster than the recorded one. A simulated
-trial in which agents run out is repeated with twice as many; a real one has the most from the start."""
 ANSWER = "agents.json"
 
 
@@ -101,13 +96,13 @@ def set_up(
     return Setup(spec, tuple(found), slos, options, horizon_s, budget_s, first, resources(first.backend.describe()))
 
 
-def _of(spec: RunSpec, users: int, seed: int, horizon_s: float, supply: float = SUPPLY) -> RunSpec:
+def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
     """The run of one trial."""
     whole_s = horizon_s * (1 + CUT)
     arrivals = parse(spec.arrivals or "closed")
     arrivals = replace(arrivals, args={"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args})
     sessions = parse(spec.sessions or "recorded")
-    sessions = replace(sessions, args={**sessions.args, "steady": f"{supply * whole_s:.6g}s"})
+    sessions = replace(sessions, args={**sessions.args, "steady": f"{whole_s:.6g}s"})
     return replace(
         spec, seed=seed, duration=whole_s, warmup=f"{CUT * horizon_s:.6g}s", sessions=str(sessions), requests=None,
         arrivals=str(replace(arrivals, args={**arrivals.args, "users": str(users)})),
@@ -122,22 +117,18 @@ class Task:
     slos: tuple[Slo, ...]
     key: Key
     horizon_s: float
-    supply: float = SUPPLY
 
     @property
     def run(self) -> RunSpec:
         """Its run."""
-        return _of(self.setup_spec, *self.key, self.horizon_s, self.supply)
+        return _of(self.setup_spec, *self.key, self.horizon_s)
 
 
 def simulated(task: Task) -> AgentTrial:
     """Make a trial under a virtual clock, in this process."""
     begun_s = time.monotonic()
     made = trial.simulate(task.run)
-    one = measured(task, made.plan, made.table, time.monotonic() - begun_s)
-    if one.busy >= BUSY or task.supply >= MOST_SUPPLY:
-        return one
-    return simulated(replace(task, supply=2 * task.supply))
+    return measured(task, made.plan, made.table, time.monotonic() - begun_s)
 
 
 def measured(task: Task, planned: Plan, table: pa.Table, wall_s: float) -> AgentTrial:
@@ -162,7 +153,6 @@ def measured(task: Task, planned: Plan, table: pa.Table, wall_s: float) -> Agent
         requests=len(cut),
         sessions=len(np.unique(cut["session"].to_numpy())),
         wall_s=wall_s,
-        busy=_busy(planned, table),
         settled=settled(cut_s),
         shares=list(shares.values()),
         ttft_p95_s=float(np.quantile(ttft_s, 0.95)) if len(ttft_s) else None,
@@ -190,18 +180,6 @@ def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]
         sessions = len(np.unique(session))
         sd = float(np.sqrt((residual**2).sum() * sessions / max(1, sessions - 1)) / of) if sessions > 1 else None
     return TrialShare(text=text, met=int(met.sum()), of=of, sd=sd)
-
-
-def _busy(planned: Plan, table: pa.Table) -> float:
-    """The share of the agents that have requests left: each request is of the agent of those that it waits for."""
-    schedule = planned.schedule.table
-    sent = np.zeros(len(schedule), bool)
-    sent[table["request_id"].to_numpy()] = np.isfinite(number(table, "sent_s"))
-    agents: list[int] = []
-    for row, waits in enumerate(schedule["after"].to_pylist()):
-        agents.append(agents[waits[0]] if waits else row)
-    of = np.array(agents)
-    return len(np.unique(of[~sent])) / len(np.unique(of))
 
 
 def _warmed(planned: Plan, table: pa.Table) -> tuple[float, Callable[[float], float]]:
@@ -271,10 +249,6 @@ def _made(
     for task in tasks if not setup.first.virtual else ():
         yield _real(task, out, tell)
     for _, one in processes.map(simulated, tasks) if setup.first.virtual else ():
-        if one.busy < BUSY:
-            raise NotValid(
-                f"The trace has too few sessions: {1 - one.busy:.0%} of {one.users} agents had none left at the end."
-            )
         yield one
 
 
@@ -282,7 +256,7 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTri
     """One trial on a wall clock, a run like any other."""
     from harness.runner.run import execute
 
-    begun_s, task = time.monotonic(), replace(task, supply=MOST_SUPPLY)
+    begun_s = time.monotonic()
     name = f"{task.key.users}-agents-seed{task.key.seed}"
     path = None if out is None else out / "trials" / name
     result = execute(task.run, out=path, force=True, say=tell, shared=None if out is None else out / "probe.json")
