@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.data.codec import encode
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents
-from harness.experiments.agents.search import share_of
+from harness.experiments.agents.search import conditions_of, share_of
 from reports import _format, _system, figures
 from reports._format import clean
 from reports._system import flat
@@ -38,7 +38,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
     drawn = figures.of("agents").items() if path is not None else ()
     shown: tuple[Block, ...] = tuple(Figure(key, row.title, partial(row.draw, info)) for key, row in drawn)
     return Document(
-        title=f"Agents on {system}",
+        title=f"Agents on {_title(info) or system}",
         subtitle=f"Agents replay sessions of {clean(info.workload, 60)}, one after the other",
         mark=mark,
         good=True if mark == "FOUND" else False if mark == "TIER NOT MET" else None,
@@ -75,12 +75,21 @@ def _finding(info: AgentsAnswer, one: TierAgents) -> str:
     return f"{tier}: {', '.join(parts)}. {clean(one.binding, 60)} binds."
 
 
+def _title(info: AgentsAnswer) -> str:
+    model, hardware = (info.backend.get(name) for name in ("model", "hardware"))
+    return f"{clean(model, 60)} on {clean(hardware, 60)}" if model and hardware else ""
+
+
 def _place(info: AgentsAnswer) -> str:
     return f" at {clean(url, 100)}" if isinstance(url := info.backend.get("url"), str) else ""
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else _format.number(value)
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
@@ -116,8 +125,7 @@ def _tiers(info: AgentsAnswer) -> Table:
         (
             clean(one.tier, 100), _number(one.agents),
             "-" if one.low is None else f"{_number(one.low)} to {_number(one.high)}", _number(one.per_gpu),
-            _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps), _number(one.met),
-            _number(one.missed), clean(one.binding or "-", 60),
+            _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps), _whole(one.met), _whole(one.missed), clean(one.binding or "-", 60),
         )
         for one in info.answers
     )  # fmt: skip
@@ -125,7 +133,8 @@ def _tiers(info: AgentsAnswer) -> Table:
 
 
 def _trials(info: AgentsAnswer) -> Table:
-    texts = list(dict.fromkeys(share.text for trial in info.trials for share in trial.shares))
+    judged = {condition.text for text in info.tiers for condition in conditions_of(text, info.goal)}
+    texts = [text for text in dict.fromkeys(s.text for t in info.trials for s in t.shares) if text in judged]
     heads = ("agents", "trials", "requests", "TTFT p95 (s)", "slowest decile (tokens/s)", "output (tokens/s)",
              "found in cache", *(f"within {text}" for text in texts))  # fmt: skip
     rows = []

@@ -23,8 +23,16 @@ from harness.data.storage import locked, write_json
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
-from harness.experiments.agents.search import WALL_TRIALS, Key, SearchOptions, Tier, estimate, next_keys
-from harness.experiments.capacity.conditions import JOINT, conditions
+from harness.experiments.agents.search import (
+    WALL_TRIALS,
+    Key,
+    SearchOptions,
+    Tier,
+    conditions_of,
+    estimate,
+    next_keys,
+)  # fmt: skip
+from harness.experiments.capacity.conditions import JOINT
 from harness.metrics import slo
 from harness.metrics.measure import first_last, metrics, succeeded
 from harness.metrics.resources import Resources, resources
@@ -80,10 +88,7 @@ def set_up(
         pooled = [bound for bound in one.bounds if metrics()[bound.metric].pooled]
         if pooled:
             raise UsageError(f"--slo '{slo.bound_text(pooled[0])}' is not of single requests; bound tpot instead.")
-        wanted = conditions(replace(one, goal=spec.goal), spec.goal, "joint")
-        if all(bound.percentile is not None for bound in one.bounds):
-            wanted = tuple(condition for condition in wanted if condition.text != JOINT)
-        found.append(Tier(text, wanted))
+        found.append(Tier(text, conditions_of(text, spec.goal)))
     spec = replace(spec, turns=spec.turns or "think-only")
     first = plan(_of(spec, 1, options.first_seed, horizon_s or HORIZON_S))
     if not first.schedule.has_follow_ups:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.experiments.agents.agents_json import AgentTrial, TierAgents, TrialShare
-from harness.experiments.capacity.conditions import Condition
+from harness.experiments.capacity.conditions import JOINT, Condition, conditions
+from harness.metrics import slo
 from harness.stats import curves
 from harness.stats.knee import Block, knee
 
@@ -80,6 +81,14 @@ class Pooled(NamedTuple):
     def share(self) -> float:
         """The share; 1 where nothing was counted."""
         return self.met / self.of if self.of else 1.0
+
+
+def conditions_of(tier: str, goal: float) -> tuple[Condition, ...]:
+    """What must hold at a tier: each bound on a percentile, and the goal for all others together."""
+    objective = slo.parse(tier)
+    found = conditions(objective, goal, "joint")
+    single = any(bound.percentile is None for bound in objective.bounds)
+    return found if single else tuple(condition for condition in found if condition.text != JOINT)
 
 
 def share_of(trial: AgentTrial, text: str) -> TrialShare:
