@@ -125,8 +125,8 @@ def _tiers(info: AgentsAnswer) -> Table:
         (
             clean(one.tier, 100), _number(one.agents),
             "-" if one.low is None else f"{_number(one.low)} to {_number(one.high)}", _number(one.per_gpu),
-            _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps), _whole(one.met), _whole(one.missed),
-            clean(one.binding or "-", 60),
+            _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps),
+            _whole(one.met), _whole(one.missed), clean(one.binding or "-", 60),
         )
         for one in info.answers
     )  # fmt: skip
