@@ -78,7 +78,7 @@ def sessions_of(text: str | None, kind: str = "recorded") -> Sessions:
     if text is None:
         return Sessions()
     spec = parse(text)
-    if spec.name != kind:
+    if spec.name not in ("recorded", kind):  # sessions of a model go by both names
         what = "trace" if kind == "recorded" else "model"
         raise no_such(f"kind of sessions of a {what}", spec.name, [kind], f"Sessions of a {what} are {kind}:count=20.")
     return build(Sessions, spec)

@@ -217,7 +217,7 @@ def test_a_model_file_replays_whole_sessions(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sessions": "recorded:count=2"}, "Sessions of a model are fitted:count=20"),
+        ({"sessions": "single"}, "Sessions of a model are fitted:count=20"),
         ({"start_s": 3.0}, "--start is for a recorded trace"),
         ({"reader": "csv"}, "--reader is for a recorded trace"),
     ],
