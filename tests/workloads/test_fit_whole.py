@@ -111,7 +111,7 @@ def test_turns_that_the_end_of_a_trace_hides_are_counted(seed):
     assert 4.0 == pytest.approx(_whole_draw.mean_turns(measured(made(rows))), abs=0.6)
 
 
-def test_sessions_that_differ_are_told_from_turns_that_differ():
+def test_sessions_that_differ_are_not_taken_for_turns_that_differ():
     """Each session would be an average one: neither small ones nor large ones."""
     rng = np.random.default_rng(5)
     session = np.repeat(np.arange(200), 20)
@@ -176,7 +176,7 @@ def test_a_draw_names_each_block_of_each_prompt_and_follows_the_turn_before():
     assert {(0, 1, 2, 3)} == {tuple(ids[:4]) for ids in table["prefix_ids"].to_pylist() if len(ids) >= 4}
 
 
-def test_a_draw_lasts_as_long_and_comes_as_often_as_asked_for():
+def test_a_draw_lasts_as_long_and_comes_as_often_as_requested():
     """`--rate` or `--duration` would be ignored."""
     model = command.fit_trace(made(chats(seed=6)), mode="parametric", seeds=0)
     slow, fast = (command.sessions(model, duration_s=50_000.0, rate_rps=rate, seed=1) for rate in (0.05, 0.2))
