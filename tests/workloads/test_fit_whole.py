@@ -111,7 +111,7 @@ def test_turns_that_the_end_of_a_trace_hides_are_counted(seed):
     assert 4.0 == pytest.approx(_whole_draw.mean_turns(measured(made(rows))), abs=0.6)
 
 
-def test_sessions_that_differ_are_not_turns_that_differ():
+def test_sessions_that_differ_are_not_taken_for_turns_that_differ():
     """Each session would be an average one: neither small ones nor large ones."""
     rng = np.random.default_rng(5)
     session = np.repeat(np.arange(200), 20)

@@ -71,10 +71,10 @@ def of(trace: Trace) -> Chains | None:
     if "prefix_ids" not in table.column_names:
         return None
     lists = table["prefix_ids"].combine_chunks()
-    starts, items = lists.offsets.to_numpy(), lists.values.to_numpy()
-    ids = [items[a:b] for a, b in zip(starts[:-1], starts[1:], strict=True)]
-    if not len(items):
+    blocks = np.asarray(lists.flatten().dictionary_encode().indices)  # numbers from 0, in order of first use
+    if not len(blocks):
         return None
+    ids = np.split(blocks, np.cumsum(lists.value_lengths().fill_null(0))[:-1])
     rows = np.arange(len(table))
     if "agent" in table.column_names:
         rows = np.flatnonzero(~np.asarray(table["agent"].is_valid()))
@@ -84,8 +84,9 @@ def of(trace: Trace) -> Chains | None:
         _, first, session = np.unique(session, return_index=True, return_inverse=True)
         common = _common([ids[row] for row in rows[first]])[session]
     else:
-        common = _common(ids)
-        session = _linked(ids, common)
+        own = [ids[row] for row in rows]
+        common = _common(own)
+        session = _linked(own, common)
     order = np.argsort(session, kind="stable")
     rows, session = rows[order], session[order]
     begins = np.append(True, session[1:] != session[:-1])
@@ -103,32 +104,25 @@ def alike(one: np.ndarray, other: np.ndarray) -> int:
 
 def _common(prompts: list[np.ndarray]) -> np.ndarray:
     """(P,) leading blocks of each prompt that at least 1 % of all have."""
-    counts: dict[int, int] = {}
-    for prompt in prompts:
-        for block in prompt.tolist():
-            counts[block] = counts.get(block, 0) + 1
-    least = max(COMMON_SHARE * len(prompts), COMMON_LEAST)
-    found = []
-    for prompt in prompts:
-        size = 0
-        while size < len(prompt) and counts[int(prompt[size])] >= least:
-            size += 1
-        found.append(size)
-    return np.array(found, np.int64)
+    often = np.bincount(np.concatenate(prompts)) >= max(COMMON_SHARE * len(prompts), COMMON_LEAST)
+    return np.array([_leading(often[prompt]) for prompt in prompts], np.int64)
 
 
 def _linked(prompts: list[np.ndarray], common: np.ndarray) -> np.ndarray:
     """(P,) number of the session of each prompt, by the last one that holds the deepest block that came before."""
-    holder: dict[int, int] = {}
+    holder = np.full(1 + max(int(prompt.max(initial=-1)) for prompt in prompts), -1)  # session of each block
     session = np.empty(len(prompts), np.int64)
     made = 0
     for row, prompt in enumerate(prompts):
-        names, size = prompt.tolist(), 0
-        while size < len(names) and names[size] in holder:
-            size += 1
+        size = _leading(holder[prompt] >= 0)
         if size > common[row]:
-            session[row] = session[holder[names[size - 1]]]
+            session[row] = holder[prompt[size - 1]]
         else:
             session[row], made = made, made + 1
-        holder.update(dict.fromkeys(names, row))
+        holder[prompt] = session[row]
     return session
+
+
+def _leading(values: np.ndarray) -> int:
+    """How many values are true before the first that is not."""
+    return len(values) if values.all() else int(np.argmin(values))
