@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from harness import registry
+from harness import registry, termination
 from harness.data import codec, files
 from harness.errors import BenchError, UsageError
 from harness.experiments import answers
@@ -24,6 +24,7 @@ from harness.experiments.answers import Answer
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from backends.client.discover import Found
     from backends.server.run import Options, Running
     from harness.api import Loaded
     from harness.data.folder import Run
@@ -224,6 +225,13 @@ def serve(options: Mapping[str, Any], note: Callable[[str], None], ready: Callab
 
     made: Options = run.Options(**options)
     run.serve(made, note, ready)
+
+
+def find_server(url: str | None, model: str | None) -> Found | None:
+    """A server with OpenAI's API that answers; see `backends.client.discover.find`."""
+    from backends.client import discover
+
+    return termination.run(discover.find(url, model))
 
 
 def hidden_in_command(words: Sequence[str]) -> Callable[[str], str]:

@@ -13,7 +13,8 @@ import click
 from harness.errors import UsageError, no_such
 
 COMMANDS = (
-    "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit",
+    "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
+    "fit", "validate", "policy", "list", "explain", "doctor", "init",
     "validate", "policy", "list", "explain", "doctor", "init",
 )  # fmt: skip
 
@@ -58,6 +59,7 @@ _EPILOG = """
 \b
 First steps
   bench doctor                 check this machine and the installation
+  bench quick                  find a server on this machine and its capacity, in three minutes
   bench run                    one minute of chat traffic on the built-in engine
   bench run --backend sim      the same traffic on a simulated GPU, in a second
   bench capacity --backend sim --hardware h100

@@ -12,6 +12,8 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapac
 from harness.experiments.capacity.conditions import JOINT, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
+from harness.metrics import slo
+from harness.validity.remote import floors_s
 from reports import _format, figures
 from reports._format import clean
 from reports._system import first, flat, part
@@ -24,6 +26,8 @@ from reports.study.runs import Study
 
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
 RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
+FLOOR_SHARE = 0.1
+"""Of a bound that the client's error may be, before it is said to limit a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
 SWEEP_RATES = 7
@@ -187,6 +191,14 @@ def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
             yield Notice(f"{percent(one.goal)} {one.state}: {clean(one.why, 600)}", needs)
+    errors_s = floors_s(info.floor)
+    for bound in slo.parse(info.slo.text or "").bounds:
+        if errors_s.get(bound.metric, 0.0) > FLOOR_SHARE * bound.limit:
+            error = f"{_format.seconds(errors_s[bound.metric])} (p99), {errors_s[bound.metric] / bound.limit:.0%}"
+            yield Notice(
+                f"The client limits this result: its own error is {error} of the bound {slo.bound_text(bound)}.",
+                "run the client on a quieter machine, or choose a wider bound",
+            )
     if grown := [point for point in info.curve if point.overloaded]:
         rate = f"{_format.option(grown[0].rate_rps)} req/s"
         yield Notice(

@@ -19,6 +19,7 @@ from harness.experiments.sweep.plan import REFINED
 from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
+from harness.validity.remote import floors_s
 from reports import _format, _system, figures
 from reports._format import clean
 from reports._system import Facts, flat, part
@@ -217,6 +218,8 @@ def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
     if info.clock == "virtual":
         return "none: times are those of a simulator"
     floors = {} if study is None else floor_s(study)
+    if isinstance(info, CapacityAnswer) and info.floor is not None:
+        floors = floors_s(info.floor)
     known = [f"{m.label} {_format.seconds(floors[m.name])}" for m in headline() if m.name in floors]
     return f"{', '.join(known)} (p99 of the timestamp error)" if known else "" if study is None else "not measured"
 

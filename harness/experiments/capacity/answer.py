@@ -14,7 +14,7 @@ from harness.data.codec import Facts, inner
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import JOINT, exit_code
-from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, sustained
+from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
 from harness.metrics import slo
 from harness.stats.curves import falling
 
@@ -48,7 +48,7 @@ def answer(
         found = [(goal, one if one.resolved else replace(one, why=why, ended_early=True)) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(setup.slo, found)
-    answers = [_goal(setup, goal, one, gpus) for goal, one in found]
+    answers = [_goal(setup, goal, one, gpus, ledger) for goal, one in found]
     states, verdicts = [str(a["state"]) for a in answers], [str(inner(a, "at")["verdict"]) for a in answers if a["at"]]
     return codec.of(CapacityAnswer, {
         **search_options(setup),
@@ -78,7 +78,7 @@ def _output_tokens(trials: Sequence[Trial]) -> dict[str, float]:
     return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
 
 
-def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts:
+def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: Ledger) -> Facts:
     estimate = found.answered
     state = "unreachable" if found.unreachable else "resolved" if found.resolved and estimate else "unresolved"
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
@@ -90,6 +90,8 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
     binding = None if estimate is None else estimate.binding
     if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
         binding = min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
+    if estimate is None and not setup.chained and found.bracket.high is not None:
+        binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
     return {
         "goal": goal,
         "state": state,
@@ -109,6 +111,19 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object) -> Facts
         "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         "at": at,
     }
+
+
+def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> str | None:
+    """The bound that fewest requests met, against its goal, at a rate not sustained; None where all were met."""
+    found = {
+        bound.text: share.met / max(1, share.of) - bound.goal
+        for tried in ledger
+        if tried.key.rate_rps == rate_rps
+        for bound in spec.bounds
+        for share in (tried.share(bound.text),)
+    }
+    worst = min(found, key=lambda text: found[text], default=None)
+    return worst if worst is not None and found[worst] < 0 else None
 
 
 def _bracket(bracket: Bracket) -> Facts | None:

@@ -201,8 +201,12 @@ class _Blocks:
             span_s = max(span_s, room_s / max(1, LONG + 1 - self._long))
             settle_s = max(settle_s, FILLS * span_s)
         edges_s = settle_s + e2e_s
-        span_s = min(span_s + edges_s, room_s / max(1.0, rate_rps / self._most().rate_rps))
-        if span_s < edges_s + max(3 * e2e_s, 10 / rate_rps):
+        least_s, over = edges_s + max(3 * e2e_s, 10 / rate_rps), max(1.0, rate_rps / self._most().rate_rps)
+        half_s = (self._left_s() / FIRST - e2e_s - self._more_s) / over  # an interval takes two blocks
+        if not self._made and half_s >= least_s:
+            room_s = half_s * over
+        span_s = min(span_s + edges_s, room_s / over)
+        if span_s < least_s:
             return None
         return TrialRequest(self._key(rate_rps, math.ceil(rate_rps * span_s)), spec.wanted, settle_s=settle_s)
 

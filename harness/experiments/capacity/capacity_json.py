@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType, field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
-from harness.data.run_json import StoredSlo, Workload
+from harness.data.run_json import Floor, StoredSlo, Workload
 
 
 class RateBracket(Part, frozen=True, kw_only=True):
@@ -105,7 +105,8 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     """capacity.json. A search that is not over has no `answers`.
 
     `chains`: trials are steady-state chains, and `run.requests` is the most that all of them together may send;
-    `unchained` says why they are not, under a virtual clock.
+    `unchained` says why they are not, under a virtual clock. `floor` is the client's error, where it was measured once
+    for the whole search.
     """
 
     schema: int = 1
@@ -134,6 +135,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     curve: list[RatePoint] = field(default_factory=list)
     cost: SearchCost | None = None
     output_tokens: dict[str, Number] | UnsetType = UNSET
+    floor: Floor | None = None
 
     @property
     def searched_goals(self) -> list[Share]:

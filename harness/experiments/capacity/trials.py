@@ -172,7 +172,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     probe = task.key.goal is not None or task.key.rate_rps == 0
     cut = warmup.find(table, "none" if probe else task.run.warmup)
     measured = kept(table, cut)
-    end_s = _end_s(table)
+    end_s = ended_s(table)
     e2e_s = end_s - number(table, "scheduled_s")
     e2e_s = e2e_s[np.isfinite(e2e_s)]
     if task.settle_s is not None and len(measured):
@@ -350,7 +350,8 @@ def deadlines(schedule: pa.Table, slo: Slo) -> Floats:
     return latest_s
 
 
-def _end_s(table: pa.Table) -> np.ndarray:
+def ended_s(table: pa.Table) -> np.ndarray:
+    """(requests,) when each request ended: its last token, else when it failed, in seconds of the run."""
     from harness.metrics.measure import first_last
 
     last_s = first_last(table)[1]
