@@ -15,7 +15,6 @@ from harness.errors import UsageError, no_such
 COMMANDS = (
     "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
     "fit", "validate", "policy", "list", "explain", "doctor", "init",
-    "validate", "policy", "list", "explain", "doctor", "init",
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30

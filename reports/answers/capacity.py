@@ -27,7 +27,7 @@ from reports.study.runs import Study
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
 RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
 FLOOR_SHARE = 0.1
-"""Of a bound that the client's error may be, before it is said to limit a search."""
+"""Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
 SWEEP_RATES = 7

@@ -27,6 +27,7 @@ LINES = {
     "sweep": ["--rate", "1,2"],
     "capacity": [],
     "agents": [],
+    "quick": [],
     "place": [],
     "slo": ["a-run"],
     "compare": ["a", "b"],

@@ -57,8 +57,8 @@ LINES = [
     "explain tpot",
     "doctor --no-engine",
 ]
-SILENT = {"serve", "init"}
-"""Commands without a result: a server, and one that writes a file."""
+SILENT = {"serve", "init", "quick"}
+"""Commands without a result of their own: a server, one that writes a file, and one that prints that of capacity."""
 
 
 @pytest.fixture(scope="module")
