@@ -82,7 +82,7 @@ def test_a_month_of_both_services_is_as_uneven_as_the_published_one() -> None:
 
 @pytest.mark.nightly
 def test_hours_remember_the_day_before(real: np.ndarray) -> None:
-    """A month would have no quiet hours: roots of counts, which a few hours of campaigns do not decide."""
+    """If this failed, a month would have no quiet hours: roots of counts weigh campaigns less."""
     months = [by_hour("burstgpt:start_h=0", HOURS, seed) for seed in SEEDS]
     day_before = [arrivals.autocorrelation(np.log1p(month), 24) for month in months]
     low, high = np.quantile([arrivals.autocorrelation(np.sqrt(month), 24) for month in months], [0.05, 0.95])
