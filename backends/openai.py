@@ -33,6 +33,7 @@ from harness.api import (
     Ended,
     LearningContent,
     NullServer,
+    RecordedContent,
     Request,
     Scraper,
     Sourced,
@@ -56,6 +57,10 @@ SPARE, SPARE_S = 2, 0.02
 """Connections kept unused: so many, and what arrives in the time it takes to open one (20 ms at least)."""
 RECOUNT_S = 60.0
 """How long the server may take to count the tokens of an answer, after the run."""
+RECORDED = (
+    "recorded prompts are sent as they are: the server's own usage counts their tokens, no salt opens them (what an "
+    "earlier run left in a prefix cache helps), and answers end where the server ends them unless output_lengths=exact"
+)
 THREADED = frozenset({"llama.cpp"})
 """Servers that give each open connection a thread of few: an idle one would keep a request waiting."""
 
@@ -79,6 +84,8 @@ class OpenAI:
     (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server. `probe` is what
     is sent before the run, unmeasured: short (two requests, one more for each refused field), full (about 14, which
     verify prompt lengths), or off (none: `model` must be named, and every field is assumed to be accepted).
+    `gpus`, `watts` (of all GPUs) and `usd_per_hour` are facts of the deployment that no server tells: results per GPU,
+    kW and dollar need them.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -115,6 +122,9 @@ class OpenAI:
     metrics: str = "auto"
     tokenizer: str | None = None
     probe: Mode = "short"
+    gpus: int | None = None
+    watts: float | None = None
+    usd_per_hour: float | None = None
     _places: tuple[target.Place, ...] = field(default=(), init=False, repr=False)
     _builder: Builder | None = field(default=None, init=False, repr=False)
     _reader: Reader = field(default_factory=Reader, init=False, repr=False)
@@ -130,7 +140,8 @@ class OpenAI:
 
     def __post_init__(self) -> None:
         sizes = ("max_body_bytes", "max_event_bytes", "max_head_bytes")
-        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s", *sizes):
+        facts = ("gpus", "watts", "usd_per_hour")
+        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s", *sizes, *facts):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name} must be more than 0, got {value}.")
@@ -161,13 +172,16 @@ class OpenAI:
         if self.tokenizer is not None:
             local(self.tokenizer)  # a wrong path fails now, not after the run
         headers, extra = _headers(self.header), _extra(self.extra_body)
-        wanted = self._ask(headers, extra)
+        recorded = isinstance(content, RecordedContent)
+        wanted = self._ask(headers, extra, recorded=recorded)
+        if recorded:
+            _check_first(Builder(wanted, content, key))
         self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
         self._reader = Reader(self.stream, self._redaction)
         self._places = tuple([await target.find(url, self.proxy) for url in urls])
         known = await self._ask_servers(wanted, content, key, shared)
         self._known = tuple(known)
-        notes = [*notes, self._probed()]
+        notes = [*notes, *([RECORDED] if recorded else []), self._probed()]
         self._builder = Builder(known[-1].ask, content, key)
         self._notes = (*notes, *(note for found in known for note in found.warnings))
 
@@ -307,7 +321,8 @@ class OpenAI:
         return {
             "backend": "openai",
             "model": ask.model if ask is not None else self.model,
-            "gpus": None,
+            "gpus": self.gpus,
+            **{name: value for name in ("watts", "usd_per_hour") if (value := getattr(self, name)) is not None},
             "url": "|".join(shown) or None,
             "addresses": [place.label for place in self._places],
             "api": self.api,
@@ -348,11 +363,14 @@ class OpenAI:
             notes.append("insecure=true: the server's certificate is not verified")
         return urls, notes
 
-    def _ask(self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object]) -> RequestFormat:
-        auto = "ids" if self.api == "completions" else "text"
-        # whether the user lets the server choose the lengths of answers
+    def _ask(
+        self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object], *, recorded: bool
+    ) -> RequestFormat:
+        auto = "ids" if self.api == "completions" and not recorded else "text"
+        # whether the server chooses the lengths of answers: where the user says so, and to recorded prompts, which tell
+        # themselves where an answer ends (stop, response_format, tools)
         ends_anywhere = self.output_lengths == "server" or (
-            self.output_lengths is None and extra.get("ignore_eos") is False
+            self.output_lengths is None and (recorded or extra.get("ignore_eos") is False)
         )
         return RequestFormat(
             model=self.model or "",
@@ -366,9 +384,15 @@ class OpenAI:
             ignore_eos=not ends_anywhere,
             extra=extra,
             headers=headers,
-            salt=random_text.token_hex(4) if self.salt == "auto" else None if self.salt == "none" else self.salt,
+            salt=self._salt(recorded=recorded),
             affinity=self.affinity,
         )
+
+    def _salt(self, *, recorded: bool) -> str | None:
+        """What opens every prompt; nothing opens a recorded one."""
+        if recorded or self.salt == "none":
+            return None
+        return random_text.token_hex(4) if self.salt == "auto" else self.salt
 
     def _probed(self) -> str:
         """One line on what was sent before the run."""
@@ -432,6 +456,14 @@ class OpenAI:
             self._pool = ConnectionPool(targets, limits, self.route, sender, self._reader.started)
             self._pool.start_clock(self._epoch_s)
         return self._pool
+
+
+def _check_first(builder: Builder) -> None:
+    """Raises UsageError where the first recorded request cannot be sent in this form: then hardly any can."""
+    try:
+        builder.fields(Request(0, 0.0, 1, 1))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:

@@ -78,7 +78,7 @@ class Sim:
     the context of the model; a run of longer requests is not valid. `journal` keeps every call into the replicas in
     memory, for tests. Without `log_steps` the run has no `steps` table and is a sixth faster; without `leap` it is
     slower and equal. `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs
-    `latency=abc`.
+    `latency=abc`. `usd_per_hour` is what all GPUs together cost, for results per dollar.
     """
 
     model: str = "opt-13b"
@@ -109,6 +109,7 @@ class Sim:
     log_steps: bool = True
     compat: str | None = None
     seed: int = 0
+    usd_per_hour: float | None = None
     cluster: Cluster = field(init=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
@@ -127,6 +128,8 @@ class Sim:
             raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
+        if self.usd_per_hour is not None and not self.usd_per_hour > 0:
+            raise ValueError(f"usd_per_hour must be more than 0, got {self.usd_per_hour}")
         if self.handoff not in ("pull", "push"):
             raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
         self._parts = replica_groups(self)
@@ -222,6 +225,11 @@ class Sim:
         return self.compat is not None and any(part.shape.pp > 1 for part in self._parts)
 
     @property
+    def settles_s(self) -> float:
+        """Seconds from the start until the cluster has the size that its traffic asks for; 0 where that is fixed."""
+        return requirements(self.cluster.router).settles_s
+
+    @property
     def _acts(self) -> bool:
         """Whether anything but arrivals and ends of steps happens."""
         return self.cluster.acts or bool(self._changes)
@@ -295,6 +303,7 @@ class Sim:
             **divided(Shape(self.tp, self.pp, self.dp, self.ep)),
             "gpus_at_start" if requirements(self.cluster.router).scales else "gpus": sum(p.gpus for p in self._parts),
             **(self._parts[0].pool_facts if len(self._parts) == 1 else {}),
+            **({"usd_per_hour": self.usd_per_hour} if self.usd_per_hour is not None else {}),
             "prefix_cache": self.cluster.replicas[0].cache is not None,
             **({"predictor": " + ".join(predictors)} if predictors else {}),
             **cluster_facts(self._parts, self.cluster, self._rate, self.handoff),

@@ -415,6 +415,21 @@ class LearningContent(TextContent, Protocol):
         ...
 
 
+@runtime_checkable
+class RecordedContent(TextContent, Protocol):
+    """A content whose prompts were recorded: the body of a request is sent as it was.
+
+    Its counts are those of the schedule; what the server counts (usage) holds.
+    """
+
+    def fields(self, request: Request) -> Mapping[str, object]:
+        """The fields of the body: `messages`, or the text `prompt`, and the fields beside them.
+
+        Raises ValueError where the record is gone.
+        """
+        ...
+
+
 class Source(Protocol):
     """Where traffic comes from: a preset or a spec of lengths, or a recorded trace."""
 
@@ -679,6 +694,16 @@ class ReusableSimulator(Simulator, Protocol):
 
 
 @runtime_checkable
+class Elastic(Protocol):
+    """A system that may change its size by itself, which a measurement in the steady state has to wait for."""
+
+    @property
+    def settles_s(self) -> float:
+        """Seconds from the start until it has the size that its traffic asks for; 0 where the size is fixed."""
+        ...
+
+
+@runtime_checkable
 class LatencyModel(Protocol):
     """How long a step takes. A decode reads its `context_tokens` cached tokens and adds one per sequence."""
 
@@ -873,6 +898,15 @@ class Metric:
         return self.title or self.name
 
 
+class SentPrompt(NamedTuple):
+    """A prompt when it was sent (s): the ids of its blocks (blocks,), its tokens, and whether it is measured."""
+
+    sent_s: float
+    blocks: np.ndarray
+    tokens: int
+    measured: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RunTables:
     """What a metric of a whole run sees: its tables from `since_s` on, where its warm-up was cut.
@@ -889,6 +923,8 @@ class RunTables:
     kv_blocks: int | None = None
     since_s: float = 0.0
     step_w: Sequence[float] = ()
+    prompts: Callable[[], Iterator[SentPrompt]] = lambda: iter(())
+    block_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,11 +202,18 @@ def draw_model(model: Model, **options: Any) -> Iterable[pa.Table]:
     return command.tables(model, **options)
 
 
-def dropped_by_model(model: Model, name: str) -> list[str]:
-    """What a model does not draw of the trace it was fitted to, as sentences."""
+def draw_sessions(model: Model, **options: Any) -> Trace:
+    """Whole sessions drawn from a model that has them; the options are those of `workloads.fit.command.sessions`."""
     from workloads.fit import command
 
-    return command.dropped(model.services, model.source, name)
+    return command.sessions(model, **options)
+
+
+def dropped_by_model(model: Model, name: str, *, whole: bool = False) -> list[str]:
+    """What a model does not draw of the trace it was fitted to, in single requests or whole sessions, as sentences."""
+    from workloads.fit import command
+
+    return command.left_out(model.source) if whole else command.dropped(model.services, model.source, name)
 
 
 # Backends

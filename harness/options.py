@@ -63,7 +63,8 @@ class RunSpec:
         TRAFFIC, "NAME", check.text, "Preset (bench list presets) or lengths spec. Default: chatbot.", source="either"
     )
     trace: str | None = option(
-        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths.",
+        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths, or "
+        "sessions drawn from a model of 'bench trace fit'.",
         source="either",
     )
     reader: str | None = option(
@@ -112,7 +113,7 @@ class RunSpec:
     )
     sessions: str | None = option(
         TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...; with --trace "
-        "which of its sessions: recorded:count=20,common=0.5.", source="workload",
+        "which of its sessions: recorded:count=20,common=0.5 (of a model: fitted:count=20).", source="workload",
     )
     prefixes: str | None = option(
         TRAFFIC, "SPEC", check.text, "Shared prompt prefixes: shared:count=10,tokens=512,zipf=1.", source="workload"
@@ -290,18 +291,26 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
             _overlay(values, {option: _value(option, text, given) for option, text in given.values.items()})
     spec = RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # _value made them
     _check_together(spec)
-    _check_nothing_hidden(spec)
+    # A run.json holds no secrets, so what needed one must be given anew.
+    for option, value in spec.options().items():
+        if isinstance(value, str) and HIDDEN in value:
+            raise UsageError(
+                f"The run to repeat had a secret in --{option}, which was not stored; give --{option} again."
+            )
     return replace(spec, workload=DEFAULT_WORKLOAD) if spec.trace is None and spec.workload is None else spec
 
 
 def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
-    """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one."""
+    """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one.
+
+    The simulator and the paced engine have the same parts: from one to the other they stay.
+    """
     for given, other in (("workload", "trace"), ("trace", "workload")):
         if more.get(given) is not None and more.get(other) is None:
             for name in (other, *(name for name, known in OPTIONS.items() if known.source == other)):
                 values.pop(name, None)
     old = values.get("backend")
-    if "backend" in more and isinstance(old, str) and parse(old).name != parse(str(more["backend"])).name:
+    if "backend" in more and isinstance(old, str) and _system(old) != _system(str(more["backend"])):
         for option in PARTS:
             values.pop(option, None)
     elif "backend" in more:
@@ -313,6 +322,13 @@ def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
             replace(spec, args={k: v for k, v in spec.args.items() if k not in PARTS or k not in more})
         )
     values.update(more)
+
+
+def _system(backend: str) -> str:
+    """Name of a backend; the paced engine has the parts of the simulator and counts as one."""
+    spec = parse(backend)
+    paced = spec.name == "engine" and parse(spec.args.get("executor", "llama")).name == "paced"
+    return "sim" if paced else spec.name
 
 
 def _check_together(spec: RunSpec) -> None:
@@ -331,15 +347,6 @@ def _check_together(spec: RunSpec) -> None:
     for part in spec.parts():
         if part in args:
             raise UsageError(f"{part} is given twice: in --backend '{spec.backend}' and by --{part}.")
-
-
-def _check_nothing_hidden(spec: RunSpec) -> None:
-    """A run.json holds no secrets, so what needed one must be given anew."""
-    for option, value in spec.options().items():
-        if isinstance(value, str) and HIDDEN in value:
-            raise UsageError(
-                f"The run to repeat had a secret in --{option}, which was not stored; give --{option} again."
-            )
 
 
 def _value(option: str, value: object, given: Given) -> object:

@@ -46,9 +46,10 @@ def actions(run: Run, *kinds: str) -> pa.Table:
     return table.filter(pc.is_in(table.column("kind"), pa.array(kinds, pa.string()))) if kinds else table
 
 
+@_data.once
 def end_s(run: Run) -> float:
     """When the last request was over (s)."""
-    return _data.kept(run, "over", lambda: float(np.max(_stages.over_s(run), initial=0.0)))
+    return float(np.max(_stages.over_s(run), initial=0.0))
 
 
 def _first_roles(run: Run) -> list[str]:
@@ -142,12 +143,10 @@ _NAMES = {
 `failed` a replica that went down unless it was drained."""
 
 
+@_data.once
 def done(run: Run) -> dict[str, Done]:
     """What the router did and what happened to replicas, by kind; only kinds of which there is one."""
-    return _data.kept(run, "done", lambda: dict(_done(actions(run))))
-
-
-def _done(table: pa.Table) -> Iterator[tuple[str, Done]]:
+    table, found = actions(run), {}
     kinds = np.array(table.column("kind").to_pylist(), object)
     kinds[(kinds == "migrate") & ~(np.nan_to_num(number(table, "tokens")) > 0)] = "requeue"
     drained = np.array([detail == "drained" for detail in table.column("detail").to_pylist()], bool)
@@ -155,7 +154,8 @@ def _done(table: pa.Table) -> Iterator[tuple[str, Done]]:
     for kind, name in _NAMES.items():
         rows = table.filter(pa.array(kinds == kind, pa.bool_()))
         if rows.num_rows:
-            yield kind, Done(name, rows, number(rows, "end_s") - number(rows, "at_s"))
+            found[kind] = Done(name, rows, number(rows, "end_s") - number(rows, "at_s"))
+    return found
 
 
 def line(run: Run) -> str:

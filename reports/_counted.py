@@ -1,22 +1,17 @@
 """What is too much to hold of a large run, counted in one pass: all gaps between token events, and all steps."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from harness.data.folder import Part, Run
 from harness.data.lists import Lists, gap_lists, lists, row_max
 from harness.metrics.measure import succeeded
-
-if TYPE_CHECKING:
-    from harness.data.folder import Part, Run
 
 TIMES = 240
 """Stretches of time in which gaps are counted."""

@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import wraps
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,12 +48,30 @@ class Margin:
     ratio: np.ndarray
 
 
+class Remembering(Protocol):
+    """What keeps what was computed of it."""
+
+    @property
+    def memo(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=Remembering)
+
+
+def once(make: Callable[[S], T]) -> Callable[[S], T]:
+    """A function of a run or a study that is computed once of each; do not change what it returns."""
+    name = f"{make.__module__}.{make.__qualname__}"
+
+    @wraps(make)
+    def made(of: S) -> T:
+        return kept(of, name, lambda: make(of))
+
+    return made
+
+
+@once
 def measured(run: Run) -> Run:
     """The run without the requests before the cut of its warm-up."""
-    return kept(run, "measured", lambda: _measured(run))
-
-
-def _measured(run: Run) -> Run:
     found = large.measured(run)
     if found is not run:
         found.memo["of"] = run, column(run, "scheduled_s") >= run.info.warmup.at_s
@@ -125,9 +144,10 @@ def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> li
     return [float(v) for v in np.quantile(values, qs)] if len(values) else [float("nan")] * len(qs)
 
 
+@once
 def seen(run: Run) -> slos.Seen:
     """The requests with what SLOs ask of them, computed once: to score under as many SLOs as one likes."""
-    return kept(run, "seen", lambda: slos.Seen(run.requests, None if run.whole is None else run.pieces))
+    return slos.Seen(run.requests, None if run.whole is None else run.pieces)
 
 
 def gaps(run: Run) -> Gaps:
@@ -139,9 +159,10 @@ def _gaps(run: Run) -> tuple[Gaps, np.ndarray]:
     return kept(run, "gaps", lambda: _counted.gaps(run, end_s(run)))
 
 
+@once
 def end_s(run: Run) -> float:
     """When the last token came, in seconds since the start; 0 without one."""
-    return kept(run, "end", lambda: float(np.nanmax(measure.first_last(run.requests)[1], initial=0.0)))
+    return float(np.nanmax(measure.first_last(run.requests)[1], initial=0.0))
 
 
 def has_steps(run: Run) -> bool:
@@ -163,11 +184,11 @@ def _steps(run: Run, most: int) -> tuple[Stretches | None, PromptsAlone]:
     return kept(run, f"steps {most}", lambda: _counted.steps(run, most))
 
 
-def kept(run: Run, name: str, make: Callable[[], T]) -> T:
-    """What was computed of a run before under that name, or now; do not change it."""
-    if name not in run.memo:
-        run.memo[name] = make()
-    found: T = run.memo[name]
+def kept(of: Remembering, name: str, make: Callable[[], T]) -> T:
+    """What was computed of a run or a study before under that name, or now; do not change it."""
+    if name not in of.memo:
+        of.memo[name] = make()
+    found: T = of.memo[name]
     return found
 
 
@@ -203,16 +224,13 @@ def answered(run: Run) -> np.ndarray:
     return seen(run).ok
 
 
+@once
 def margins(run: Run) -> list[Margin]:
     """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
-
-    def made() -> list[Margin]:
-        objective = slo(run)
-        each = dataclasses.replace(objective, bounds=tuple(b for b in objective.bounds if b.percentile is None))
-        scores = slos.score(run.requests, each, seen(run)).bounds
-        return [_margin(run, scored) for scored in scores if scored.bound.percentile is None]
-
-    return kept(run, "margins", made)
+    objective = slo(run)
+    each = dataclasses.replace(objective, bounds=tuple(b for b in objective.bounds if b.percentile is None))
+    scores = slos.score(run.requests, each, seen(run)).bounds
+    return [_margin(run, scored) for scored in scores if scored.bound.percentile is None]
 
 
 def joint(found: list[Margin]) -> np.ndarray:

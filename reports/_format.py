@@ -7,8 +7,6 @@ Cleaning happens once, when the view is built; each form (HTML, markdown, termin
 The errors of a run, in a few lines: texts that differ only in numbers are one.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import re
@@ -17,13 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 LEAST = 0.001
 """Times below this, in their unit, are printed as below it."""

@@ -170,15 +170,9 @@ class Cells:
         return found
 
 
+@_data.once
 def of_run(run: Run) -> tuple[Grid, Cells] | str:
     """The grid of a run and its requests over it, or the sentence that says why there are none; kept with the run."""
-    if "replay" not in run.memo:
-        run.memo["replay"] = _of_run(run)
-    found: tuple[Grid, Cells] | str = run.memo["replay"]
-    return found
-
-
-def _of_run(run: Run) -> tuple[Grid, Cells] | str:
     if run.requests.num_rows == 0:
         return _data.EMPTY
     seen = _data.seen(run)
@@ -240,7 +234,6 @@ def _scaled(seen: Seen, grid: Grid) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return np.rint(found.attainment * len(seen.ok)).astype(np.int64), found.bounds
 
 
-KEPT = "replay"
 NONE = (
     "Nothing can be scored again here, because the tables of the runs are not below this folder; "
     "bench sweep keeps them in points/."
@@ -308,15 +301,9 @@ class Replay:
         return any(bound.percentile is not None for bound in self.slo.bounds)
 
 
+@_data.once
 def of_study(study: Study) -> Replay | str:
     """The runs of a study over the grid of sliders, or the sentence that says why there are none; kept with it."""
-    if KEPT not in study.memo:
-        study.memo[KEPT] = _read(study)
-    found: Replay | str = study.memo[KEPT]
-    return found
-
-
-def _read(study: Study) -> Replay | str:
     lines = _lines(study)
     read = [(i, rate, _sources(folders)) for i, (_, points) in enumerate(lines) for rate, folders in points]
     every = [source for _, _, found in read for source in found]

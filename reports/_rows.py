@@ -276,10 +276,12 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _found(run: Run) -> Iterator[str]:
-    """What the prefix cache of a simulator or engine saved."""
+    """What the prefix cache of a simulator or engine saved, and what came before."""
+    before = run.info.summary.run_metrics.get("cache_best")
+    best = "" if before is None or before.mean is None else f" ({_format.share(before.mean)} came before)"
     if run.info.backend.get("prefix_cache") is True:
         found, prompt = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
-        yield f"prefix cache found {_format.share(found / prompt if prompt else 0.0)} of the prompt tokens"
+        yield f"prefix cache found {_format.share(found / prompt if prompt else 0.0)} of the prompt tokens{best}"
 
 
 def _used(run: Run) -> Iterator[str]:

@@ -109,7 +109,18 @@ def fidelity(info: RunInfo) -> str:
 
 
 def _texts(sending: Fidelity) -> Iterator[str]:
-    yield from _spread(sending)
+    # Spread of the gaps, dispersion and memory of the counts; of the schedule too, where it is another.
+    if sending.tick_s is not None:
+        yield f"stamps on a grid of {_format.limit(float(f'{sending.tick_s:.3g}'))}, so gaps are imprecise"
+    elif sending.gap_cv is not None:
+        yield f"gap CV {sending.gap_cv:,.2f}"
+    sent, drawn = _by_width(sending.dispersion), _by_width(sending.drawn.dispersion)
+    if sent:
+        yield f"dispersion {_slashed(sent)} in {' / '.join(sent)} s (Poisson 1)"
+        if set(sent) == set(drawn) and any(abs(sent[k] - drawn[k]) > APART * max(drawn[k], 0.1) for k in sent):
+            yield f"drawn {_slashed(drawn)}"
+    if memory := _by_width(sending.autocorrelation):
+        yield f"lag-1 autocorrelation {_slashed(memory)}"
     if sending.ks is not None and sending.ks_p is not None:
         how = " in operational time" if sending.law == "operational" else ""
         yield f"gaps{how} KS {_format.number(sending.ks, 2)} (p {_format.probability(sending.ks_p)})"
@@ -124,21 +135,6 @@ def _texts(sending: Fidelity) -> Iterator[str]:
         yield f"{sending.scheduled - sending.sent:,} not sent"
     if sending.follow_ups is not None:
         yield from _after(sending.follow_ups)
-
-
-def _spread(sending: Fidelity) -> Iterator[str]:
-    """Spread of the gaps, dispersion and memory of the counts; of the schedule too, where it is another."""
-    if sending.tick_s is not None:
-        yield f"stamps on a grid of {_format.limit(float(f'{sending.tick_s:.3g}'))}, so gaps are imprecise"
-    elif sending.gap_cv is not None:
-        yield f"gap CV {sending.gap_cv:,.2f}"
-    sent, drawn = _by_width(sending.dispersion), _by_width(sending.drawn.dispersion)
-    if sent:
-        yield f"dispersion {_slashed(sent)} in {' / '.join(sent)} s (Poisson 1)"
-        if set(sent) == set(drawn) and any(abs(sent[k] - drawn[k]) > APART * max(drawn[k], 0.1) for k in sent):
-            yield f"drawn {_slashed(drawn)}"
-    if memory := _by_width(sending.autocorrelation):
-        yield f"lag-1 autocorrelation {_slashed(memory)}"
 
 
 def _after(sending: FollowUps) -> Iterator[str]:

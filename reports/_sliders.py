@@ -69,20 +69,6 @@ def _moving(replay: Replay) -> bool:
 
 def _part(replay: Replay, command: str, marks: dict[str, object]) -> Part:
     one = len(replay.systems) == 1 and len(replay.systems[0].rates) == 1 and len(replay.systems[0].rates[0].runs) == 1
-    markup = _page.markup(
-        "sliders.html.j2",
-        key=KEY,
-        sliders=_inputs(replay),
-        back="Back to the SLO",
-        means="" if one else ", mean over the seeds",
-        heads=_heads(replay, one=one),
-        few=_few_of_run(replay) if one else _few_of_rates(replay),  # for readers without a script
-    )
-    caption = _caption(replay)
-    return Part(KEY, TITLE, caption, caption, 0, None, {"key": KEY, KEY: _content(replay, command, marks, one)}, markup)
-
-
-def _inputs(replay: Replay) -> list[dict[str, object]]:
     found: list[dict[str, object]] = [
         {"name": axis.metric, "label": f"{_data.label(axis.metric)} at most", "last": len(axis.limits_s),
          "start": axis.start}
@@ -92,7 +78,17 @@ def _inputs(replay: Replay) -> list[dict[str, object]]:
     if factors:
         last = len(factors) - 1
         found.append({"name": "scale", "label": "all bounds of the SLO", "last": last, "start": factors.index(1.0)})
-    return found
+    markup = _page.markup(
+        "sliders.html.j2",
+        key=KEY,
+        sliders=found,
+        back="Back to the SLO",
+        means="" if one else ", mean over the seeds",
+        heads=_heads(replay, one=one),
+        few=_few_of_run(replay) if one else _few_of_rates(replay),  # for readers without a script
+    )
+    caption = _caption(replay)
+    return Part(KEY, TITLE, caption, caption, 0, None, {"key": KEY, KEY: _content(replay, command, marks, one)}, markup)
 
 
 def _heads(replay: Replay, *, one: bool) -> list[str]:

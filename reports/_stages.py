@@ -80,12 +80,9 @@ class Shares:
     requests: int
 
 
+@_data.once
 def of(run: Run) -> Stages | None:
     """The phases of every request; None where no request ended well."""
-    return _data.kept(run, "stages", lambda: _of(run))
-
-
-def _of(run: Run) -> Stages | None:
     stamped = np.isfinite(_data.column(run, "prefill_start_s")) & np.isfinite(_data.column(run, "prefill_end_s"))
     apart = bool(np.any(stamped & _data.answered(run)))
     keys = APART if apart else TOGETHER

@@ -5,25 +5,21 @@ Facts of `run.json` as name and printed value: what was used, and how to repeat 
 The definitions in use, as every report prints them.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.api import Metric
 from harness.catalog import compared
 from harness.data.codec import encode, inner
+from harness.data.folder import Run
 from harness.data.run_json import Workload
 from harness.errors import UsageError
 from harness.metrics.measure import placed
 from harness.spec import Spec, parse
 from reports import _format
 from reports._format import clean
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 
 def system(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str:

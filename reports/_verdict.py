@@ -1,22 +1,16 @@
 """The verdict of a run in words: its state, the answer about the SLO, warm-up, intervals, checks, and the next step."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.data.folder import Run
 from harness.data.run_json import RunInfo, Within
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _system
 from reports._format import clean, sentence
+from reports._rows import Result
 from reports._system import part
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
-    from reports._rows import Result
-
 
 KNEE = "Near the knee one run decides nothing (see bench capacity)."
 """The remark on every statement about one rate."""
@@ -216,7 +210,15 @@ class Advice:
 def advice(run: Run, result: Result) -> Advice:
     """A sentence and a command which `bench` takes, and which changes something."""
     if run.info.source:
-        return _foreign(run, result)
+        # What bench can do with the file of another tool, which it cannot run again.
+        file = shlex.quote(clean(run.path, None))
+        if not run.info.source.per_request:
+            return Advice(
+                "let the tool write its requests, then score them", f"bench slo {file} --slo ttft=0.25,tpot=0.1"
+            )
+        if not result.bounded:
+            return Advice("set an SLO", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
+        return Advice("see what other bounds would give", f"bench slo {file} --scale 0.25:4")
     again = _system.commands(run)[-1]
     if not run.complete:
         return Advice("run it again", again)
@@ -225,14 +227,21 @@ def advice(run: Run, result: Result) -> Advice:
     if not result.bounded:
         return Advice("set an SLO", f"{again} --slo ttft=0.25,tpot=0.1")
     if run.info.resolution.undecided and not result.overloaded:
-        return _finer(run.info, again)
+        # One sender more, where the warning advises that.
+        more = (1 if run.info.client.senders is None else run.info.client.senders) + 1
+        warned = run.info.warning("unresolved")
+        if warned is not None and "--senders" not in (warned.remedy or ""):
+            return Advice("measure on a quieter machine, or send from another one", again)
+        return Advice("measure more finely", f"{again} --senders {more}")
     requested_rps, recorded = run.info.workload.rate_rps, run.info.workload.recorded
     if result.passed and run.info.warning("queue-grew") is not None:
         longer = _longer(run.info, again) if recorded else _doubled(run.info, "make the run longer", again)
         if longer is not None:
             return longer
     if not recorded and requested_rps is not None and requested_rps > 0:
-        return _rate(run.info, result, requested_rps, again)
+        higher = result.passed and not result.overloaded
+        rate = _format.option(requested_rps * (2 if higher else 0.5), 3)
+        return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(run.info.spec, rate)}")
     return (_longer(run.info, again) if result.passed else None) or _other_system(run.info, again)
 
 
@@ -255,31 +264,6 @@ def several_rates(run: Run) -> tuple[Advice, ...]:
         Advice("measure the curve", f"bench sweep {config} --rate {rates} --seeds 5{fewer} --out curve"),
         Advice("find the highest rate that reaches the goal", f"bench capacity {config} --out capacity"),
     )
-
-
-def _foreign(run: Run, result: Result) -> Advice:
-    """What bench can do with the file of another tool, which it cannot run again."""
-    file = shlex.quote(clean(run.path, None))
-    if not run.info.source.per_request:
-        return Advice("let the tool write its requests, then score them", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
-    if not result.bounded:
-        return Advice("set an SLO", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
-    return Advice("see what other bounds would give", f"bench slo {file} --scale 0.25:4")
-
-
-def _finer(info: RunInfo, again: str) -> Advice:
-    """One sender more, where the warning advises that."""
-    more = (1 if info.client.senders is None else info.client.senders) + 1
-    warned = info.warning("unresolved")
-    if warned is not None and "--senders" not in (warned.remedy or ""):
-        return Advice("measure on a quieter machine, or send from another one", again)
-    return Advice("measure more finely", f"{again} --senders {more}")
-
-
-def _rate(info: RunInfo, result: Result, requested_rps: float, again: str) -> Advice:
-    higher = result.passed and not result.overloaded
-    rate = _format.option(requested_rps * (2 if higher else 0.5), 3)
-    return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(info.spec, rate)}")
 
 
 def _with_rate(spec: Mapping[str, object], rate: str) -> str:

@@ -1,19 +1,14 @@
 """A run as JUnit XML: a test case for its validity, and one for each bound of its SLO."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.validity.conclude import completed
 from harness.validity.work_done import exceeded
 from reports._format import clean, seconds, share
 from reports.document.junit import Case, Suite, render
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.metrics.measure import missing
-from reports import _stages, _trace_actions, _trace_requests, _trace_steps
+from reports import _stages, _trace
 from reports._format import clean
 from reports._stages import Shown
 
@@ -42,10 +42,8 @@ class Perfetto:
         if not len(shown.rows):
             when = _stages.span(self.start_s, self.window_s)
             raise UsageError(f"No request of '{run.path}' is due or under way {when}; choose another start.")
-        timed = [*_trace_requests.events(shown), *_trace_steps.events(shown), *_trace_actions.events(shown)]
-        timed.sort(key=lambda event: event["ts"])  # stable: of one instant in the order that they were made
-        named = (*_trace_requests.names(shown), *_trace_steps.names(shown), *_trace_actions.names(shown))
-        events = [*named, *timed]
+        timed = sorted(_trace.events(shown), key=lambda event: event["ts"])  # stable: at one instant as they were made
+        events = [*_trace.names(shown), *timed]
         lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in events)
         other = json.dumps(_other(run, shown), allow_nan=False)
         return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'

@@ -130,9 +130,10 @@ def campaigns(hourly: np.ndarray, service: dict[str, Any], share: float, window_
     """Frequency, duration and spread of campaigns: shot noise fitted to hourly counts.
 
     Duration: the one whose correlation exp(-lag / duration), averaged over hours and weakened by the noise of
-    20-minute windows, is nearest to that of the series at lags of 1 to 12 hours. Frequency: the share of idle blocks
-    of 6 hours is exp(-frequency * (duration + 6 h)); a block is idle if it has fewer API requests than
-    conversation requests expected. Spread: the variance of the series.
+    20-minute windows, is nearest to that of the series at lags of 1 to 12 hours. Daily swing: the first harmonic of the
+    hours in which the API requests (what conversation is not expected to send) rise above half of their mean.
+    Frequency: the share of idle blocks of 6 hours, which is exp(-frequency * (duration + 6 h)) without a swing; a
+    block is idle if it has fewer API requests than conversation requests expected. Spread: the variance of the series.
     """
     noise = math.expm1(window_sd**2) / WINDOWS_PER_H  # relative variance that windows add to an hour
     mean = share * float(hourly.mean())
@@ -151,12 +152,34 @@ def campaigns(hourly: np.ndarray, service: dict[str, Any], share: float, window_
     weekend = [day % 7 in WEEKEND for day in range(len(hourly) // 24)]
     expected = np.concatenate([curve * (service["weekend_factor"] if off else 1.0) for off in weekend])
     blocks = (hourly - 2 * expected).reshape(-1, BLOCK_H).sum(axis=1)
-    per_hour = -math.log(float((blocks < 0).mean())) / (duration_h + BLOCK_H)
+    busy = (hourly - expected) > 0.5 * (hourly - expected).mean()
+    begins_h = (np.flatnonzero(busy[1:] & ~busy[:-1]) + 1) % 24 + 0.5
+    turn = np.exp(2j * np.pi * begins_h / 24).mean()
+    swing, peak_h = 2 * float(abs(turn)), float(np.angle(turn)) * 24 / (2 * math.pi) % 24
+    per_hour = _frequency(float((blocks < 0).mean()), duration_h, swing, peak_h)
     return {
         "campaigns_per_day": round(24 * per_hour, 2),
+        "begin_swing": round(swing, 2),
+        "begin_peak_h": round(peak_h, 1),
         "campaign_h": round(duration_h, 2),
         "campaign_sd": round(math.sqrt(math.log(strength * per_hour * duration_h)), 2),
     }
+
+
+def _frequency(idle: float, duration_h: float, swing: float, peak_h: float) -> float:
+    """Campaigns per hour for which a share `idle` of the blocks of 6 hours from 0h on has none, by bisection."""
+    ages_h = np.arange(0.005, 20 * duration_h, 0.01)
+    alive = np.exp(-np.maximum(ages_h - BLOCK_H, 0) / duration_h)  # begun so long before the end of a block
+
+    def expected(end_h: int) -> float:
+        return float((alive * (1 + swing * np.cos(2 * np.pi * (end_h - ages_h - peak_h) / 24))).sum() * 0.01)
+
+    weights = np.array([expected(end_h) for end_h in range(BLOCK_H, 25, BLOCK_H)])
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.exp(-middle * weights).mean() > idle else (low, middle)
+    return middle
 
 
 def _hour_covariance(duration_h: float, lag_h: int) -> float:

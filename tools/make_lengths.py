@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 import make_coding_agent
 from workloads import traces
 from workloads.lengths._measured import joint_of, side_of, tilt_of
+from workloads.lengths.servegen import Servegen
 
 FIGURES = Path(__file__).parents[1] / "workloads" / "lengths" / "figures"
 CUT_TOKENS = np.arange(1900, 2049)  # DistServe: random.randint(1900, 2048), every value equally likely
@@ -196,7 +198,23 @@ SOURCES = (
         },
         max_total_tokens=4096,
     ),
+    Source(
+        "deepseek_r1",
+        "servegen/reason/deepseek-r1",
+        ("", ""),
+        None,
+        {
+            "preparation": "1,000,000 requests drawn from the published laws of the clients of one day (73, some of "
+            "them silent), each client and window by its share of the requests; output is reasoning and answer; prompt "
+            "and output are independent within a client and window, for lack of joint counts",
+            "tokenizer": "that of DeepSeek-R1",
+            "source": "alibaba/ServeGen @ f891d1189eb3, data/reason/deepseek-r1",
+            "licence": "Apache-2.0",
+        },
+    ),
 )
+DRAWN = 1_000_000
+"""Requests of a list that is known by its laws only."""
 
 
 def main(data: Path) -> None:
@@ -234,6 +252,10 @@ def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
     if source.name == "agent_turns":
         new, answers = make_coding_agent.new_and_answer(traces.read(str(data / "agentic" / "weka")))
         return new, answers, len(new)
+    if source.name == "deepseek_r1":
+        pairs_of = Servegen(str(data / "traces" / source.rows)).pairs(np.random.default_rng(0))
+        prompt, output = np.array(list(islice(pairs_of, DRAWN))).T
+        return prompt, output, DRAWN
     with (data / "traces" / source.rows).open(encoding="utf-8", newline="") as file:
         rows = map(json.loads, file) if source.rows.endswith(".jsonl") else csv.DictReader(file)
         pairs = [(int(row[source.columns[0]]), int(row[source.columns[1]])) for row in rows]

@@ -20,7 +20,8 @@ DRAWS = 100_000
 ROWS = 20_000
 """Requests drawn to tell what sessions, prefixes and classes come to."""
 WARMING_UP = "A run starts without sessions in progress: the request rate rises to its mean as follow-ups arrive."
-_LABELS = {"source": "Source", "preparation": "Preparation", "tokenizer": "Tokenizer", "licence": "Licence",
+_LABELS = {"source": "Source", "clients": "Clients", "clients_without_tokens": "Clients left out, without token counts",
+           "preparation": "Preparation", "tokenizer": "Tokenizer", "licence": "Licence",
            "slo_source": "SLO from"}  # fmt: skip
 
 
@@ -149,6 +150,10 @@ def _sums(table: pa.Table, of: int) -> str:
     prompt, output = (table[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
     parts = [f"{len(table) / of:.1%} of the requests"] if len(table) < of else []
     parts.append(f"mean {prompt.mean():,.0f} -> {output.mean():,.0f} tokens")
+    images = table["extra"].combine_chunks().field("image_tokens").fill_null(0).to_numpy(zero_copy_only=False)
+    if images.any():
+        with_images = float((images > 0).mean())
+        parts.append(f"images in {with_images:.1%} of them, {images.sum() / prompt.sum():.1%} of the prompt tokens")
     waiting = int(pc.sum(pc.greater(pc.list_value_length(table["after"]), 0)).as_py())
     if waiting:
         parts.append(f"{waiting / len(table):.1%} wait for an answer")

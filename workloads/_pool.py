@@ -6,7 +6,7 @@ Source: Xiang et al., ServeGen (arXiv 2505.09999), and alibaba/ServeGen @ f891d1
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -32,6 +32,7 @@ class ClientPool:
     scale: float  # of all rates
     known: int  # clients of the whole pool
     sha256: str
+    left_out: tuple[int, ...] = ()  # numbers of clients that send, but cannot be used
 
     @property
     def mean_rate_rps(self) -> float:
@@ -45,6 +46,7 @@ class ClientPool:
             "source": f"ServeGen client pool '{self.path}' (alibaba/ServeGen, arXiv 2505.09999)",
             "sha256": self.sha256,
             "clients": f"{len(self.clients)} of {self.known}",
+            **({"clients_without_tokens": ", ".join(map(str, self.left_out))} if self.left_out else {}),
         }
 
     def blocks(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -71,10 +73,14 @@ class ClientPool:
             gone_s, running = 0.0, running and law is None
 
 
-def choose(path: str, *, rate_rps: float | None, clients: int | None, start_s: float) -> ClientPool:
-    """The `clients` with most requests (None: all that send any) of the pool at `path`.
+def choose(
+    path: str, *, rate_rps: float | None, clients: int | None, start_s: float,
+    usable: Callable[[Client], bool] | None = None,
+) -> ClientPool:  # fmt: skip
+    """The `clients` with most requests (None: all that send any) of the pool at `path`, of those that are `usable`.
 
-    Raises UsageError for a folder that is no pool, ValueError for wrong numbers.
+    Where none is usable all are chosen: who uses them says why not. Raises UsageError for a folder that is no pool,
+    ValueError for wrong numbers.
     """
     if rate_rps is not None:
         positive(rate_rps=rate_rps)
@@ -84,12 +90,16 @@ def choose(path: str, *, rate_rps: float | None, clients: int | None, start_s: f
         raise ValueError(f"start_s must be >= 0, got {start_s:g}.")
     found = read_clients(path)
     active = [client for client in found.clients if client.rate_rps.any()]
+    fit = active if usable is None else [client for client in active if usable(client)] or active
+    left_out = tuple(sorted({client.number for client in active} - {client.number for client in fit}))
+    active = fit
     if clients is not None and clients > len(active):
         raise ValueError(f"clients must be at most the {len(active)} that send anything in '{path}', got {clients}.")
     largest = sorted(active, key=lambda client: -float(client.rate_rps.mean()))[:clients]
     chosen = tuple(sorted(largest, key=lambda client: client.number))
     scale = 1.0 if rate_rps is None else rate_rps / _mean_rps(chosen)
-    return ClientPool(path, chosen, found.window_s, found.span_s, start_s, scale, len(found.clients), found.sha256)
+    known = len(found.clients)
+    return ClientPool(path, chosen, found.window_s, found.span_s, start_s, scale, known, found.sha256, left_out)
 
 
 def _mean_rps(clients: Sequence[Client]) -> float:

@@ -20,7 +20,8 @@ class Class:
     answers of an `offline` class.
 
     `slo` holds its own bounds in seconds, which stand in the SLO of the workload as `metric@name`. With `copies`
-    it stands for so many classes alike (tenants) of which number k has a share of 1 / k**`zipf`.
+    it stands for so many classes alike (tenants) of which number k has a share of 1 / k**`zipf`. Its requests name
+    `model` (such as a LoRA adapter) where that is not the one of the run; `<class>` in it stands for their class.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Class:
     slo: Mapping[str, float] = field(default_factory=dict)
     copies: int | None = None
     zipf: float = 0.0
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from harness.api import Content, Loaded
 from harness.errors import UsageError, no_such
 from harness.spec import parse
 from workloads import _build, _explain, _presets, mix
+from workloads.content.recorded import Recorded
 from workloads.listed import Listed
 
 __all__ = ["Loaded", "explain", "load", "preset_text", "presets"]
@@ -46,6 +47,8 @@ def load(
     if rate_rps is not None and not 0 < rate_rps < float("inf"):
         raise UsageError(f"--rate must be above 0 requests/s, got {rate_rps:g}.")
     made: Content = registry.make("content", content or preset.content, seed=seed)
+    if isinstance(made, Recorded):
+        raise UsageError("--content recorded sends the prompts of a trace; give one with --trace FILE.")
     if spec.name == _build.CLIENTS:
         what = "draws times and lengths client by client"
         _refuse(name, what, arrivals=arrivals, lengths=lengths, sessions=sessions, prefixes=prefixes)

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from harness.data.records import schedule_chunk
 from workloads._pool import ClientPool, choose
-from workloads.content._tokens import TokenLaws
+from workloads._token_laws import TokenLaws, counted
+from workloads.trace_rows import extra_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,10 @@ class Clients:
 
     `rate_rps` scales all clients alike to this mean over the whole span of the pool (None: as published), `clients`
     takes the ones with most requests only, time 0 is `start_s` seconds after the first window (midnight). Bursts of a
-    client come with this client's lengths, which a mix of independent arrivals and lengths does not have. Source: the
-    folder (alibaba/ServeGen), whose hash is in `facts`.
+    client come with this client's lengths, which a mix of independent arrivals and lengths does not have. Prompts of a
+    multimodal pool contain the tokens of their images, audio and video; those of images stand in the `extra` of each
+    request (image_tokens). Clients without token counts are left out and named. Source: the folder (alibaba/ServeGen),
+    whose hash is in `facts`.
     """
 
     path: str
@@ -29,7 +32,7 @@ class Clients:
     laws: TokenLaws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        pool = choose(self.path, rate_rps=self.rate_rps, clients=self.clients, start_s=self.start_s)
+        pool = choose(self.path, rate_rps=self.rate_rps, clients=self.clients, start_s=self.start_s, usable=counted)
         object.__setattr__(self, "pool", pool)
         object.__setattr__(self, "laws", TokenLaws.of(pool.clients))
 
@@ -59,13 +62,15 @@ class Clients:
         first = 0
         for times, client in self.pool.blocks(times_rng):
             law = self.laws.of_requests(client, self.pool.pool_time_s(times))
-            prompts, outputs = self.laws.draw(law, tokens_rng)
+            drawn = self.laws.draw(law, tokens_rng)
+            images = {} if drawn.image_tokens is None else {"image_tokens": drawn.image_tokens}
             yield schedule_chunk(
                 len(times),
                 id=np.arange(first, first + len(times)),
                 scheduled_s=times,
-                prompt_tokens=prompts,
-                output_tokens=outputs,
+                prompt_tokens=drawn.prompts,
+                output_tokens=drawn.outputs,
                 tag=tags.take(pa.array(client)),
+                **({"extra": extra_columns(len(times), images)} if images else {}),
             )
             first += len(times)

@@ -94,17 +94,22 @@ def copied(classes: tuple[Class, ...]) -> tuple[Class, ...]:
     made: list[Class] = []
     for c in classes:
         if c.copies is None:
-            made.append(c)
+            made.append(_named(c, c.name))
             continue
         if c.copies < 1:
             raise UsageError(f"class {c.name}: copies must be at least 1, got {c.copies}.")
         digits = len(str(c.copies))
         popularity = [k ** -float(c.zipf) for k in range(1, c.copies + 1)]
         made += [
-            dataclasses.replace(c, name=f"{c.name}-{k:0{digits}}", share=c.share * p / sum(popularity), copies=None)
+            _named(dataclasses.replace(c, share=c.share * p / sum(popularity), copies=None), f"{c.name}-{k:0{digits}}")
             for k, p in enumerate(popularity, 1)
         ]
     return tuple(made)
+
+
+def _named(c: Class, name: str) -> Class:
+    """The class under a name, which its model may have too."""
+    return dataclasses.replace(c, name=name, model=None if c.model is None else c.model.replace("<class>", name))
 
 
 def _class(
@@ -122,7 +127,9 @@ def _class(
     slo = {} if c.deadline_s is None else {"task": c.deadline_s}
     prefixes = prefixes_of(c.prefixes, number)
     try:
-        return Mixed(arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline)
+        return Mixed(
+            arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline, model=c.model
+        )
     except ValueError as error:
         raise UsageError(f"class {c.name}: {error}") from None
 
@@ -156,4 +163,4 @@ def _mixed_facts(classes: tuple[Class, ...], made: tuple[Mixed, ...], preset: Pr
 
 
 def _mean(weights: list[float], values: list[float]) -> float:
-    return sum(w * v for w, v in zip(weights, values, strict=True))
+    return math.fsum(w * v for w, v in zip(weights, values, strict=True))

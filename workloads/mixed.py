@@ -110,7 +110,7 @@ class Mixed:
     several requests; with `prefixes` a task's prompts begin with a shared prefix on top of their own tokens. `tag`
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
-    be scored again.
+    be scored again. The requests name `model` where that is not the one of the run.
     """
 
     arrivals: Arrivals
@@ -123,6 +123,7 @@ class Mixed:
     number: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
     offline: bool = False
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if self.sessions is not None and isinstance(self.arrivals, Closed):
@@ -197,7 +198,7 @@ class Mixed:
 
     def _constants(self) -> dict[str, object]:
         own = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
-        extra = asdict(Extra(offline=True)) if self.offline else None
+        extra = asdict(Extra(offline=self.offline, model=self.model)) if self.offline or self.model else None
         whole = {**own, "tag": self.tag, "priority": self.priority or None, "extra": extra}
         return {name: v for name, v in whole.items() if v}
 

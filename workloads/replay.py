@@ -3,22 +3,24 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Arrivals, Extra, GapLaw, Loaded, RateCurve
+from harness.api import Arrivals, Content, GapLaw, Loaded, RateCurve
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError
 from harness.spec import Spec, parse, text_of
-from workloads import session_replay, session_times, traces, transforms
+from workloads import session_replay, session_times, trace_rows, traces, transforms
 from workloads._build import settles_s, slowed, timing_of
 from workloads.arrivals.closed import Closed
-from workloads.session_replay import OFFLINE, Sessions
+from workloads.content.recorded import Recorded as RecordedPrompts
+from workloads.session_replay import Sessions
 from workloads.session_times import Answered, ApiScaled, Recorded, ThinkOnly
 from workloads.trace_tools import write
 from workloads.traces import Trace
@@ -57,13 +59,26 @@ def load(
     Raises UsageError naming file, line and column for whatever is wrong with the file, and for wrong options.
     """
     timing = None if turns is None else session_times.turns_of(turns)
-    chosen = session_replay.sessions_of(sessions)
-    trace = read(path, reader, columns, start_s=start_s, stop_s=stop_s, limit=limit, where=where)
+    of_model = is_model(path)
+    chosen = session_replay.sessions_of(sessions, "fitted" if of_model else "recorded")
+    made: Content = registry.make("content", content or "tokens", seed=seed)
+    texts = isinstance(made, RecordedPrompts)
+    if texts and ("context" in (scale or "") or chosen.common):
+        what = "--sessions recorded:common=" if chosen.common else f"--scale {scale}"
+        raise UsageError(f"{what} changes prompts, and --content recorded sends them as they are; leave one out.")
+    if of_model:
+        given = {"reader": reader, "columns": columns, "start": start_s, "stop": stop_s, "content recorded": texts}
+        if wrong := [name for name, value in given.items() if value]:
+            raise UsageError(f"--{wrong[0]} is for a recorded trace; the model '{path}' draws its sessions.")
+        trace = sessions_of_model(path, chosen.count, seed, whole=arrivals is not None)
+        trace = transforms.first(trace if where is None else transforms.filtered(trace, where), limit)
+    else:
+        trace = _read_again(_Part(path, reader, columns, start_s, stop_s, limit, where, texts), _state(path))
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
         raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
-    own_clocks = _clock(trace.facts) == "session"
+    own_clocks = traces.clock(trace.facts) == "session"
     if arrivals is not None or own_clocks:
         starts: Arrivals = ONE_AT_A_TIME
         if arrivals is not None:
@@ -72,20 +87,20 @@ def load(
         if sessions is None and arrivals is None:
             chosen = Sessions(order="file")
         timing = timing or (ThinkOnly() if "parent" in names else Recorded())
-        return _restarted(trace, timing, chosen, starts, content, seed)
+        return _restarted(trace, timing, chosen, starts, made, seed)
     given = {"path": path, "reader": reader, "columns": columns, "start_s": start_s, "stop_s": stop_s, "limit": limit,
              "where": where, "jitter": jitter, "scale": scale, "turns": turns, "sessions": sessions}  # fmt: skip
     # a comma ends a value of a spec, and file names and conditions may hold some
-    texts = {key: str(value).replace(",", ";") for key, value in given.items() if value is not None}
+    given_texts = {key: str(value).replace(",", ";") for key, value in given.items() if value is not None}
     if sessions is not None or isinstance(timing, ThinkOnly | ApiScaled):
-        made = _restarted(trace, timing or Recorded(), chosen, None, content, seed)
-        return dataclasses.replace(made, arrivals_text=str(Spec("trace", texts)))
+        placed = _restarted(trace, timing or Recorded(), chosen, None, made, seed)
+        return dataclasses.replace(placed, arrivals_text=str(Spec("trace", given_texts)))
     replayed = Replay(trace, "answered" if timing == Answered() else "recorded")
     return Loaded(
         name=str(trace.facts["file"]),
         workload=replayed,
-        content=registry.make("content", content or "tokens", seed=seed),
-        arrivals_text=str(Spec("trace", texts)),
+        content=_bound(made, trace, None),
+        arrivals_text=str(Spec("trace", given_texts)),
         lengths_text="those of the trace",
         rate_rps=trace.mean_rate_rps,
         requests=len(trace),
@@ -94,13 +109,28 @@ def load(
     )
 
 
+def sessions_of_model(path: str, count: int | None, seed: int, *, whole: bool) -> Trace:
+    """Sessions drawn from a model file: `count` of them, None for as many as its trace had. Raises UsageError."""
+    from workloads.fit import command  # heavy
+    from workloads.fit.model import Model
+
+    model = Model.load(path)
+    if model.whole is None:
+        raise UsageError(f"'{path}' is a model without whole sessions: {command.NO_WHOLE}.")
+    trace = command.sessions(model, sessions=count or model.whole["sessions"], whole=whole, seed=seed)
+    return transforms.with_facts(trace, file=Path(path).name)
+
+
+def is_model(path: str) -> bool:
+    """Whether a file is a model that `bench trace fit` wrote, by how it begins."""
+    file = Path(path)
+    if file.suffix != ".json" or not file.is_file():
+        return False
+    with file.open("rb") as stored:
+        return b'"bench_model"' in stored.read(64)
+
+
 ONE_AT_A_TIME = Closed(users=1, think_s=0.0, law="fixed")
-
-
-def _clock(facts: Mapping[str, object]) -> object:
-    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
-    origin = facts.get("made_from")
-    return facts.get("clock") or (_clock(origin) if isinstance(origin, dict) else None)
 
 
 def _arrivals(
@@ -127,7 +157,7 @@ def _restarted(
     turns: session_times.Turns,
     chosen: Sessions,
     arrivals: Arrivals | None,
-    content: str | None,
+    content: Content,
     seed: int,
 ) -> Loaded:
     """The sessions of a trace at other starts, or in another timing."""
@@ -141,7 +171,7 @@ def _restarted(
     return Loaded(
         name=str(trace.facts["file"]),
         workload=dataclasses.replace(replayed, facts=facts),
-        content=registry.make("content", content or "tokens", seed=seed),
+        content=_bound(content, trace, replayed.placed.row),
         arrivals_text=name if arrivals is None else text_of(arrivals, name),
         lengths_text="those of the trace",
         rate_rps=None if closed else trace.mean_rate_rps if arrivals is None else open_rps,
@@ -156,6 +186,13 @@ def _restarted(
     )
 
 
+def _bound(content: Content, trace: Trace, rows: np.ndarray | None) -> Content:
+    """The content of requests that are these `rows` of a trace (None: all of them)."""
+    if not isinstance(content, RecordedPrompts) or trace.texts is None:
+        return content
+    return content.of(trace.texts.prompts(trace.table, rows))
+
+
 def read(
     path: str,
     reader: str | None = None,
@@ -165,16 +202,49 @@ def read(
     stop_s: float | None = None,
     limit: int | None = None,
     where: str | None = None,
+    texts: bool = False,
 ) -> Trace:
-    """A slice of a trace file, filtered; `limit` counts the requests that pass. Raises UsageError."""
+    """A slice of a trace file, filtered; `limit` counts the requests that pass, and with `texts` prompts can be read.
+
+    Raises UsageError.
+    """
     try:
         part = traces.Slice(start_s, stop_s, None if where else limit)
     except ValueError as error:
         raise UsageError(f"Trace '{path}': {error}") from None
-    trace = traces.read(path, reader, part, columns)
+    trace = traces.read(path, reader, part, columns, texts=texts)
     if (origin := write.origin(path)) is not None:
         trace = transforms.with_facts(trace, made_from=origin)
     return trace if where is None else transforms.first(transforms.filtered(trace, where), limit)
+
+
+class _Part(NamedTuple):
+    path: str
+    reader: str | None
+    columns: str | None
+    start_s: float | None
+    stop_s: float | None
+    limit: int | None
+    where: str | None
+    texts: bool
+
+
+@lru_cache(maxsize=1)
+def _read_again(part: _Part, state: object) -> Trace:  # noqa: ARG001  # a file that was changed is another
+    """What was read last: the trials of a search all replay one trace."""
+    path, reader, columns, start_s, stop_s, limit, where, texts = part
+    return read(
+        path, reader, columns, start_s=start_s, stop_s=stop_s, limit=limit, where=where, texts=texts
+    )  # fmt: skip
+
+
+def _state(path: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of a file, or of all files in a folder; nothing where it cannot be read."""
+    try:
+        files = sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)]
+        return tuple((str(file), (of := file.stat()).st_size, of.st_mtime_ns) for file in files)
+    except (OSError, ValueError):  # a name with a null character
+        return ()
 
 
 def changed(trace: Trace, *, scale: str | None = None, jitter: str | None = None, seed: int = 0) -> Trace:
@@ -217,9 +287,8 @@ class Replay:
             optional["turn"] = part["turn"].fill_null(0)
         if self.turns == "answered" and "parent" in part.column_names:
             optional["after"] = _lists(part["parent"])
-        if "tag" in known and pc.any(offline := pc.equal(known["tag"], OFFLINE)).as_py():
-            extra = asdict(Extra(offline=True))
-            optional["extra"] = [extra if one else None for one in offline.to_pylist()]
+        if (extra := trace_rows.extras(part, known.get("tag"))) is not None:
+            optional["extra"] = extra
         ids = np.arange(start, start + len(part))
         return schedule_chunk(len(part), id=ids, scheduled_s=part["at_s"], **given, **known, **optional)
 

@@ -6,32 +6,30 @@ All of it is drawn before the run: answers decide when a request leaves, not whi
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Arrivals, Extra
+from harness.api import Arrivals
 from harness.data.records import SCHEDULE, schedule_chunk
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import Space, block_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
-from workloads.trace_rows import above, conversations, with_small_ids
+from workloads.trace_rows import above, conversations, extras, with_small_ids
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
-
-OFFLINE = "offline"
-"""The tag of rows that are offline requests."""
 
 WARM = "warm-up"
 """The tag of requests that only bring the cache of a session that starts in the middle up to date."""
@@ -43,8 +41,10 @@ class Sessions:
 
     A session that comes again has blocks of its own. The first session of each user starts somewhere between
     the shares `begin_least` and `begin_most` of its requests: what came before is left out, but for one request with
-    the prompt before, which brings the cache up to date. With `common` sessions share that part of their
-    leading tokens of tools and system prompt, as far as the trace tells how many they are.
+    the prompt before, which brings the cache up to date. With `steady_s` it starts at a random moment of a session,
+    and long sessions are the likelier, as one finds users who have worked for long; then sessions are drawn until all
+    users have some for that time even if answers took none. With `common` sessions share that part of
+    their leading tokens of tools and system prompt, as far as the trace tells how many they are.
     """
 
     count: int | None = None
@@ -52,6 +52,7 @@ class Sessions:
     passes: int = 1
     begin_least: float = 0.0
     begin_most: float = 0.0
+    steady_s: float = 0.0
     common: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,17 +67,20 @@ class Sessions:
                 f"begin_least and begin_most must be shares in this order, got {self.begin_least:g} and "
                 f"{self.begin_most:g}."
             )
+        if not 0 <= self.steady_s < math.inf:
+            raise ValueError(f"steady must be a time, got {self.steady_s:g} s.")
+        if self.steady_s and (self.begin_most or self.count is not None or self.passes > 1):
+            raise ValueError("steady says how many sessions there are, and where they start; leave out the others.")
 
 
-def sessions_of(text: str | None) -> Sessions:
-    """The choice of a spec such as 'recorded:count=20,common=0.5'. Raises UsageError."""
+def sessions_of(text: str | None, kind: str = "recorded") -> Sessions:
+    """The choice of a spec such as 'recorded:count=20,common=0.5', or 'fitted:...' of a model. Raises UsageError."""
     if text is None:
         return Sessions()
     spec = parse(text)
-    if spec.name != "recorded":
-        raise no_such(
-            "kind of sessions of a trace", spec.name, ["recorded"], "Sessions of a trace are recorded:count=20."
-        )
+    if spec.name not in ("recorded", kind):  # sessions of a model go by both names
+        what = "trace" if kind == "recorded" else "model"
+        raise no_such(f"kind of sessions of a {what}", spec.name, [kind], f"Sessions of a {what} are {kind}:count=20.")
     return build(Sessions, spec)
 
 
@@ -108,8 +112,18 @@ class _Placing:
 
     def middle(self, session: int, share: float) -> int:
         """Number of the request from which on a session that starts at `share` of its requests is sent; 0: all."""
+        return self._of_its_own(session, min(int(share * len(self.rows[session])), len(self.rows[session]) - 1))
+
+    def somewhere(self, lasts_s: np.ndarray, rng: np.random.Generator) -> tuple[int, int]:
+        """A session, the likelier the longer it lasts, and the number of its first request after a random moment."""
+        share = lasts_s / lasts_s.sum() if lasts_s.any() else None
+        session = int(rng.choice(len(self.rows), p=share))
+        times_s = self.line.recorded_s[self.rows[session]]
+        number = int(np.searchsorted(times_s, times_s.min() + rng.uniform() * lasts_s[session]))
+        return session, self._of_its_own(session, min(number, len(times_s) - 1))
+
+    def _of_its_own(self, session: int, number: int) -> int:
         rows = self.rows[session]
-        number = min(int(share * len(rows)), len(rows) - 1)
         while number and (self.inner[rows[number]] or (self.line.waits and not len(self.line.links.of(rows[number])))):
             number -= 1  # to a turn of the session's own agent, after another one
         return number
@@ -230,9 +244,8 @@ class SessionReplay:
             optional["prefix_block_tokens"] = np.full(len(row), self.trace.block_tokens)
         tag = taken["tag"] if "tag" in table.column_names else pa.nulls(len(row), pa.string())
         optional["tag"] = pc.if_else(pa.array(warm), WARM, tag)
-        if "tag" in table.column_names and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
-            extra = asdict(Extra(offline=True))
-            optional["extra"] = [extra if one else None for one in offline.to_pylist()]
+        if (extra := extras(taken, tag)) is not None:
+            optional["extra"] = extra
         return schedule_chunk(
             len(row),
             id=np.arange(part.start, part.stop),
@@ -271,7 +284,7 @@ class SessionReplay:
         return found
 
 
-_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent"})
+_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens"})
 
 
 def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: np.ndarray) -> pa.ListArray:
@@ -289,21 +302,23 @@ def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: n
     return pa.ListArray.from_arrays(offsets, pa.array(items), type=lists.type)
 
 
-def draw(trace: Trace, chosen: Sessions, seed: int) -> list[tuple[int, int]]:
-    """Numbers of the sessions in the order in which they begin, and which time each is replayed."""
+def draw(trace: Trace, chosen: Sessions, seed: int) -> Iterator[tuple[int, int]]:
+    """Numbers of the sessions in the order in which they begin, and which time each is replayed; of steady users
+    without end.
+    """
     rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
     sessions = conversations(trace.table)[1]
-    drawn: list[tuple[int, int]] = []
-    for copy in range(chosen.passes):
+    for copy in count() if chosen.steady_s else range(chosen.passes):
         numbers = rng.permutation(sessions) if chosen.order == "random" else np.arange(sessions)
-        drawn += [(number, copy) for number in numbers[: chosen.count].tolist()]
-    return drawn
+        for number in numbers[: chosen.count].tolist():
+            yield number, copy
 
 
 def mean_requests(trace: Trace, chosen: Sessions, seed: int) -> float:
     """Mean number of requests of the sessions that are drawn."""
     requests = np.bincount(conversations(trace.table)[0])
-    return float(np.mean([requests[session] for session, _ in draw(trace, chosen, seed)]))
+    numbers = range(len(requests)) if chosen.steady_s else (session for session, _ in draw(trace, chosen, seed))
+    return float(np.mean([requests[session] for session in numbers]))
 
 
 def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | None, seed: int) -> SessionReplay:
@@ -320,14 +335,18 @@ def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | Non
     inner = "agent" in trace.table.column_names
     sub = np.asarray(trace.table["agent"].is_valid()) if inner else np.zeros(len(trace), bool)
     placing = _Placing(line, rows, sub)
-    drawn = draw(trace, chosen, seed)
     nothing = np.zeros(0, np.int64)
-    if isinstance(arrivals, Closed):
-        _by_users(placing, drawn, chosen, arrivals, begin_rng, arrivals_rng)
-    elif chosen.begin_most:
+    users, closed = 0, isinstance(arrivals, Closed)
+    if (chosen.begin_most or chosen.steady_s) and not closed:
         raise UsageError(
-            "--sessions: begin starts the first sessions of users in the middle; give --arrivals closed:users=N."
+            "--sessions: begin and steady start the first sessions of users in the middle; give --arrivals "
+            "closed:users=N."
         )
+    drawn = [] if chosen.steady_s else [*draw(trace, chosen, seed)]
+    if isinstance(arrivals, Closed):
+        users = arrivals.users if chosen.steady_s else min(arrivals.users, len(drawn))
+        given = draw(trace, chosen, seed) if chosen.steady_s else iter(drawn)
+        _by_users(placing, given, users, chosen, arrivals, begin_rng, arrivals_rng)
     elif arrivals is not None:
         starts_s = [*islice(arrivals.times(arrivals_rng), len(drawn))]
         if len(starts_s) < len(drawn):
@@ -349,28 +368,42 @@ def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | Non
                               "cut_s": float(cut_s.sum())}  # fmt: skip
     warmup = None
     if isinstance(arrivals, Closed) and placed.warm.any():
-        warmup = f"{arrivals.ramp_s:g}s" if arrivals.ramp_s else str(min(arrivals.users, len(drawn)))
+        warmup = f"{arrivals.ramp_s:g}s" if arrivals.ramp_s else str(users)
     return SessionReplay(trace, chosen.common, placed, facts, warmup)
 
 
 def _by_users(
-    placing: _Placing, drawn: list[tuple[int, int]], chosen: Sessions, closed: Closed,
+    placing: _Placing, drawn: Iterator[tuple[int, int]], users: int, chosen: Sessions, closed: Closed,
     begin_rng: np.random.Generator, think_rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    users = min(closed.users, len(drawn))
     ramp_s = [closed.ramp_s * user / closed.users for user in range(users)]
     # when by the record, who, when at the earliest, and the requests that are waited for
     free: list[tuple[float, int, float, np.ndarray]] = [(s, u, s, np.zeros(0, np.int64)) for u, s in enumerate(ramp_s)]
+    first_copy = 0
+    least_s = np.zeros(users)  # that the requests of a user take beyond all thinking
+    if chosen.steady_s:
+        lasts_s = np.array([placing.lasts_s(session, 0) for session in range(len(placing.rows))])
+        first_copy = users  # the first sessions of all users have blocks of their own
+        for user, start_s in enumerate(ramp_s):
+            session, begin = placing.somewhere(lasts_s, begin_rng)
+            last_s, leaves = placing.place(session, user, start_s, begin, free[user][3], 0.0)
+            free[user] = (start_s + placing.lasts_s(session, begin), user, last_s, leaves)
+        heapq.heapify(free)
     for session, copy in drawn:
+        while chosen.steady_s and free and free[0][2] + least_s[free[0][1]] > chosen.steady_s:
+            heapq.heappop(free)
+        if not free:
+            break
         free_s, user, end_s, behind = heapq.heappop(free)
         begin, think_s = 0, 0.0
         if not len(behind):
             begin = placing.middle(session, begin_rng.uniform(chosen.begin_least, chosen.begin_most))
         else:
             think_s = closed.think_s if closed.law == "fixed" else float(think_rng.exponential(closed.think_s))
-        last_s, leaves = placing.place(session, copy, end_s + think_s, begin, behind, think_s)
-        lasts_s = placing.lasts_s(session, begin)
-        heapq.heappush(free, (free_s + think_s + lasts_s, user, last_s, leaves))
+        made = placing.made
+        last_s, leaves = placing.place(session, first_copy + copy, end_s + think_s, begin, behind, think_s)
+        least_s[user] += closed.least_cycle_s * (placing.made - made)
+        heapq.heappush(free, (free_s + think_s + placing.lasts_s(session, begin), user, last_s, leaves))
 
 
 def _counts(trace: Trace, chosen: Sessions, placed: _Placed) -> dict[str, object]:

@@ -11,7 +11,7 @@ import dataclasses
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.api import Extra
+from harness.data.records import EXTRA
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:
@@ -86,6 +88,31 @@ def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) 
     """Whole numbers changed by a function of all of them; null stays null."""
     known = np.asarray(values.is_valid())
     return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~known)
+
+
+OFFLINE = "offline"
+"""The tag of rows that are offline requests."""
+
+
+def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array | None:
+    """(n,) the `extra` of the requests of a schedule: what is offline, and the tokens of images; None for nothing."""
+    known: dict[str, np.ndarray] = {}
+    if tag is not None and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
+        known["offline"] = np.asarray(offline.fill_null(False))
+    if "image_tokens" in table.column_names:
+        known["image_tokens"] = np.asarray(table["image_tokens"].fill_null(0))
+    return extra_columns(len(table), known) if known else None
+
+
+def extra_columns(rows: int, known: Mapping[str, np.ndarray]) -> pa.Array:
+    """(rows,) an `extra` with these fields, null where all of them are 0 or False."""
+    usual = asdict(Extra())
+    arrays = [
+        pa.array(known[f.name], f.type) if f.name in known else pa.repeat(pa.scalar(usual[f.name], f.type), rows)
+        for f in EXTRA
+    ]
+    nothing = ~np.any([values.astype(bool) for values in known.values()], axis=0)
+    return pa.StructArray.from_arrays(arrays, fields=list(EXTRA), mask=pa.array(nothing))
 
 
 def cut_links(parents: pa.ChunkedArray, apart: np.ndarray) -> pa.Array:
@@ -178,7 +205,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 CONTEXT = "context_tokens"
 """Prompt and answer together, in conditions."""
-_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session")
+_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session", "images", "image_tokens")
 _SHORT = {"prompt": "prompt_tokens", "output": "output_tokens", "context": CONTEXT}
 
 

@@ -12,10 +12,11 @@ from harness import registry
 from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
-from workloads.readers._collect import BEFORE, Block, Bounds, Collector, parsed
+from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps, parsed
 from workloads.readers._ordered import ordered
 from workloads.readers._requests import MappedReader, Reader
 from workloads.readers._source import Source
+from workloads.readers._stored import Texts, counting, recorded_texts, tokenizer_facts, with_places
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
 
@@ -53,13 +54,17 @@ class Trace:
     a sub-agent follows the one that started it), `tag` string; of agents `joins` list<int64> (row numbers of other
     requests whose answers a row waits for: the last ones of sub-agents), `delay_s` float64 (from the last answer that
     a request waited for to the request: its think time), `api_s` float64 (how long its answer took; null: unknown),
-    `agent` string (the sub-agent that sends it; null: the one of the session) and `common_tokens` int64 (leading tokens
-    of tools and system prompt, which sessions have in common).
+    `agent` string (the sub-agent that sends it; null: the one of the session), `common_tokens` int64 (leading tokens
+    of tools and system prompt, which sessions have in common) and `cause` string (what a request brings: the results
+    of a `tool`, or the words of a `person`; null: unknown); of images `images` and `image_tokens` int64 (how many,
+    and how many tokens of the prompt they are). Where prompts are to be read again (`texts`), also
+    `text_at`, `text_bytes` (where the row of the file stands) and `text_number` int64 (messages of the prompt).
     """
 
     table: pa.Table
     block_tokens: int
     facts: Mapping[str, object]
+    texts: Texts | None = None
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -77,17 +82,26 @@ class Trace:
         return (len(self) - 1) / span_s if span_s > 0 else 0.0
 
 
+def clock(facts: Mapping[str, object]) -> object:
+    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
+    origin = facts.get("made_from")
+    return facts.get("clock") or (clock(origin) if isinstance(origin, dict) else None)
+
+
 class Blocks:
     """A trace as tables of bounded size, to be iterated once; `facts` are complete after the last one.
 
     The columns are those of `Trace`. Memory does not grow with the file, only with the number of its sessions.
     """
 
-    def __init__(self, source: Source, name: str, reader: Reader, part: Slice, max_rows: int, *, sort: bool) -> None:
+    def __init__(
+        self, source: Source, name: str, reader: Reader, part: Slice, max_rows: int, *, sort: bool, texts: bool = False
+    ) -> None:
         given = source.metadata.get("bench.block_tokens", "")
         known = given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS
         self.block_tokens = int(given) if known else reader.block_tokens
         self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
+        self.texts = recorded_texts(source.file, source.plain, reader) if texts else None
         self._max_rows = max_rows
         self._facts: Mapping[str, object] | None = None
         self._tables = self._read()
@@ -111,6 +125,8 @@ class Blocks:
         collector = Collector(Bounds(part.start_s, part.stop_s, part.limit))
         try:
             rows = parsed(self._counted(), self._reader)
+            if self.texts is not None:
+                rows = with_places(rows)
             for block, requests in ordered(rows) if self._sort else rows:
                 yield from collector.take(block, requests)
                 if collector.done:
@@ -149,6 +165,7 @@ class Blocks:
             "bytes": self._source.size_bytes,
             "reader": self._name,
             **self._reader.facts,
+            **tokenizer_facts(self._reader),
             "rows": rows,
             "requests": seen.kept,
             "dropped": dropped,
@@ -173,16 +190,23 @@ def read(
     *,
     sort: bool = False,
     block_bytes: int = _source.BLOCK_BYTES,
+    texts: bool = False,
 ) -> Trace:
     """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it.
 
     `reader` is the spec of a reader, with limits (`_lines.Limits`) among its arguments; without it the columns decide.
     `columns` maps own names to those of a plain file: 'at=ts,prompt=in,output=out'. `sort` orders rows by stamp where
-    they are not.
+    they are not. With `texts` the prompts can be read again, counts are estimated where no tokenizer is given, and rows
+    are ordered where stamps fall.
     """
-    parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes)
-    table = pa.concat_tables(list(parts))
-    return Trace(table, parts.block_tokens, parts.facts)
+    try:
+        parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes, texts=texts)
+        table = pa.concat_tables(list(parts))
+    except FallingStamps:
+        if sort or not texts:
+            raise
+        return read(path, reader, part, columns, sort=True, block_bytes=block_bytes, texts=True)
+    return Trace(table, parts.block_tokens, parts.facts, parts.texts)
 
 
 def blocks(
@@ -193,13 +217,15 @@ def blocks(
     *,
     sort: bool = False,
     block_bytes: int = _source.BLOCK_BYTES,
+    texts: bool = False,
 ) -> Blocks:
     """The same as `read`, block by block in bounded memory (with `sort`, the whole file is held)."""
     limits, reader = _limits(reader)
     source = _source.open_source(path, block_bytes, limits)
     try:
         name, chosen = _chosen(source, reader, columns)
-        return Blocks(source, name, chosen, part, limits.max_rows, sort=sort)
+        chosen = counting(chosen) if texts else chosen
+        return Blocks(source, name, chosen, part, limits.max_rows, sort=sort, texts=texts)
     except BaseException:
         source.close()
         raise
@@ -242,7 +268,8 @@ def _detect(source: Source) -> str:
     if _plain.fits(source.columns):
         return plain
     form = source.form.upper().replace("PARQUET", "Parquet")
-    needs = "; ".join(f"{n} needs {form} with {', '.join(k.needs)}" for n, k in kinds.items() if n != plain)
+    needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in kinds.items() if n != plain)
+    needs = needs.replace("needs", f"needs {form} with", 1)
     where = ", line 1" if source.form != "parquet" else ""
     raise UsageError(
         f"Trace '{source.file}'{where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "

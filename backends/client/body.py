@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
-from harness.api import Content, LearningContent, Request, TextContent
+from harness.api import Content, LearningContent, RecordedContent, Request, TextContent
 from harness.errors import UsageError
 
 Api = Literal["chat", "completions"]
@@ -82,12 +82,14 @@ class Builder:
     key: str | None = None
     _same: tuple[tuple[str, str], ...] = field(init=False, compare=False)  # the headers that all requests have
     _lines: str = field(init=False, compare=False)
+    _recorded: RecordedContent | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         theirs = {name.lower() for name, _ in self.ask.headers}
         ours = [pair for pair in fixed_headers(self.key, stream=self.ask.stream) if pair[0].lower() not in theirs]
         object.__setattr__(self, "_same", (*ours, *self.ask.headers))
         object.__setattr__(self, "_lines", "".join(f"{name}: {value}\r\n" for name, value in self._same))
+        object.__setattr__(self, "_recorded", self.content if isinstance(self.content, RecordedContent) else None)
 
     def __repr__(self) -> str:
         return f"<Builder for {self.ask.api} of {self.ask.prompt}>"
@@ -132,7 +134,8 @@ class Builder:
 
     def _around(self, request: Request, prompt: Mapping[str, object]) -> dict[str, object]:
         ask = self.ask
-        found: dict[str, object] = {"model": ask.model} if ask.model else {}
+        model = (request.extra and request.extra.model) or ask.model
+        found: dict[str, object] = {"model": model} if model else {}
         found |= prompt
         found["stream"] = ask.stream
         if ask.stream and ask.include_usage:
@@ -151,11 +154,23 @@ class Builder:
         found |= {name: value for name, value in named.items() if value is not None}
         return _merged(found, ask.extra)
 
-    def _prompt(self, request: Request) -> dict[str, object]:
+    def _prompt(self, request: Request) -> Mapping[str, object]:
+        if self._recorded is not None:
+            return _in_form_of(self.ask.api, self._recorded.fields(request))
         if self.ask.prompt == "ids":
             return {"prompt": salted_ids(self.content, request, self.ask).tolist()}
         text = salted_text(self.content, request, self.ask)
         return {"messages": [{"role": "user", "content": text}]} if self.ask.api == "chat" else {"prompt": text}
+
+
+def _in_form_of(api: Api, recorded: Mapping[str, object]) -> Mapping[str, object]:
+    """The fields of a recorded request; a text is the one message of a chat. Raises ValueError for a chat as text."""
+    if api == "chat" and "messages" not in recorded:
+        rest = {name: value for name, value in recorded.items() if name != "prompt"}
+        return {"messages": [{"role": "user", "content": recorded["prompt"]}], **rest}
+    if api == "completions" and "messages" in recorded:
+        raise ValueError("The trace holds messages of chats, which api=completions does not take; use api=chat.")
+    return recorded
 
 
 def _json(fields: Mapping[str, object]) -> bytes:

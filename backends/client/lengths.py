@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from backends.client import message
 from backends.client.body import PATHS, Builder
 from backends.client.capabilities import Capabilities, Lesson
-from harness.api import Content, LearningContent, Request
+from harness.api import Content, LearningContent, RecordedContent, Request
 
 if TYPE_CHECKING:
     from backends.client.control import ControlClient
@@ -40,6 +40,8 @@ async def correct(
     """
     if first is not None and first[1] is None:
         return _unknown(found)
+    if isinstance(content, RecordedContent):
+        return found
     if found.ask.prompt == "text" and isinstance(content, LearningContent):
         return await (
             _teach(control, found, content, key) if first is None else _hint(control, found, content, key, first)

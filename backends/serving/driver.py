@@ -1,18 +1,14 @@
 """What drives a loop: requests that come, batches and transfers that are run, replicas that fail."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+from backends.serving.batch import Batch, Sequence
+from backends.serving.handoff import Transfer
+from backends.serving.migration import Migration
+from backends.serving.replica import Replica
 from harness.api import Request
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.handoff import Transfer
-    from backends.serving.migration import Migration
-    from backends.serving.replica import Replica
 
 T = TypeVar("T")
 

@@ -5,8 +5,6 @@ router acts, then hand-offs begin, then replicas form new batches; ties in order
 and transfers, and says when they end. Leaping and stepping give equal results.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush

@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 class Policy(Protocol):
     """What runs next on a replica."""
 
-    @property
-    def pads(self) -> bool:
-        """Whether finished rows stay in the batch, at its cost, until its last row ends."""
-        ...
-
-    def refusal(self, prompt: int, output: int) -> str | None:
-        """Why a request of these lengths can never run under this policy, or None."""
-        ...
-
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
 
@@ -39,6 +30,25 @@ class Policy(Protocol):
         arrives or blocks run short: True, or for how many steps at most. It may set `batch.repeats_until_s`, when the
         first step starts that may differ. Without randomness; its only clock is that of `Clocked`.
         """
+        ...
+
+
+@runtime_checkable
+class Padding(Policy, Protocol):
+    """A policy that may keep finished rows in the batch; without it they leave at once."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether they stay, at the cost of the batch, until its last row ends."""
+        ...
+
+
+@runtime_checkable
+class LengthLimit(Protocol):
+    """A policy or memory mode that takes some lengths only; without it the size of the memory is the only limit."""
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """Why a request of these lengths can never run here, or None."""
         ...
 
 
@@ -144,7 +154,7 @@ class HandOffRoom(Protocol):
 
 
 class Memory(Protocol):
-    """How KV memory is given out."""
+    """How KV memory is given out: on demand, unless it is `Reserving`."""
 
     @property
     def block_tokens(self) -> int:
@@ -156,17 +166,18 @@ class Memory(Protocol):
         """Share of all blocks that admission leaves free."""
         ...
 
+
+@runtime_checkable
+class Reserving(Memory, Protocol):
+    """A memory mode that may reserve."""
+
     @property
     def reserves(self) -> bool:
-        """True: a sequence gets all its memory at admission. False: on demand."""
+        """Whether a sequence gets all its memory at admission."""
         ...
 
     def reserved_tokens(self, prompt: int, output: int) -> int:
         """Tokens reserved at admission (only called if `reserves`)."""
-        ...
-
-    def refusal(self, prompt: int, output: int) -> str | None:
-        """Why a request of these lengths never fits this mode, or None."""
         ...
 
 
@@ -199,6 +210,11 @@ class Admission(Protocol):
         Memory has room for it, and something is running: an idle replica admits without asking.
         """
         ...
+
+
+@runtime_checkable
+class LengthFeedback(Admission, Protocol):
+    """An admission rule that learns from answers that ended."""
 
     def finished(self, output_tokens: int) -> None:
         """An answer ended with so many tokens."""

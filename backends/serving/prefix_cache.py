@@ -7,18 +7,13 @@ Source: vLLM's automatic prefix caching (Kwon et al., vLLM, SOSP 2023, section 4
 reference counts, a list of free blocks in order of last use to which a sequence returns its last block first.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.blocks import Blocks
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence, VisibleRequest
 
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
 

@@ -23,9 +23,13 @@ from backends.serving.plugins import (
     Clocked,
     FinishFeedback,
     HandOffRoom,
+    LengthFeedback,
+    LengthLimit,
     Memory,
+    Padding,
     Policy,
     Polling,
+    Reserving,
     StepFeedback,
 )
 from backends.serving.prefix_cache import PrefixCache
@@ -45,12 +49,12 @@ Role = Literal["mixed", "prefill", "decode"]
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_mapped",
-                 "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps", "_reserves", "_steps",
-                 "_unseen", "_watermark", "alive",
-                 "blocks", "cache", "decoding", "drafts", "draining", "in_flight", "inbox", "index", "journal",
-                 "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
-                 "recomputed_tokens", "role", "swap", "waiting", "whole")  # fmt: skip
+    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_learn", "_limits",
+                 "_map_s", "_mapped", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
+                 "_reserved_tokens", "_steps", "_unseen", "_watermark", "alive", "blocks", "cache", "decoding",
+                 "drafts", "draining", "in_flight", "inbox", "index", "journal", "memory", "outbox", "parked",
+                 "pipeline", "policy", "prefilling", "prompt_tokens", "recomputed_tokens", "role", "swap", "waiting",
+                 "whole")  # fmt: skip
 
     def __init__(
         self,
@@ -70,9 +74,11 @@ class Replica:
     ) -> None:
         self.policy = policy
         self._admission = admission
+        self._learn = admission.finished if isinstance(admission, LengthFeedback) else None
         self._chance = chance
         self._fill = _with_clock(policy) if isinstance(policy, Clocked) else policy.fill
-        self._pads = policy.pads
+        self._pads = isinstance(policy, Padding) and policy.pads
+        self._limits = [one for one in (memory, policy) if isinstance(one, LengthLimit)]
         self._on_step_end = policy.on_step_end if isinstance(policy, StepFeedback) else None
         self._on_finish = policy.on_finish if isinstance(policy, FinishFeedback) else None
         self.memory = memory
@@ -82,7 +88,8 @@ class Replica:
         self.cache = PrefixCache(self.blocks) if prefix_cache else None
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
-        size = None if memory.reserves else memory.block_tokens
+        self._reserved_tokens = memory.reserved_tokens if isinstance(memory, Reserving) and memory.reserves else None
+        size = memory.block_tokens if self._reserved_tokens is None else None
         self.drafts = None if speculation is None else Drafts(speculation, size, speculation.guess(chance))
         self.decoding: Decodes | Drafts = Decodes(size) if self.drafts is None else self.drafts
         self.parked: dict[Sequence, None] = {}  # hold memory and wait for their turn to decode
@@ -96,7 +103,6 @@ class Replica:
         self.inbox = Inbox()  # what is handed on to it
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
         self._has_room = policy.has_room if isinstance(policy, HandOffRoom) else None
-        self._reserves = memory.reserves
         self._map_s = map_s  # what mapping takes for each block of a step
         self._maps_ahead = maps_ahead
         self._mapped = (0.0, 0.0)  # begin and end of the last step, beside which blocks were mapped ahead
@@ -229,8 +235,9 @@ class Replica:
                 self._release(seq)
                 self.prompt_tokens -= seq.prompt
                 seq.phase = Phase.DONE
-            if self._admission is not None:
-                self._learn(done)
+            if self._learn is not None:
+                for seq in done:
+                    self._learn(seq._emitted)
             if self._pads:
                 self._keep_padded(done)
             if self.whole:
@@ -256,8 +263,8 @@ class Replica:
         if self.journal is not None:
             self.journal.stop(request_id, now_s)
         seq = self._withdraw(request_id)
-        if seq is not None and self._admission is not None:
-            self._learn([seq])
+        if seq is not None and self._learn is not None:
+            self._learn(seq._emitted)
         if seq is not None and self._on_finish is not None:
             self._on_finish(seq)
         if seq is not None and self._pads:
@@ -279,12 +286,12 @@ class Replica:
         prompt, output = request.prompt_tokens, request.output_tokens
         if prompt < 1 or output < 1:
             return f"prompt and output must be at least 1 token, got {prompt} and {output}"
-        reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
-        if reason is not None:
-            return reason
+        for limit in self._limits:
+            if (reason := limit.refusal(prompt, output)) is not None:
+                return reason
         if self.role == "prefill" and not whole:
             output = 1  # the further tokens need memory elsewhere
-        most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
+        most = prompt + output - 1 if self._reserved_tokens is None else self._reserved_tokens(prompt, output)
         if self.blocks.blocks_for(most) > self.blocks.total:
             room = self.blocks.total * self.blocks.size
             return f"needs KV memory for {most} tokens, the replica has {room}"
@@ -465,7 +472,7 @@ class Replica:
 
     def blocks_to_hold(self, seq: Sequence) -> int:
         """Blocks that a prefilled sequence takes when it comes here."""
-        if self._reserves:
+        if self._reserved_tokens:
             return self._blocks_at_admission(seq)
         return self.blocks.blocks_for(seq._computed if seq.group is None else seq.computed)
 
@@ -538,7 +545,7 @@ class Replica:
 
     def blocks_to_grow(self, seq: Sequence, tokens: int) -> int:
         """Blocks that the next `tokens` tokens of an admitted prompt take beyond those it holds."""
-        if self._reserves:
+        if self._reserved_tokens:
             return 0
         return max(0, self.blocks.blocks_for(seq._computed + tokens) - seq.blocks)
 
@@ -574,7 +581,7 @@ class Replica:
 
     def wants_block(self, seq: Sequence) -> bool:
         """Whether the next token of a decoding sequence does not fit the blocks it has."""
-        if self._reserves:
+        if self._reserved_tokens:
             return False
         size = self.blocks.size
         return seq.computed % size == 0 if self.drafts is None else seq.computed >= seq.blocks * size
@@ -628,7 +635,7 @@ class Replica:
 
     def room(self) -> int:
         """Free blocks beside those that admitted prompts and the next decode step will take."""
-        blocks_for, reserved = self.blocks.blocks_for, self._reserves
+        blocks_for, reserved = self.blocks.blocks_for, self._reserved_tokens is not None
         prompts = 0 if reserved else sum(blocks_for(s.prompt + s._emitted) - s.blocks for s in self.prefilling)
         return self.blocks.free - self.decoding.blocks_needed() - prompts - self._watermark
 
@@ -643,7 +650,7 @@ class Replica:
     def table(self, seq: Sequence) -> list[int]:
         """Ids of the blocks of a running sequence, enough for the step in flight."""
         owner = self.blocks if self.cache is None else self.cache
-        if seq.group is not None and not self._reserves and self.drafts is None:
+        if seq.group is not None and not self._reserved_tokens and self.drafts is None:
             return owner.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
         return owner.name(seq.table, seq.blocks)
 
@@ -657,7 +664,7 @@ class Replica:
         self.decoding.check()
         if self.pipeline is not None:
             self.pipeline.check()
-        elif self._reserves or self.in_flight is None:
+        elif self._reserved_tokens or self.in_flight is None:
             held = self.held_blocks() + self.held_on_the_way()
             held += self.shared_blocks()
             assert held + self.blocks.free == self.blocks.total, (held, self.blocks)
@@ -671,7 +678,7 @@ class Replica:
 
     def held_blocks(self) -> int:
         """Blocks that the running sequences of this replica or lane hold, between two batches."""
-        exact, size = self._reserves or self.drafts is not None, self.blocks.size
+        exact, size = self._reserved_tokens is not None or self.drafts is not None, self.blocks.size
         held = sum(s.blocks for s in (*self.prefilling, *self.parked))
         held += sum(s.blocks if exact else -(-s.computed // size) for s in self.decoding)
         return held
@@ -709,7 +716,7 @@ class Replica:
 
     def share_rule(self, front: Replica) -> None:
         """Ask the same rule of admission as `front`: what it has learnt holds for all lanes."""
-        self._admission, self._chance = front._admission, front._chance
+        self._admission, self._learn, self._chance = front._admission, front._learn, front._chance
 
     def __repr__(self) -> str:
         return f"<Replica {len(self.waiting)} waiting, {self.running} running, {self.blocks!r}>"
@@ -763,14 +770,9 @@ class Replica:
             batch.context_tokens += batch.decode_seqs
         on_step_end(batch, end_s[-1] - batch.start_s)
 
-    def _learn(self, done: list[Sequence]) -> None:
-        assert self._admission is not None
-        for seq in done:
-            self._admission.finished(seq._emitted)
-
     def _blocks_at_admission(self, seq: Sequence, tokens: int | None = None) -> int:
-        if self._reserves:
-            return self.blocks.blocks_for(self.memory.reserved_tokens(seq.prompt, seq._output))
+        if self._reserved_tokens is not None:
+            return self.blocks.blocks_for(self._reserved_tokens(seq.prompt, seq._output))
         stored = seq.prompt + seq._emitted
         if tokens is not None and seq._computed + tokens < stored:
             stored = seq._computed + tokens

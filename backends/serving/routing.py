@@ -3,8 +3,6 @@
 A gateway knows what replicas report, perhaps a while ago, and never how long an answer will be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
@@ -277,13 +275,15 @@ class Requirements:
     """What a router needs of its cluster; without it, it would do nothing there, or fail in the middle of a run.
 
     `layout`: it acts on replicas alike only (`mixed`), or only where prefill and decode are apart (`apart`); None: on
-    any. It changes roles, adds replicas (`scales`), or needs to know how long steps take (`step_times`).
+    any. It changes roles, adds replicas (`scales`), or needs to know how long steps take (`step_times`). A cluster that
+    it scales has the size that its traffic asks for `settles_s` seconds after the start.
     """
 
     layout: Literal["mixed", "apart"] | None = None
     changes_roles: bool = False
     scales: bool = False
     step_times: bool = False
+    settles_s: float = 0.0
 
 
 @runtime_checkable

@@ -4,14 +4,12 @@ Source: Leviathan et al., Fast Inference from Transformers via Speculative Decod
 it runs 1 + drafts tokens a step and keeps those up to the first that the model would not have produced.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Phase, Sequence
 
 
@@ -31,9 +29,7 @@ class Speculation:
     ngram: int = 2
 
     def __post_init__(self) -> None:
-        at_least("k", self.k)
-        at_least("max_rows", self.max_rows)
-        at_least("ngram", self.ngram)
+        positive(self, "k", "max_rows", "ngram")
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha must be a probability from 0 to 1, got {self.alpha}")
         if self.cost < 0:

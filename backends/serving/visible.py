@@ -1,7 +1,5 @@
 """What plug-ins see of a request."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import TYPE_CHECKING
 

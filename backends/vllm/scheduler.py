@@ -25,6 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import RequestStatus
 
 from backends.serving.batch import Batch
+from backends.serving.plugins import Admission, LengthFeedback, Padding
 from backends.serving.replica import Replica
 from backends.simulator.core import Core
 from harness.api import Request
@@ -33,7 +34,6 @@ from harness.registry import make
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
-    from backends.serving.plugins import Admission
 
 OPTIONS = {"bench_policy": "sarathi", "bench_kv": "paged", "bench_admission": "fcfs"}
 """Keys of vLLM's --additional-config and their defaults: the policy, the memory mode and the rule of admission."""
@@ -64,7 +64,8 @@ class Slots:
 
     def finished(self, output_tokens: int) -> None:
         """The other rule learns from it."""
-        self.rule.finished(output_tokens)
+        if isinstance(self.rule, LengthFeedback):
+            self.rule.finished(output_tokens)
 
 
 class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed where types are checked
@@ -90,7 +91,7 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
                 f"'{core.kv}' has blocks of {memory.block_tokens} tokens and vLLM of {self.block_size}; "
                 f"leave block_tokens away, or start vLLM with --block-size {memory.block_tokens}."
             )
-        if policy.pads:
+        if isinstance(policy, Padding) and policy.pads:
             raise UsageError(
                 f"'{core.policy}' keeps finished rows in the batch, which vLLM has not; give it pad=false."
             )

@@ -23,15 +23,6 @@ class LeastSlack:
     def __post_init__(self) -> None:
         self._lengths = make("predictors", self.predictor)
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
-
     def on_step_start(self, now_s: float) -> None:
         """The clock."""
         self._now_s = now_s

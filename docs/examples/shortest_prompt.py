@@ -16,15 +16,6 @@ class ShortestPrompt:
         if self.max_seqs < 1:
             raise ValueError(f"max_seqs must be at least 1, got {self.max_seqs}")
 
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
-
     def fill(self, replica, batch) -> None:
         """All decodes, then whole prompts, the shortest first."""
         if replica.decoding.members:

@@ -13,8 +13,8 @@ import click
 from harness.errors import UsageError, no_such
 
 COMMANDS = (
-    "quick", "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit",
-    "validate", "policy", "list", "explain", "doctor", "init",
+    "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
+    "fit", "validate", "policy", "list", "explain", "doctor", "init",
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30

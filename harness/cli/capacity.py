@@ -51,7 +51,7 @@ in steady state. The interval is the 95% confidence interval over seeds.
 
 @click.command("capacity", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
 @run_options(
-    without=("duration", "fail-under", "rate", "scale"),
+    without=("duration", "fail-under", "rate"),
     requests={"help": "Simulated: limit for the whole search. Default: 3,000,000. Wall clock: requests of a trial. "
               "Default: by --budget. Traces: the whole trace."},
     warmup={"help": "Warm-up to discard. Default: simulated, 3 times the p99 latency of a single request; else mser5 "

@@ -100,11 +100,11 @@ def command(
         api = {} if server.api == "chat" else {"api": server.api}
         backend = str(Spec("openai", {"url": server.url, "model": server.model, **api}))
     setup = set_up(run_spec(given({**options, "backend": backend, "max_failed": FAILED})), search)
-    store = Store(folder_of(out, setup))
     total_s = limit_s or (ENGINE_S if server is None else SERVER_S)
     spare_s = PAGE_S + (0.0 if server is None else FLOOR_S)
     if total_s < LEAST_S + spare_s:
         raise UsageError(f"--budget must be {LEAST_S + spare_s:.0f}s or more, got '{budget}'.")
+    store = Store(folder_of(out, setup))
     tell(f"SLO {slo.text(setup.slo)}, workload {setup.planned.loaded.name}; done in {total_s / 60:.3g} min at most.")
     info = quick_search(setup, store, begun_s + total_s - spare_s, tell)
     if server is not None and info.state == "finished" and info.exit_code not in (3, 4):

@@ -178,7 +178,8 @@ def fit(
     file: str, target: str, force: bool, mode: str | None, window: float | None, html: str | None, form: str,
     **options: Any,
 ) -> int:  # fmt: skip
-    """Fit rate, inter-arrival times, lengths and conversations of the trace FILE, for 'bench trace generate'.
+    """Fit rate, inter-arrival times, lengths, conversations and shared prefixes of the trace FILE, for 'bench trace
+    generate' and 'bench run --trace MODEL'.
 
     The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """
@@ -205,7 +206,9 @@ def fit(
     rate={"help": "Mean request rate per second. Default: that of the model or preset."},
     requests={"help": "Number of requests."},
     duration={"help": "Generate the requests due within this time, e.g. 1h."},
-    sessions={"help": "Multi-turn conversations; for a model: fitted:FILE."},
+    sessions={
+        "help": "Multi-turn conversations; for a model: single (requests), or fitted:FILE (turns and times only)."
+    },
 )
 @click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
 @click.option("--workers", default="1", type=COUNT, metavar="N",
@@ -251,14 +254,23 @@ class Generated:
 
 
 def _from_model(source: str, written: Generated, parts: Mapping[str, str], **options: Any) -> int:
-    """Requests one by one; with --sessions fitted:FILE the sessions that were fitted."""
+    """Whole sessions where the model has them; --sessions fitted:FILE draws turns and times only, single requests."""
     if other := [part for part in parts if part != "sessions"]:
         raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
     model = compose.load_model(source)
-    if parts:
+    facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
+    if not parts and model.whole is not None:
+        if (workers := options.pop("workers")) != 1:
+            raise UsageError(
+                f"--workers {workers} is for requests drawn one by one; add --sessions single, or leave it out."
+            )
+        trace = compose.draw_sessions(model, **options)
+        facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
+        origin, dropped = f"model {source}", compose.dropped_by_model(model, source, whole=True)
+        return written.write([trace.table], facts, origin, block_tokens=trace.block_tokens, dropped=dropped)
+    if parts and parts["sessions"] != "single":
         return _sessions_of(model, source, parts["sessions"], written, **options)
     tables = compose.draw_model(model, **options)
-    facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
     return written.write(tables, facts, f"model {source}", dropped=compose.dropped_by_model(model, source))
 
 

@@ -8,6 +8,7 @@ from harness import untrusted
 from harness.data import codec
 from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
+from harness.experiments.agents.agents_json import AgentsAnswer
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare.compare_json import CompareAnswer
 from harness.experiments.compare.trend_json import TrendAnswer
@@ -21,6 +22,7 @@ from harness.experiments.validate.answer import ValidateAnswer
 Answer: TypeAlias = (
     SweepAnswer
     | CapacityAnswer
+    | AgentsAnswer
     | PlaceAnswer
     | CompareAnswer
     | TrendAnswer
@@ -33,6 +35,7 @@ Answer: TypeAlias = (
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
     "capacity": CapacityAnswer,
+    "agents": AgentsAnswer,
     "place": PlaceAnswer,
     "compare": CompareAnswer,
     "trend": TrendAnswer,

@@ -177,9 +177,9 @@ def _with_whole_paths(option: str, text: str) -> str:
     if given.name not in registry.names(kind):  # a preset
         return text
     fields = [f.name for f in dataclasses.fields(registry.find(kind, given.name)) if f.init]
-    args = {key: str(Path(value).absolute()) if key in FILES else value for key, value in given.args.items()}
+    args = {k: str(Path(v).absolute()) if k in FILES and Path(v).exists() else v for k, v in given.args.items()}
     first = given.first
-    if first is not None and fields[0] in FILES:
+    if first is not None and fields[0] in FILES and Path(first).exists():
         first = str(Path(first).absolute())
     return text if (args, first) == (given.args, given.first) else str(replace(given, args=args, first=first))
 

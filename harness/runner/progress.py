@@ -3,11 +3,13 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from harness.runner.live import Live
+
+T = TypeVar("T")
 
 DRAW_HZ = 4
 PLAIN_S = 10.0
@@ -73,9 +75,15 @@ def _quantile(values: list[float], q: float) -> float:
 def shown(live: Live, *, quiet: bool, stream: TextIO | None = None) -> Iterator[None]:
     """Show `live` while the body runs: a live panel on a terminal, a line every 10 s otherwise."""
     out = stream if stream is not None else sys.stderr
+    with drawn(_silent if quiet else _panel if out.isatty() else _lines, live, out):
+        yield
+
+
+@contextmanager
+def drawn(draw: Callable[[T, TextIO, threading.Event], None], what: T, out: TextIO) -> Iterator[None]:
+    """Draw `what` in a thread while the body runs; the event tells it to end."""
     done = threading.Event()
-    draw = _silent if quiet else _panel if out.isatty() else _lines
-    thread = threading.Thread(target=draw, args=(live, out, done), name="bench-progress", daemon=True)
+    thread = threading.Thread(target=draw, args=(what, out, done), name="bench-progress", daemon=True)
     thread.start()
     try:
         yield

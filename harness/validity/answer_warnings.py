@@ -1,15 +1,14 @@
 """Warnings about the answers of a remote server: how tokens were counted, what came first, what it refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UnsetType
 
 from harness.api import RunWarning
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
@@ -17,9 +16,6 @@ from harness.metrics.quantiles import quantile
 from harness.validity.remote import ms
 from harness.validity.server_metrics import not_streamed
 from harness.validity.work_done import by
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 APART_S = 0.005
 """Median gap from which the first event, the first token and the first text of the answer count as different."""
@@ -120,12 +116,15 @@ def _lengths(run: Run) -> Iterator[RunWarning]:
     known = ~np.isnan(counted)
     if known.any() and (sent := planned[known].sum()) > 0:
         apart = float(counted[known].sum() / sent - 1)
+        remedy = "send token ids (api=completions) where the server takes them"
+        if recorded_prompts(run.info):
+            remedy = "the server's count holds for recorded prompts; give the trace's --reader the model's tokenizer"
         if abs(apart) > LENGTH_SHARE:
             yield RunWarning(
                 "prompt-lengths",
                 f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than "
                 "those of the schedule",
-                "send token ids (api=completions) where the server takes them",
+                remedy,
                 {"share": apart},
             )
     short = short_answers(run.requests)
@@ -136,6 +135,11 @@ def _lengths(run: Run) -> Iterator[RunWarning]:
             "look at its context length (max_model_len) and at its log",
             {"share": short},
         )
+
+
+def recorded_prompts(info: RunInfo) -> bool:
+    """Whether prompts were sent as they were recorded, so that only the server knows their tokens."""
+    return not isinstance(info.content, UnsetType) and info.content.get("counted_by") == "the server"
 
 
 def short_answers(requests: pa.Table) -> float:
@@ -161,5 +165,5 @@ def _server(info: RunInfo) -> Iterator[RunWarning]:
         yield RunWarning(
             "no-salt",
             "prompts have no salt of their run, so a prefix cache warmed by an earlier run may shorten TTFT",
-            "restart the server between runs, or leave the salt on",
+            f"restart the server between runs{'' if recorded_prompts(info) else ', or leave the salt on'}",
         )

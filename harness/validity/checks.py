@@ -3,11 +3,9 @@
 A check that failed makes the run not valid (exit code 4); a warning does not; `unknown` says why nothing was checked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import RunWarning
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Check, Cut, Fidelity, OutputLengths
 from harness.data.schedule import links
@@ -27,10 +26,6 @@ from harness.validity.overload import overload
 from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, broken, little
 from harness.validity.remote import floors_s, ms
 from harness.validity.work_done import BY_SERVER, LENGTHS
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
-
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -3,17 +3,15 @@
 The thresholds are choices of this project unless a source is named; each warning has its remedy.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import RunWarning, Slo
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Described, Fidelity, RunInfo
 from harness.metrics.quantiles import quantile
@@ -34,9 +32,6 @@ from harness.validity.remote import (
     stamps_of,
     total,  # fmt: skip
 )
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 LATE_BOUND_SHARE = 0.05
 """Lateness (p99) above this share of the tightest bound on TTFT or E2E, of which it is a part, is a warning."""
@@ -186,44 +181,24 @@ def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[RunWarning]:
 
 
 def _busy(senders: Senders, remedy: str) -> Iterator[RunWarning]:
+    fewer = "lower --rate, or take more senders (--senders) where cores are free"
     cpu, wait = most(senders, "cpu_share_max"), most(senders, "run_wait_share")
-    if cpu > CPU_SHARE:
-        yield RunWarning(
-            "busy-sender",
-            f"a sender used {cpu:.0%} of a core in its busiest second",
-            remedy,
-            {"cpu_share_max": cpu},
-        )
-    if wait > RUN_WAIT_SHARE:
-        yield RunWarning(
-            "waiting-sender",
-            f"a sender was ready and waited for a core {wait:.1%} of the time",
-            QUIETER,
-            {"run_wait_share": wait},
-        )
     stall_s, pause_s = most(senders, "stall_max_s"), most(senders, "gc_max_s")
-    if stall_s > STALL_S:
-        yield RunWarning(
-            "stalled-sender",
-            f"the event loop of a sender was {ms(stall_s)} late once",
-            QUIETER,
-            {"stall_max_s": stall_s},
-        )
-    if pause_s > PAUSE_S:
-        yield RunWarning(
-            "collected-garbage",
-            f"a sender collected garbage for {ms(pause_s)} while it was sending",
-            "lower --rate, or take more senders (--senders) where cores are free",
-            {"gc_max_s": pause_s},
-        )
     other = most(senders, "other_load_cores") / max(1, len(senders))
-    if other > OTHER_CORES:
-        yield RunWarning(
-            "other-load",
-            f"other processes used {other:.2g} cores per sender on this machine (a server that runs here too)",
-            QUIETER,
-            {"other_load_cores": other},
-        )
+    for code, fact, value, limit, message, helps in (
+        ("busy-sender", "cpu_share_max", cpu, CPU_SHARE,
+         f"a sender used {cpu:.0%} of a core in its busiest second", remedy),
+        ("waiting-sender", "run_wait_share", wait, RUN_WAIT_SHARE,
+         f"a sender was ready and waited for a core {wait:.1%} of the time", QUIETER),
+        ("stalled-sender", "stall_max_s", stall_s, STALL_S,
+         f"the event loop of a sender was {ms(stall_s)} late once", QUIETER),
+        ("collected-garbage", "gc_max_s", pause_s, PAUSE_S,
+         f"a sender collected garbage for {ms(pause_s)} while it was sending", fewer),
+        ("other-load", "other_load_cores", other, OTHER_CORES,
+         f"other processes used {other:.2g} cores per sender on this machine (a server that runs here too)", QUIETER),
+    ):  # fmt: skip
+        if value > limit:
+            yield RunWarning(code, message, helps, {fact: value})
 
 
 def _network(run: Run, senders: Senders) -> Iterator[RunWarning]:

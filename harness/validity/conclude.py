@@ -1,18 +1,20 @@
 """The conclusion of a stored run: its summary, how faithfully it was sent, and its verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import RunTables, RunWarning, Slo
+from harness.api import Outcome, RunTables, RunWarning, SentPrompt, Slo
 from harness.catalog import hardware
 from harness.data import large, run_json
+from harness.data.folder import Run
+from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
 from harness.errors import UsageError
 from harness.metrics import slo
@@ -25,12 +27,6 @@ from harness.validity.remote import is_remote, resolution
 from harness.validity.stored import rechecked
 from harness.validity.warnings import is_closed, run_warnings
 from harness.validity.work_done import failures
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Outcome
-    from harness.data.folder import Run
 
 
 def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> RunInfo:
@@ -46,7 +42,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     measured, seen = part.requests, slo.Seen(part.requests, None if part.whole is None else part.pieces)
     scored = slo.score(measured, objective, seen)
     summary = summarize(measured, objective, seen=seen, scored=scored)
-    summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part)))
+    summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part, run)))
     info = run.info.change(summary=summary, **_remote(run, seen, objective))
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
@@ -73,8 +69,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     )
 
 
-def _tables(measured: Run) -> RunTables:
-    """What its own metrics see of a run without the requests of its warm-up."""
+def _tables(measured: Run, run: Run) -> RunTables:
+    """What its own metrics see of a run without the requests of its warm-up, of which they see the prompts too."""
     since_s, backend = large.cut_s(measured.info) or 0.0, measured.info.backend
     blocks = backend.get("kv_blocks")
     alike = backend.keys().isdisjoint(("prefill", "decode"))  # else each side has a memory of its own size
@@ -84,8 +80,31 @@ def _tables(measured: Run) -> RunTables:
         pieces = chain.from_iterable(part() for part in whole) if measured.steps is None else [measured.steps]
         return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
 
+    def prompts() -> Iterator[SentPrompt]:
+        assert run.schedule is not None  # or no block would have tokens
+        sent_s, numbers = number(run.requests, "sent_s"), run.requests["request_id"].to_numpy()
+        tokens = run.requests["prompt_tokens"].to_numpy()
+        counted = np.isin(numbers, measured.requests["request_id"].to_numpy())
+        lists_of = run.schedule["prefix_ids"].combine_chunks()
+        starts, ids = lists_of.offsets.to_numpy(), lists_of.values.to_numpy()
+        for row in np.argsort(sent_s, kind="stable").tolist():
+            if np.isfinite(sent_s[row]):
+                one = numbers[row]
+                blocks = ids[starts[one] : starts[one + 1]]
+                yield SentPrompt(float(sent_s[row]), blocks, int(tokens[row]), bool(counted[row]))
+
     kv_blocks = blocks if isinstance(blocks, int) and alike else None
-    return RunTables(measured.requests, steps, measured.http, kv_blocks, since_s, _step_w(backend))
+    return RunTables(
+        measured.requests, steps, measured.http, kv_blocks, since_s, _step_w(backend), prompts, _block_tokens(run)
+    )  # fmt: skip
+
+
+def _block_tokens(run: Run) -> int:
+    """Tokens of the blocks that prompts name; 0 where none does."""
+    if run.schedule is None:
+        return 0
+    named = pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)
+    return pc.max(run.schedule["prefix_block_tokens"].filter(named)).as_py() or 0
 
 
 def _step_w(backend: Mapping[str, Any]) -> list[float]:

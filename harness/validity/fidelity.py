@@ -5,13 +5,11 @@ Burstiness is computed twice: of the schedule as drawn, and of the sending, whic
 The gap law is tested on the schedule alone; what the client adds to the gaps is lateness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from harness.api import RunWarning
 from harness.data.lists import number
@@ -20,10 +18,6 @@ from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
 from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 SCALES_S = (1.0, 10.0, 60.0)
 """Widths of the bins in which arrivals are counted: bursts live at different time scales."""

@@ -5,11 +5,9 @@ unresolved where that error decides it: all limits are moved by the floor, once 
 in only one of the two cases.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +16,11 @@ import pyarrow.compute as pc
 from msgspec import UnsetType
 
 from harness.api import Slo
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Floor, Resolution, RunInfo, Sender
 from harness.metrics.measure import placed
 from harness.metrics.slo import OWN, Score, Seen, score
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.data.folder import Run
-
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Senders: TypeAlias = Sequence[Sender]

@@ -4,13 +4,11 @@ Histograms of servers are too coarse for percentiles, so means are compared: a s
 difference of the readings after and before the run.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +17,10 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from harness.api import RunWarning
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Compared, RunInfo
 from harness.metrics.measure import first_last, metrics, per_request, succeeded
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Times = tuple[Floats, Floats]
@@ -287,6 +283,13 @@ def _own(server: View) -> Iterator[Compared]:
     hits, queries = server.total("cache_hits"), server.total("cache_queries")
     if hits is not None and queries:
         yield Compared("prefix cache hits", "share", None, hits / queries)
+    drafts, accepted = server.total("drafts"), server.total("accepted")
+    if drafts and accepted is not None:
+        yield Compared("tokens of a step with a draft", "tokens", None, 1 + accepted / drafts)
+    elif server.knows("accept_length") and len(server.read_s):
+        length = server.gauge("accept_length", server.read_s, mean=True)
+        mean = None if length is None else float(length.mean())
+        yield Compared("tokens of a step with a draft", "tokens", None, mean)
     if (preempted := server.total("preemptions")) is not None:
         yield Compared("preemptions", "preemptions", None, preempted)
 

@@ -5,10 +5,8 @@ Source of MSER-5: K. P. White, M. J. Cobb, S. C. Spratt, "A comparison of five s
 simulation", Winter Simulation Conference 2000.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +15,10 @@ import pyarrow as pa
 from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import Cut
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
-
-if TYPE_CHECKING:
-    from harness.data.schedule import Schedule
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

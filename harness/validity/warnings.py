@@ -1,25 +1,19 @@
 """Warnings that the table alone does not show: answers cut off, trace rows left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import RunWarning, Slo
+from harness.api import Outcome, RunWarning, Slo
 from harness.data.codec import inner
+from harness.data.folder import Run
 from harness.data.run_json import Workload
 from harness.metrics.measure import metrics
 from harness.metrics.slo import bound_text
 from harness.validity.checks import less_traffic
-
-if TYPE_CHECKING:
-    from harness.api import Outcome
-    from harness.data.folder import Run
-
 
 BEFORE = "before the slice"
 """The reason for rows that --start leaves out: the user requested it, so there is no warning."""

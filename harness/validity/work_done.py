@@ -5,25 +5,18 @@ Rejections, and timeouts while the queue grows, are effects of load and thus a r
 requests that hang are failures of the backend; a run with too many of them fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import RunWarning
+from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import succeeded
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.data.folder import Run
-
 
 LENGTHS = "output-lengths"
 """Name of the check, as run.json lists it."""

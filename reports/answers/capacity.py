@@ -1,10 +1,7 @@
 """The report of `bench capacity`: capacities with their intervals, the curve, what binds, and the trials."""
 
-from __future__ import annotations
-
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,7 +27,7 @@ from reports.study.runs import Study
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
 RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
 FLOOR_SHARE = 0.1
-"""Of a bound that the client's error may be, before it is said to limit a search."""
+"""Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
 SWEEP_RATES = 7
@@ -408,8 +405,4 @@ def around(info: CapacityAnswer) -> str:
 
 def _command(name: str, info: CapacityAnswer, own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
     """The options of the runs, then those of the command itself."""
-    options = {**{key: value for key, value in info.spec.items() if key not in leave_out}, **own}
-    words = [
-        f"--{clean(option)} {shlex.quote(clean(value, None))}" for option, value in options.items() if value is not None
-    ]
-    return " ".join(["bench", name, *words])
+    return sweep.command(name, {**{k: v for k, v in info.spec.items() if k not in leave_out}, **own})

@@ -1,13 +1,11 @@
 """The report of `bench compare`: a row for each gate, what differs, where simulations part, and the pairs."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec import UnsetType, structs
@@ -21,10 +19,8 @@ from harness.stats.paired import ALPHA
 from reports import _format, figures
 from reports._format import clean, number, option, quoted, sentence, share, with_unit
 from reports._system import Facts, first, flat, in_use, source, system
+from reports.comparison import Comparison
 from reports.document import Cell, Document, Figure, Finding, Notice, Section, Table
-
-if TYPE_CHECKING:
-    from reports.comparison import Comparison
 
 MARKS = {
     "regressed": ("REGRESSED", False),
@@ -71,9 +67,19 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
     mark, good = MARKS[info.verdict]
     text = clean(info.text, 4000)
     rests = (_rests_on(info, found),) if info.gates else ()
+    # Of how many pairs in which order the verdict is.
+    valid = [pair for pair in info.pairs if pair.valid]
+    every = {pair.pair for pair in info.pairs}
+    order = " ".join(" ".join(pair.order) for pair in valid[:2] if pair.order)
+    parts = [
+        f"pairs: {len(every)}",
+        f"valid: {len({pair.pair for pair in valid})}",
+        f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
+        "exact" if info.mode == "exact" else f"alpha {100 * info.alpha:g}%",
+    ]
     return Document(
         title=f"{clean(info.head.label, 80)} against {clean(info.base.label, 80)}",
-        subtitle=_subtitle(info),
+        subtitle=", ".join(filter(None, parts)),
         mark=mark,
         good=good,
         findings=(Finding(text[:1].upper() + text[1:], good, rests),),
@@ -85,20 +91,6 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         used=_used(info),
         definitions=(*DEFINITIONS, *in_use()),
     )  # fmt: skip
-
-
-def _subtitle(info: CompareAnswer) -> str:
-    """Of how many pairs in which order the verdict is."""
-    valid = [pair for pair in info.pairs if pair.valid]
-    every = {pair.pair for pair in info.pairs}
-    order = " ".join(" ".join(pair.order) for pair in valid[:2] if pair.order)
-    parts = [
-        f"pairs: {len(every)}",
-        f"valid: {len({pair.pair for pair in valid})}",
-        f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
-        "exact" if info.mode == "exact" else f"alpha {100 * info.alpha:g}%",
-    ]
-    return ", ".join(filter(None, parts))
 
 
 def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:

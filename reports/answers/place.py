@@ -184,7 +184,7 @@ def _sides(info: PlaceAnswer) -> Iterator[Table]:
 
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
     """A table for each algorithm and kind of replica; of a requested rate one of all deployments that were run."""
-    objective = _objective(info)
+    objective = () if info.objective.name == "gpu" else (info.objective.unit,)
     if info.objective.name == "latency":
         fastest = tuple(
             (*_unit(one), _tpot(one), _tpot_interval(one, "{} to {}") or "-", f"{one.attainment or 0:.1%}",
@@ -213,11 +213,6 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
         )
         heads = (*_UNIT, "95% interval", "misses above it", *objective)
         yield Table(f"{algorithm}: {_KINDS[kind]}{more}", heads, rows, 2)
-
-
-def _objective(info: PlaceAnswer) -> tuple[str, ...]:
-    """The head of a column for the objective where that is not the rate per GPU."""
-    return () if info.objective.name == "gpu" else (info.objective.unit,)
 
 
 def _unit(one: PlacedUnit) -> tuple[str, ...]:

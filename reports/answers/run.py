@@ -6,8 +6,9 @@ from functools import partial
 import numpy as np
 
 from harness.data.folder import Run
-from harness.data.run_json import Described, RunInfo
+from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
+from harness.metrics.resources import resources
 from reports import _cluster, _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
@@ -18,6 +19,9 @@ from reports.document.curve import Curve
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline", "cluster")
 """Figures that stand open on the page; the others are folded."""
 FLOOR = "client floor p50 / p99"
+SHOWN_WITHOUT_STEPS = frozenset({"ttft_answer", "cache_found", "cache_best"})
+OF_CACHE = frozenset({"cache_found", "cache_best"})
+"""Already beside the throughput, where the backend is a built-in one with a prefix cache."""
 NARROW = ("max", "mean", FLOOR, "p90", "p50")
 """Columns that a narrow window does without, first choice first."""
 GROWN = (
@@ -37,9 +41,18 @@ def document(run: Run) -> Document:
     word, state = _verdict.state(run)
     mark = _verdict.mark(run, result)
     advice = _verdict.advice(run, result)
+    workload = clean(run.info.source.name or run.info.workload.name or "", 600) or "workload"
+    day = clean(run.info.started or "")[:10]
+    by = "by" if run.info.source else "on"
+    # Where times and lengths come from, how many requests were recorded, the seed and the time they took.
+    requests = _format.count(run.requests.num_rows, "request")
+    if run.info.source and not run.info.source.per_request:
+        requests = f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
+    seed = "" if run.info.seed is None else f"seed {clean(run.info.seed)}"
+    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, result.span]
     return Document(
-        title=_title(run.info),
-        subtitle=_traffic(run, result),
+        title=f"{workload} {by} {_backend_name(run.info)}" + (f", {day}" if day else ""),
+        subtitle=", ".join(text for text in texts if text),
         mark=mark.text,
         good=mark.good,
         findings=(Finding(_verdict.answer(run, result), mark.good, (state,)),),
@@ -53,26 +66,9 @@ def document(run: Run) -> Document:
     )
 
 
-def _title(info: RunInfo) -> str:
-    workload = clean(info.source.name or info.workload.name or "", 600) or "workload"
-    day = clean(info.started or "")[:10]
-    by = "by" if info.source else "on"
-    return f"{workload} {by} {_backend_name(info)}" + (f", {day}" if day else "")
-
-
 def _backend_name(info: RunInfo) -> str:
     spec = clean(info.spec.get("backend") or "", 60)
     return first(info.backend, "backend", "name") or spec.partition(":")[0] or "backend"
-
-
-def _traffic(run: Run, result: Result) -> str:
-    """Where times and lengths come from, how many requests were recorded, the seed and the time they took."""
-    requests = _format.count(run.requests.num_rows, "request")
-    if run.info.source and not run.info.source.per_request:
-        requests = f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
-    seed = "" if run.info.seed is None else f"seed {clean(run.info.seed)}"
-    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, result.span]
-    return ", ".join(text for text in texts if text)
 
 
 def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
@@ -85,9 +81,10 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "Warm-up", _verdict.warmup(run)
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
     yield "Throughput", result.flow
+    yield "Deployment", "" if result.overloaded else ", ".join(_per_unit(info))
     yield "Router", _cluster.line(run)
-    if not result.overloaded and (_data.has_steps(run) or "ttft_answer" in info.summary.run_metrics):
-        yield "Variation", ", ".join(_variation(info.summary.run_metrics))
+    if not result.overloaded and (_data.has_steps(run) or not SHOWN_WITHOUT_STEPS.isdisjoint(info.summary.run_metrics)):
+        yield "Variation", ", ".join(_variation(info))
     yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
@@ -99,19 +96,36 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         yield "Client floor", "; ".join(shown) or _sending.no_floor(info)
 
 
+def _per_unit(info: RunInfo) -> Iterator[str]:
+    """Output per GPU, kW and dollar, where the facts of the deployment are given."""
+    output = info.summary.output_tps
+    if output is None or not (info.backend.keys() & {"watts", "usd_per_hour"} or info.backend.get("url")):
+        return
+    takes = resources(info.backend)
+    if takes.gpus:
+        yield f"{_format.number(output / takes.gpus)} output tokens/s per GPU ({_format.count(takes.gpus, 'GPU')})"
+    if takes.kw:
+        yield f"{_format.number(output / takes.kw)} per kW"
+    if takes.usd_per_hour and output:
+        yield f"{_format.number(takes.usd_per_hour / (3600 * output) * 1e6)} USD per million output tokens"
+
+
 def _trace(facts: Mapping[str, object]) -> str:
-    """The rows of a replayed trace, where some were left out, added or changed."""
+    """The rows of a replayed trace, or the clients of a pool, where some were left out, added or changed."""
+    if gone := facts.get("clients_without_tokens"):
+        return clean(f"{facts.get('clients')} clients of the pool; left out, without token counts: {gone}", 600)
     losses = [f"{name} {text}" for name, text in _system.losses(facts)]
     if not losses and not any(facts.get(name) for name in ("dropped", "left_out", "added")):
         return ""
     return "; ".join([f"rows {_system.account(facts)}", *losses])
 
 
-def _variation(found: Mapping[str, Described]) -> Iterator[str]:
+def _variation(info: RunInfo) -> Iterator[str]:
     """The metrics of the run as a whole: the mean where there are several values, and the largest."""
+    found, own_cache = info.summary.run_metrics, info.backend.get("prefix_cache") is True
     for name, metric in run_metrics().items():
-        if (values := found.get(name)) is not None:
-            unit = metric.unit if metric.unit in ("s", "share") else ""
+        if (values := found.get(name)) is not None and not (own_cache and name in OF_CACHE):
+            unit = metric.unit if metric.unit in ("s", "share", "tokens") else ""
             mean, most = (_format.with_unit(value, unit) for value in (values.mean, values.max))
             yield f"{metric.label} {mean}" + (f" (max {most})" if (values.n or 0) > 1 else "")
 

@@ -1,7 +1,5 @@
 """The report of `bench sweep`: attainment and goodput over seeds at each point, latencies, crossed goals."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,8 +65,12 @@ def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] 
     warnings += [text[:1].upper() + text[1:] for text in info.warnings]
     texts = [*([_answer(info, study)] if study is not None else []), *crossings(info), *_missed(info)]
     capacity = _capacity(info)
+    spec = info.spec
+    trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
+    traffic = trace or spec.get("workload") or "several workloads"
+    over = ", ".join(clean(axis.name) for axis in info.axes) or "seeds"
     return Document(
-        title=_title(info),
+        title=f"Sweep over {over}: {clean(traffic)} on {clean(spec.get('backend') or 'several backends')}",
         subtitle=_subtitle(info),
         mark=mark,
         good=good,
@@ -88,14 +90,6 @@ def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] 
         ),
         used=_used(info, study),
     )
-
-
-def _title(info: SweepAnswer) -> str:
-    spec = info.spec
-    trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
-    traffic = trace or spec.get("workload") or "several workloads"
-    over = ", ".join(clean(axis.name) for axis in info.axes) or "seeds"
-    return f"Sweep over {over}: {clean(traffic)} on {clean(spec.get('backend') or 'several backends')}"
 
 
 def _subtitle(info: SweepAnswer) -> str:
@@ -516,7 +510,7 @@ def _repeat(info: SweepAnswer) -> str:
         "refine": None if info.refine == _REFINED[info.clock == "virtual"] else info.refine or "none",
     }
     over = [f"--over {shlex.quote(f'{clean(n)}={clean(_listed(v), None)}')}" for n, v in axes.items() if n != RATE]
-    return " ".join([_command("sweep", {**info.spec, **own}), *over])
+    return " ".join([command("sweep", {**info.spec, **own}), *over])
 
 
 def _capacity(info: SweepAnswer) -> str | None:
@@ -525,7 +519,7 @@ def _capacity(info: SweepAnswer) -> str | None:
         return None
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE}
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
-    return _command("capacity", {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))})
+    return command("capacity", {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))})
 
 
 def _listed(values: list[str]) -> str:
@@ -535,7 +529,8 @@ def _listed(values: list[str]) -> str:
     return ",".join(values)
 
 
-def _command(name: str, options: Mapping[str, Any]) -> str:
+def command(name: str, options: Mapping[str, Any]) -> str:
+    """A command of bench with these options, those that are not None."""
     words = [f"--{clean(key)} {shlex.quote(clean(value, None))}" for key, value in options.items() if value is not None]
     return " ".join(["bench", name, *words])
 

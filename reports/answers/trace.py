@@ -31,7 +31,7 @@ def document(info: Info) -> Document:
         sections.append(Section("prefixes", "Prefixes", (_prefixes(info["prefixes"]),)))
     return _report(
         f"{about.get('file')}: {_format.count(info['requests'], 'request')} in {_duration(info['span_s'])}, {rate}",
-        (*_origin(about), *_spread(info), *_sessions(info.get("conversations"))),
+        (*_origin(about), *_spread(info), *_sessions(info.get("conversations")), *_images(info.get("images"))),
         sections=tuple(sections),
     )
 
@@ -159,6 +159,22 @@ def _lengths(lengths: Info) -> Table:
     joint = lengths["spearman"]
     caption = "lengths" if joint is None else f"lengths; rank correlation (Spearman) {round(joint, 2) + 0:.2f}"
     return Table(caption, ("tokens", *_MEAN), rows)
+
+
+def _images(images: Info | None) -> Iterator[tuple[str, str]]:
+    """Requests with images, images of each, and their part of the prompts."""
+    if images is None:
+        return
+    parts = [f"in {share(images['share'])} of the requests"]
+    if each := images["images"]:
+        parts.append(f"mean {number(each['mean'])}, p90 {number(each['p90'])}, max {number(each['max'])} of those")
+    of_prompt = images["share_of_prompt_tokens"]
+    parts.append(
+        "their tokens are not counted (--reader azure:image=TOKENS counts so many for each)"
+        if of_prompt is None
+        else f"{share(of_prompt)} of the prompt tokens"
+    )
+    yield "images", "; ".join(parts)
 
 
 def _burstiness(info: Info) -> Block:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "theory"]
+Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "agents", "theory"]
 SUBJECTS: dict[Subject, str] = {
     "run": "a harness.data.folder.Run",
     "cluster": "a harness.data.folder.Run of replicas with roles, failures, or a router that acts",
@@ -35,6 +35,7 @@ SUBJECTS: dict[Subject, str] = {
     "trend": "a harness.experiments.compare.trend_json.TrendAnswer, and how many runs of each series to draw",
     "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
     "place": "the answer of `bench place` as place.json has it",
+    "agents": "the answer of `bench agents` as agents.json has it",
     "theory": "a picture of the answer of `bench theory`: its title, axes and lines",
 }
 """What figures are made of."""
@@ -63,6 +64,7 @@ def of(subject: Subject = "run") -> dict[str, Figure]:
 @cache
 def _rows() -> tuple[Figure, ...]:
     from reports.figures import (  # heavy, and some of them need what is on their way to being imported
+        agents,
         bursts,
         cdf,
         cluster,
@@ -119,6 +121,7 @@ def _rows() -> tuple[Figure, ...]:
         Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", validate.real_curves),
         Figure("real_error_rate", "validate", "figures", "Error over the rate", validate.real_error_rate),
         Figure("real_plane", "validate", "figures", "Simulated against measured", validate.real_plane),
+        Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", agents.agents_share),
         Figure("placed", "place", "figures", "Rate per GPU of each placement", search.placed),
         Figure("formula", "theory", "figures", "By the formula", validate.formula),
     )

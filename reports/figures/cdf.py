@@ -1,11 +1,9 @@
 """Distributions: shares of requests at or below a latency or a length, and tails beyond one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,12 +15,9 @@ from reports import _data, _format
 from reports._format import in_figure
 from reports.figures import style, systems
 from reports.figures.style import Look
-from reports.study import runs
-
-if TYPE_CHECKING:
-    from reports.figures.systems import Line
-    from reports.figures.traffic import Floats, Stream
-    from reports.study import Point, Study
+from reports.figures.systems import Line
+from reports.figures.traffic import Floats, Stream
+from reports.study import Point, Study, runs
 
 _LATENCIES = (
     style.TTFT,

@@ -1,10 +1,7 @@
 """A comparison metric by metric and pair by pair: the losses of the head, and values on both sides."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,11 +10,9 @@ from harness.experiments.compare import wording
 from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from reports import _format
 from reports._format import clean, in_figure
+from reports.comparison import Comparison
 from reports.figures import style
 from reports.figures.style import Look
-
-if TYPE_CHECKING:
-    from reports.comparison import Comparison
 
 _LETTERS = 28
 
@@ -70,7 +65,13 @@ def forest(comparison: Comparison) -> go.Figure | str:
     )
     drawn.add_vline(x=0, line={"color": style.GREY, "width": 1})
     drawn.update_layout(margin_r=style.BESIDE)
-    return style.done(drawn, _forest_finding(rows), _forest_notes(rows, info), _forest_table(rows, info))
+    verdicts = [verdict for verdict in _VERDICTS if any(row.verdict == verdict for row in rows)]
+    values = {f"{len(rows)} rows": [f"{sum(row.verdict == v for row in rows)} {v}" for v in verdicts]}
+    if verdicts != ["equivalent"]:
+        worst = max(rows, key=lambda row: (row.verdict == verdicts[0], abs(_loss(row, row.change_pct))))
+        where = f" at {wording.where(worst.point)}" if worst.point else ""
+        values[f"furthest {verdicts[0]}"] = [clean(f"{worst.label}{where} {wording.change(worst)}")]
+    return style.done(drawn, style.finding(values), _forest_notes(rows, info), _forest_table(rows, info))
 
 
 def _rows(info: CompareAnswer) -> list[GateRow] | str:
@@ -216,16 +217,6 @@ def _forest_table(rows: Sequence[GateRow], info: CompareAnswer) -> style.Table:
         unit = "points" if row.scale == "difference" else "%"
         cells.append([clean(f"{wording.at(row)}{row.label}"), unit, *map(_format.number, numbers)])
     return heads, cells, len(rows), ""
-
-
-def _forest_finding(rows: Sequence[GateRow]) -> str:
-    verdicts = [verdict for verdict in _VERDICTS if any(row.verdict == verdict for row in rows)]
-    values = {f"{len(rows)} rows": [f"{sum(row.verdict == v for row in rows)} {v}" for v in verdicts]}
-    if verdicts != ["equivalent"]:
-        worst = max(rows, key=lambda row: (row.verdict == verdicts[0], abs(_loss(row, row.change_pct))))
-        where = f" at {wording.where(worst.point)}" if worst.point else ""
-        values[f"furthest {verdicts[0]}"] = [clean(f"{worst.label}{where} {wording.change(worst)}")]
-    return style.finding(values)
 
 
 def _forest_notes(rows: Sequence[GateRow], info: CompareAnswer) -> Iterator[str]:

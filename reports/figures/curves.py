@@ -3,12 +3,10 @@
 After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -21,12 +19,9 @@ from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.figures import style, systems
 from reports.figures.style import Look
-from reports.study import runs
+from reports.figures.systems import Line
+from reports.study import Capacity, Point, Study, System, runs
 from reports.study.sweep import at, axis_title
-
-if TYPE_CHECKING:
-    from reports.figures.systems import Line
-    from reports.study import Capacity, Point, Study, System
 
 Info = Mapping[str, Any]
 BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."
@@ -164,7 +159,10 @@ def finding(study: Study) -> str:
     capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
     known = [(system, one.rps / study.share(system), one) for system, one in capacities if one.rps]
     if not known:
-        return _not_crossed(goal, capacities)
+        if len(capacities) == 1 and capacities[0][1].note:
+            return f"{goal * 100:g}% is not crossed: {capacities[0][1].note}."
+        beyond = "; ".join(_beyond(capacities))
+        return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
     known.sort(key=lambda found: -found[1])
     (first, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
@@ -191,13 +189,6 @@ def _paired(study: Study, base: System, head: System, goal: float) -> str:
 def _between(ends: Sequence[float | None], share: float) -> str:
     low, high = ends
     return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
-
-
-def _not_crossed(goal: float, capacities: Sequence[tuple[System, Capacity]]) -> str:
-    if len(capacities) == 1 and capacities[0][1].note:
-        return f"{goal * 100:g}% is not crossed: {capacities[0][1].note}."
-    beyond = "; ".join(_beyond(capacities))
-    return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
 
 
 def _beyond(capacities: Sequence[tuple[System, Capacity]]) -> Iterator[str]:

@@ -79,7 +79,16 @@ def gantt(run: Run) -> go.Figure | str:
         "" if found.apart else _stages.UNSTAMPED,
         f"Stalls too short to see, which are not drawn: {left:,}." if left else "",
     ]
-    return style.done(drawn, _finding(run, found, worst), notes, _table(found, worst, near))
+    first = int(worst.at[0])
+    seconds = found.seconds[:, first]
+    took = [f"{PHASES[key].name} {_format.seconds(float(seconds[i]))}" for i, key in enumerate(found.keys)
+            if seconds[i] > 0]  # fmt: skip
+    prompt = f"{number(run.requests.slice(first, 1), 'prompt_tokens')[0]:,.0f} prompt tokens"
+    many = int(np.sum(worst.preempted))
+    values = {f"Worst request ({worst.names[0]})": [prompt, f"E2E {_format.seconds(float(seconds.sum()))}", *took]}
+    if many:
+        values["preempted"] = [f"{many} of these {len(worst.at)}"]
+    return style.done(drawn, style.finding(values), notes, _table(found, worst, near))
 
 
 def _chosen(run: Run, at: np.ndarray, found: _stages.Stages) -> Chosen:
@@ -179,16 +188,3 @@ def _table(found: _stages.Stages, worst: Chosen, near: Chosen) -> style.Table:
             numbers = map(_format.number, map(float, (due, *seconds[used], seconds.sum())))
             rows.append([panel, name, *numbers, marks or "-"])
     return heads, rows, len(rows), f"all {len(rows)} requests drawn, with the stalls in full"
-
-
-def _finding(run: Run, found: _stages.Stages, worst: Chosen) -> str:
-    first = int(worst.at[0])
-    seconds = found.seconds[:, first]
-    took = [f"{PHASES[key].name} {_format.seconds(float(seconds[i]))}" for i, key in enumerate(found.keys)
-            if seconds[i] > 0]  # fmt: skip
-    prompt = f"{number(run.requests.slice(first, 1), 'prompt_tokens')[0]:,.0f} prompt tokens"
-    many = int(np.sum(worst.preempted))
-    values = {f"Worst request ({worst.names[0]})": [prompt, f"E2E {_format.seconds(float(seconds.sum()))}", *took]}
-    if many:
-        values["preempted"] = [f"{many} of these {len(worst.at)}"]
-    return style.finding(values)

@@ -4,27 +4,23 @@ The curves DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the scal
 to met is the greatest of its value / bound, so one stored run gives a whole curve exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
+from harness.data.folder import Run
+from harness.experiments.rescore.slo_json import ScaleScore
+from harness.stats.curves import Crossing
 from reports import _data, _format, _replay
 from reports._format import in_figure
+from reports._replay import Cells, Rate, Replay, Scored
 from reports.figures import style
 from reports.figures.style import Look
 from reports.figures.systems import NO_CURVE
-
-if TYPE_CHECKING:
-    from harness.data.folder import Run
-    from harness.experiments.rescore.slo_json import ScaleScore
-    from harness.stats.curves import Crossing
-    from reports._replay import Cells, Rate, Replay, Scored
-    from reports.study import Study
+from reports.study import Study
 
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
@@ -50,7 +46,12 @@ def slo_scale(run: Run) -> go.Figure | str:
     goal = _data.slo(run).goal
     together = _data.joint(found)
     cross = crossing(together, goal)
-    factors = _factors(together, cross)
+    finite = together[np.isfinite(together) & (together > 0)]
+    low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
+    high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
+    low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)
+    marks = [1.0] if cross is None or not low <= cross <= high else [1.0, cross]
+    factors = np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))
 
     def shares(ratio: np.ndarray) -> Any:
         return np.searchsorted(np.sort(ratio), factors, side="right") / len(ratio) * 100.0
@@ -82,15 +83,6 @@ def crossing(ratio: np.ndarray, goal: float) -> float | None:
     needed = max(1, int(np.ceil(goal * len(ratio) - 1e-9)))
     at = float(np.sort(ratio)[needed - 1])
     return at if np.isfinite(at) else None
-
-
-def _factors(together: np.ndarray, cross: float | None) -> np.ndarray:
-    finite = together[np.isfinite(together) & (together > 0)]
-    low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
-    high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
-    low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)
-    marks = [1.0] if cross is None or not low <= cross <= high else [1.0, cross]
-    return np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))
 
 
 def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:

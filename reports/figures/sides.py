@@ -1,10 +1,8 @@
 """Both sides of a comparison as curves: base grey with circles, head blue with diamonds; attainment and latency."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,14 +16,11 @@ from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
 from reports import _data, _format
 from reports._format import clean, in_figure
-from reports.comparison import _contrast
+from reports.comparison import Comparison, _contrast
 from reports.comparison._contrast import METRICS, SCALES, TIMES_S, Band
 from reports.figures import style
 from reports.figures.compare import label
 from reports.figures.style import Look
-
-if TYPE_CHECKING:
-    from reports.comparison import Comparison
 
 SIDES = {"base": Look(style.GREY, width=3.0), "head": Look(style.BLUE, symbol="diamond", width=3.0)}
 _DASHES = {"ttft": style.TTFT.dash, "tpot": style.TPOT.dash}

@@ -3,11 +3,9 @@
 After figure 10 of DistServe (OSDI 2024).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,11 +14,8 @@ from harness.data.folder import Run
 from reports import _data, _format, _stages
 from reports._format import in_figure
 from reports.figures import style, systems
-from reports.study import runs
-
-if TYPE_CHECKING:
-    from reports.figures.systems import Group
-    from reports.study import Point, Study
+from reports.figures.systems import Group
+from reports.study import Point, Study, runs
 
 NO_STAMPS = (
     "No request ended well with the times of its sending, first and last token, of which phases are known; the counts "

@@ -1,10 +1,8 @@
 """Systems over the rate: the look of each, its rates as lines or as groups, and the notes on what is not drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +10,7 @@ from reports import _format
 from reports._format import in_figure
 from reports.figures import style
 from reports.figures.style import Look
-
-if TYPE_CHECKING:
-    from reports.study import Point, Study, System
+from reports.study import Point, Study, System
 
 MOST = len(style.SYSTEMS)
 """Systems that one figure can tell apart."""

@@ -5,8 +5,6 @@ Several studies as one: their systems side by side, each named by what distingui
 What the requests of a study tell, beyond what its answer holds: latencies, phases and causes of misses per point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,7 +121,7 @@ class Study:
     goals: tuple[float, ...]
     systems: tuple[System, ...]
     sources: tuple[Info, ...]
-    memo: dict[Path | str, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def per_gpu(self) -> bool:
@@ -158,7 +156,13 @@ def of_many(studies: Mapping[str, Study]) -> Study:
     slos = {system.slo for system in systems}
     goals = sorted({goal for study in studies.values() for goal in study.goals})
     sources = tuple(source for study in studies.values() for source in study.sources)
-    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(_apart(systems)), sources)
+    # Equal names are counted: 'policy sarathi (2)'.
+    seen: dict[str, int] = {}
+    found = []
+    for system in systems:
+        seen[system.name] = number = seen.get(system.name, 0) + 1
+        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(found), sources)
 
 
 def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -175,16 +179,6 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
 
 def _joined(*texts: str) -> str:
     return ", ".join(text for text in texts if text)
-
-
-def _apart(systems: Sequence[System]) -> list[System]:
-    """Equal names are counted: 'policy sarathi (2)'."""
-    seen: dict[str, int] = {}
-    found = []
-    for system in systems:
-        seen[system.name] = number = seen.get(system.name, 0) + 1
-        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
-    return found
 
 
 ENOUGH = 20_000
@@ -245,10 +239,7 @@ def seeds_note(study: Study, points: Sequence[Point]) -> str:
 
 
 def _samples(study: Study, folder: Path) -> Samples | None:
-    if folder not in study.memo:
-        study.memo[folder] = _read(folder)
-    found: Samples | None = study.memo[folder]
-    return found
+    return _data.kept(study, str(folder), lambda: _read(folder))
 
 
 def _read(folder: Path) -> Samples | None:

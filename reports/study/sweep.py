@@ -91,7 +91,13 @@ def _alone(spec: Mapping[str, Any]) -> str:
 def _point(info: SweepAnswer, point: SweepPoint, home: Path) -> Point | None:
     folders = tuple(home / run.folder for run in point.runs if run.valid)
     there = tuple(folder for folder in folders if (folder / "run.json").is_file() or folder.is_file())
-    rate_rps = _rate(info, point, there)
+    # The requested rate, else that of the traffic itself, else (users who wait for answers) that achieved.
+    requested = point.values.get(RATE, info.spec.get(RATE))
+    stored = next(infos(there), None) if requested is None else None
+    own = requested if stored is None else stored.workload.rate_rps
+    achieved = point.throughput_rps
+    rate_rps = achieved.mean if own is None and achieved is not None else own
+    rate_rps = float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
     if rate_rps is None:
         return None
     return Point(
@@ -121,16 +127,6 @@ def _capacities(info: SweepAnswer, where: Mapping[str, Any]) -> Iterable[Capacit
         if crossing.along == RATE and crossing.where == where:
             why = clean(crossing.why or "", 300)
             yield Capacity(crossing.goal, crossing.at, crossing.low, crossing.high, "interpolated", why, crossing.side)
-
-
-def _rate(info: SweepAnswer, point: SweepPoint, folders: Iterable[Path]) -> float | None:
-    """The requested rate, else that of the traffic itself, else (users who wait for answers) that achieved."""
-    requested = point.values.get(RATE, info.spec.get(RATE))
-    stored = next(infos(folders), None) if requested is None else None
-    own = requested if stored is None else stored.workload.rate_rps
-    achieved = point.throughput_rps
-    rate_rps = achieved.mean if own is None and achieved is not None else own
-    return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
 
 
 def of_curve(curve: SloCurve) -> Study:

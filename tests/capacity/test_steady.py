@@ -99,6 +99,15 @@ def test_a_rate_at_which_the_queue_grows_is_too_high(curve):
     assert len({request.rate_rps for request in tried}) < 12
 
 
+def test_chains_count_from_when_a_system_has_its_size(curve):
+    """Requests that waited while an autoscaler loaded weights would count, and a lower rate pass for the capacity."""
+    _, tried = curve(settles_s=150.0)
+    _, shorter = curve(settles_s=150.0, cut_s=10.0)
+
+    assert {150.0} == {request.cut_s for request in tried}
+    assert {10.0} == {request.cut_s for request in shorter}
+
+
 def test_one_rate_to_decide_ends_the_search_early(curve):
     """Whether 5 req/s are sustained would cost as much as the capacity itself."""
     below, cheap = curve(at_rps=5.0)

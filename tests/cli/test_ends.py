@@ -26,6 +26,8 @@ LINES = {
     "run": ["--backend", "null"],
     "sweep": ["--rate", "1,2"],
     "capacity": [],
+    "agents": [],
+    "quick": [],
     "place": [],
     "slo": ["a-run"],
     "compare": ["a", "b"],

@@ -21,6 +21,7 @@ LINES = [
     f"run {SIM} --requests 40 --out made",
     f"sweep {SIM} --rate 1,2 --seeds 1 --requests 20 --workers 1 --out made",
     f"capacity {SIM} --requests 100 --max-seeds 5 --tolerance 50% --workers 1",
+    "agents --trace chats.parquet --backend sim --slo p90:tpot=0.0001 --horizon 60s --workers 1 --quiet",
     "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 1 --workers 1 --quiet",
     "slo run --scale 0.5:2:x2",
     "compare run run",
@@ -56,8 +57,8 @@ LINES = [
     "explain tpot",
     "doctor --no-engine",
 ]
-SILENT = {"serve", "init"}
-"""Commands without a result: a server, and one that writes a file."""
+SILENT = {"serve", "init", "quick"}
+"""Commands without a result of their own: a server, one that writes a file, and one that prints that of capacity."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert 0 == main(sweep)
     shutil.copy(top / "curve" / "sweep.json", top / "curve.json")
     assert 0 == main(["trace", "generate", "chatbot", "--requests", "600", "-o", str(top / "trace.csv")])
+    chats = ["chatbot", "--sessions", "fixed:turns=3,think=1s", "--requests", "60", "-o", str(top / "chats.parquet")]
+    assert 0 == main(["trace", "generate", *chats])
     return top
 
 

@@ -18,6 +18,24 @@ def test_a_named_configuration_runs(name: str) -> None:
     assert plan(spec).virtual
 
 
+@pytest.mark.parametrize("backend", ["engine:executor=paced", "engine:executor=paced:tp=1"])
+def test_the_paced_engine_takes_the_parts_of_a_simulated_system(backend: str) -> None:
+    """It ran another model, on another GPU, under another policy than the configuration names."""
+    simulated = run_spec(Given({}), read("jitserve").given)
+    paced = run_spec(Given({"backend": backend}), read("jitserve").given)
+
+    assert simulated.parts() == paced.parts()
+    assert simulated.parts() == run_spec(Given({"backend": "sim"}), Given(paced.options())).parts()
+
+
+def test_an_engine_that_computes_takes_no_parts_of_a_simulated_system() -> None:
+    """The simulated model would be looked for as a folder of weights."""
+    assert run_spec(Given({"backend": "engine"}), read("jitserve").given).parts() == {}
+    assert (
+        run_spec(Given({"backend": "engine"}), Given({"backend": "engine:executor=paced", "kv": "paged"})).parts() == {}
+    )
+
+
 def test_a_file_wins_over_a_named_configuration(tmp_path, monkeypatch) -> None:
     """A user's own file of that name would be ignored."""
     monkeypatch.chdir(tmp_path)

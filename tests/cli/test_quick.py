@@ -99,7 +99,7 @@ def test_the_environment_names_the_server() -> None:
     assert taken is not None and str(named) in taken.url
 
 
-def test_a_model_without_a_chat_template_is_asked_for_completions() -> None:
+def test_a_model_without_a_chat_template_gets_completions() -> None:
     """A base model would be refused."""
     with server({"/v1/models": (200, ONE), CHAT: (400, {}), COMPLETIONS: (200, TEXT)}) as port:
         taken = found(port)
@@ -200,7 +200,7 @@ def test_a_search_begins_below_the_load_that_was_too_much() -> None:
 
 
 def test_a_load_that_was_never_too_much_is_where_a_search_begins() -> None:
-    """A server that does far more than the loop asked for would be searched from below."""
+    """A server that does far more than the loop requested would be searched from below."""
     table = to_table([_record(i, 0.2 * i, 0.9) for i in range(50)])
 
     assert quick.first_rate(table, _setup()) == pytest.approx(5, rel=0.15)

@@ -644,7 +644,7 @@ def test_a_changed_replay_repeats_from_its_run(bench: Bench, plain: str, capsys:
 
 
 class TestWhatAFitDrops:
-    """Prefixes and sessions of a trace, which a generated one does not have unless they are requested."""
+    """Prefixes and sessions of a trace, which single requests do not have."""
 
     @pytest.fixture
     def model(self, bench: Bench) -> str:
@@ -654,12 +654,26 @@ class TestWhatAFitDrops:
         )
         code, out, _ = bench("fit", "chats.parquet", "-o", "chats.json")
 
-        assert (0, True, True) == (code, "shared prefixes are dropped" in out, "sessions are dropped" in out)
+        assert (0, False, True) == (
+            code,
+            "dropped" in out,
+            "Prefix reuse agrees with the trace" in " ".join(out.split()),
+        )
         return "chats.json"
+
+    def test_whole_sessions_are_generated_with_what_their_prompts_share(self, bench: Bench, model: str) -> None:
+        """A model that knows of sessions and prefixes would draw strangers' requests."""
+        code, out, _ = bench("generate", model, "--requests", "1200", "-o", "whole.parquet")
+        files = ("chats.parquet", "whole.parquet")
+        hits = [json.loads(bench("info", file, "--json")[1])["prefixes"]["endless_hit_ratio"] for file in files]
+
+        assert (0, False) == (code, "dropped" in out)
+        assert hits[0] > 0.5
+        assert hits[0] == pytest.approx(hits[1], abs=0.07)
 
     def test_generate_says_what_is_dropped_and_draws_sessions_on_request(self, bench: Bench, model: str) -> None:
         """'--sessions belongs to a workload; the model brings its own' was the answer, and single requests came."""
-        code, out, _ = bench("generate", model, "--requests", "400", "-o", "single.parquet")
+        code, out, _ = bench("generate", model, "--sessions", "single", "--requests", "400", "-o", "single.parquet")
 
         assert 0 == code
         assert "shared prefixes are dropped" in out

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from backends.client.body import Builder, RequestFormat, base_url, sound_headers
-from harness.api import Request
+from harness.api import Extra, Request
 from harness.errors import UsageError
 from workloads.content.tokens import Tokens
 
@@ -175,3 +175,10 @@ def test_a_request_enforces_its_length_unless_it_may_end_earlier() -> None:
     assert not RequestFormat(model="m", ignore_eos=False).enforces_length
     assert not RequestFormat(model="m", stop=("END",)).enforces_length
     assert not RequestFormat(model="m", extra={"stop_token_ids": [2]}).enforces_length
+
+
+def test_a_request_names_its_own_model() -> None:
+    """Requests for LoRA adapters would all be answered by the base model."""
+    own = Request(1, 0.0, 3, 2, extra=Extra(model="adapter-7"))
+
+    assert ["base", "adapter-7"] == [sent(RequestFormat(model="base"), r)[1]["model"] for r in (SHARING[0], own)]

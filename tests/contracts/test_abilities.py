@@ -14,9 +14,13 @@ from backends.serving.plugins import (
     Clocked,
     FinishFeedback,
     HandOffRoom,
+    LengthFeedback,
+    LengthLimit,
     MapTime,
+    Padding,
     Polling,
     Predicting,
+    Reserving,
     StepFeedback,
     StepRouter,
     StepTimes,
@@ -27,7 +31,7 @@ from harness import api, registry
 from harness.experiments.imports._foreign import FilesReader
 from workloads.catalog import load
 from workloads.mixed import Deadline
-from workloads.readers._requests import MappedReader
+from workloads.readers._requests import MappedReader, TextReader
 
 TOP = Path(__file__).resolve().parents[2]
 TABLE = [
@@ -37,6 +41,8 @@ TABLE = [
     ("latency", api.PartsOfSteps, "operators roofline"),
     ("latency", api.ExpertPool, "af"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
+    ("policies", Padding, "static"),
+    ("policies", LengthLimit, "distserve-sim tgi vllm-v0"),
     ("policies", HandOffRoom, "distserve-decode"),
     ("policies", Clocked, "gmax"),
     ("policies", Polling, "sglang vllm-v1"),
@@ -44,7 +50,10 @@ TABLE = [
     ("policies", FinishFeedback, "autellix gmax ltr ooc"),
     ("policies", Predicting, "gmax ltr ooc"),
     ("policies", StepTimes, "ooc"),
+    ("kv", Reserving, "reserve-max reserve-oracle reserve-pow2"),
+    ("kv", LengthLimit, "reserve-max"),
     ("kv", MapTime, "virtual"),
+    ("admission", LengthFeedback, "past-future"),
     ("routers", OrderedRouter, "reject-forward"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
     ("routers", RequiringRouter, "autoscale early-reject freeness min-load ooc replan slo-flip"),
@@ -56,23 +65,26 @@ TABLE = [
     (
         "lengths",
         api.LengthQuantiles,
-        "agent-turns arxiv azure burstgpt bwb humaneval lmsys longbench mooncake sharegpt",
+        "agent-turns arxiv azure burstgpt bwb deepseek-r1 humaneval lmsys longbench mooncake sharegpt",
     ),
     (
         "lengths",
         api.Sourced,
         (
-            "agent-turns arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake "
-            "servegen sharegpt"
+            "agent-turns arxiv azure burstgpt burstgpt-published bwb deepseek-r1 fitted humaneval lmsys longbench "
+            "mooncake servegen sharegpt"
         ),
     ),
     ("sessions", Deadline, "compound"),
-    ("content", api.Sourced, "calibrated text tokens"),
-    ("content", api.TextContent, "calibrated text"),
+    ("content", api.Sourced, "calibrated recorded text tokens"),
+    ("content", api.TextContent, "calibrated recorded text"),
     ("content", api.LearningContent, "calibrated"),
+    ("content", api.RecordedContent, "recorded"),
     ("backends", api.Simulator, "sim"),
     ("backends", api.ReusableSimulator, "sim"),
+    ("backends", api.Elastic, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
+    ("readers", TextReader, "chat-log messages openai-batch sharegpt"),
     ("results", FilesReader, "aiperf inference-perf"),
 ]
 
@@ -102,12 +114,7 @@ class PlainLatency:
 
 @dataclass(frozen=True, slots=True)
 class PlainPolicy:
-    """The required members of a policy."""
-
-    pads = False
-
-    def refusal(self, prompt, output):
-        return None
+    """The required member of a policy."""
 
     def fill(self, replica, batch):
         if replica.decoding.members:
@@ -123,13 +130,6 @@ class PlainMemory:
     blocks = 4000
     block_tokens = 16
     watermark = 0.0
-    reserves = True
-
-    def reserved_tokens(self, prompt, output):
-        return prompt + output
-
-    def refusal(self, prompt, output):
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def test_content_is_exact_repeatable_and_shared(kind: str, name: str, spec: str)
     assert 700 == len(one.token_ids(first, 999))
 
 
-@pytest.mark.parametrize("name", names("content"))
+@pytest.mark.parametrize("name", [name for name in names("content") if name != "recorded"])  # sent as it is
 @pytest.mark.parametrize("kind", ["content"])
 def test_busted_content_begins_differently_in_every_prompt(kind: str, name: str, spec: str) -> None:
     """If this failed, 'bust' would leave something for a prefix cache to find."""

@@ -29,6 +29,7 @@ TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 
 COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
     "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--requests 4000"),
+    "agents": "agents --trace chats.parquet --backend sim --slo p90:tpot=0.02 --horizon 5min --workers 1",
     "theory": "theory chunking",
     "theory_slo": "theory slo",
     "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",
@@ -51,6 +52,10 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
     if kind in ("trend", "fit", "validate", "slo"):
         folder = "series/20260105-abc" if kind == "trend" else "run"
         main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", folder])
+        capsys.readouterr()
+    if kind == "agents":
+        main(["trace", "generate", "chatbot", "--sessions", "fixed:turns=9,think=1s", "--requests", "90",
+              "-o", "chats.parquet"])  # fmt: skip
         capsys.readouterr()
     stores = [] if kind in PRINTED else ["--quiet", "--no-html", "--out", "made"]
     main([*COMMANDS[kind].split(), "--format", "json", *stores])

@@ -238,6 +238,39 @@ def test_failed_requests_may_or_may_not_be_counted(remote_run: RemoteRun) -> Non
     assert rows["mean E2E"].within is None
 
 
+@pytest.mark.parametrize(
+    ("counted", "words", "length"),
+    [
+        ({"drafts": (10.0, 110.0), "taken": (20.0, 270.0)}, {"drafts": "drafts", "accepted": "taken"}, 3.5),
+        ({"mean": (2.0, 3.0)}, {"accept_length": "mean"}, 2.5),
+        ({"drafts": (10.0, 10.0), "taken": (20.0, 20.0)}, {"drafts": "drafts", "accepted": "taken"}, None),
+    ],
+)
+def test_accepted_drafts_are_those_of_the_run(
+    counted: dict[str, tuple[float, float]], words: dict[str, str], length: float | None, remote_run: RemoteRun
+) -> None:
+    """A server that speculates would show how fast it is, and not why."""
+    up = [(at_s, "up", 'instance="127.0.0.1:8000"', 1.0) for at_s in (0.0, 9.0)]
+    rows = [
+        (at_s, name, "", value)
+        for name, values in counted.items()
+        for at_s, value in zip((0.0, 9.0), values, strict=True)
+    ]
+    server = {
+        "kind": "vllm",
+        "metrics_url": ["http://h/metrics"],
+        "names": words,
+        "scrapes": 2,
+        "failed": 0,
+        "why": None,
+    }
+    run = dataclasses.replace(remote_run(server=server), server_metrics=server_metrics_table([*up, *rows]))
+
+    found = {row.name: row.server for row in server_metrics.compared(run)}
+
+    assert length == found.get("tokens of a step with a draft")
+
+
 def test_a_counter_that_begins_again_goes_on(remote_run: RemoteRun) -> None:
     """A server that was restarted in the run would have counted fewer than nothing."""
     series = server_metrics.Series(np.arange(4.0), np.array([100.0, 110.0, 3.0, 5.0]), since_start=True)

@@ -1,10 +1,12 @@
 """Metrics of a whole run on tables whose values are counted by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from harness import registry
-from harness.api import Exchange, RequestRecord, RunTables, Step
+from harness.api import Exchange, RequestRecord, RunTables, SentPrompt, Step
 from harness.data.records import http_table, steps_table, to_table
 from harness.errors import UsageError
 from harness.metrics import slo
@@ -144,3 +146,38 @@ def test_no_slo_bounds_a_run():
     """A share would be read as seconds."""
     with pytest.raises(UsageError, match="No latency metric named 'kv_swing'"):
         slo.parse("kv_swing=0.1")
+
+
+def prompts(*rows):
+    """Prompts at these times, of these blocks of four tokens; the last value tells whether they are measured."""
+    found = [SentPrompt(at_s, np.array(blocks), 4 * len(blocks) + 1, measured) for at_s, blocks, measured in rows]
+    return replace(tables([1.0] * len(rows)), prompts=lambda: iter(found), block_tokens=4)
+
+
+def test_what_came_before_counts_prompts_of_the_warm_up_and_stops_at_the_first_new_block():
+    """A cache could not have found a block that stands behind a new one, and would have kept those of the warm-up."""
+    run = prompts((0.0, [1, 2, 3], False), (1.0, [1, 2, 9], True), (2.0, [1, 7, 3], True))
+
+    assert [pytest.approx((2 + 1) * 4 / 26)] == value("cache_best", run)
+    assert [] == value("cache_best", tables())
+
+
+def test_the_working_set_is_of_whole_windows():
+    """Half a window would make a cache look large enough."""
+    run = prompts((0.0, [1, 2], True), (200.0, [2, 3], True), (310.0, [4], True), (650.0, [5, 6], True))
+
+    assert [12.0, 4.0] == value("working_set", run)
+    assert [8.0] == value("working_set", prompts((0.0, [1, 2], True)))
+
+
+def test_what_the_cache_found_is_of_answers_that_tell():
+    """Answers without a word about the cache would count as misses."""
+    records = [
+        RequestRecord(i, 0.0, 0.0, [0.5, 1.0], None, 10, 2, 2, "ok", cached_tokens=c) for i, c in enumerate((8, 0))
+    ]
+    run = replace(prompts((0.0, [1], True)), requests=to_table(records))
+
+    assert [0.4] == value("cache_found", run)
+    assert [] == value(
+        "cache_found", replace(run, requests=to_table([replace(r, cached_tokens=None) for r in records]))
+    )

@@ -1,6 +1,7 @@
 """Every preset can be listed, explained, drawn and run, and is what its sources say."""
 
 import re
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from workloads.lengths.normal import Normal
 from workloads.lengths.reasoning_in_budget import ReasoningInBudget
 from workloads.mix import copied, weights_of
 from workloads.mixed import Mixed
+from workloads.prefixes import Prefixes
 
 ACCEPTANCE = [
     "chatbot", "deck-slots", "deck-orca", "distserve-fig1", "sharegpt-8k", "sharegpt-distserve", "distserve-13b-chat",
@@ -53,6 +55,8 @@ def test_a_preset_draws_what_it_declares(name: str) -> None:
     assert loaded.requests
     if isinstance(loaded.workload, Mixed) and loaded.workload.sessions is None:
         stated = np.array(loaded.workload.lengths.mean_tokens)
+        if (prefixes := loaded.workload.prefixes) is not None:  # of one length, in every prompt
+            stated += (prefixes.lengths_tokens[0], 0)
         found = np.array([drawn.table[c].to_numpy() for c in ("prompt_tokens", "output_tokens")])
         assert np.all(np.abs(found.mean(axis=1) - stated) <= 4.5 * found.std(axis=1) / np.sqrt(2000) + 1e-9)
 
@@ -126,6 +130,30 @@ def test_prefixes_of_80_and_341_tokens_are_shared() -> None:
         assert [blocks] == part["prefix_block_tokens"].unique().to_pylist()
         assert tokens < pc.min(part["prompt_tokens"]).as_py()
         assert {tokens // blocks} == {len(ids) for ids in prefixes}
+
+
+def test_three_percent_of_the_documents_get_sixty_percent_of_the_requests() -> None:
+    """A prefix cache would find more or less than in the study that the preset names."""
+    table = draw("rag", 20_000).table
+    first = np.array([ids[0] for ids in table["prefix_ids"].to_pylist()])
+    popular = np.isin(first, [ids for number in range(300) for ids in Prefixes(10_000, "1008").ids(number)[:1]])
+
+    assert 0.6 == pytest.approx(popular.mean(), abs=0.015)
+    assert {63} == {len(ids) for ids in table["prefix_ids"].to_pylist()}
+    assert 1108 == pytest.approx(pc.mean(table["prompt_tokens"]).as_py(), rel=0.01)
+
+
+def test_each_adapter_is_a_class_whose_requests_name_it() -> None:
+    """All adapters would be measured as the base model, or their popularity would be another than published."""
+    requests = list(draw("lora", 20_000))
+    counts = Counter(r.extra.model for r in requests if r.extra is not None)
+
+    assert all(r.extra is not None and r.extra.model == r.tag for r in requests)
+    assert {f"adapter-{k:03}" for k in range(1, 201)} == set(counts)
+    assert max(counts.values()) < 150, "100 each on average"
+    assert {"base/t-1", "base/t-2"} == {
+        c.model for c in copied((_presets.Class("t", "fixed", copies=2, model="base/<class>"),))
+    }
 
 
 def test_conversations_of_burstgpt_have_prompts_as_published() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from scipy import special
 
 import fit_burstgpt
 from harness.errors import UsageError
@@ -116,15 +117,29 @@ def test_shipped_figures_are_what_the_tables_give(shared_data: Path) -> None:
 def test_campaigns_carry_the_stated_mean_over_the_years() -> None:
     """If this failed, --rate would not be the long-run rate of the service."""
     api = Api(**read_figures()["api"])
-    levels = list(islice(api.levels(2.0, np.random.default_rng(4)), 200_000))
+    levels = list(islice(api.levels(2.0, 12.0, np.random.default_rng(4)), 200_000))
     seconds, rates = np.array(levels).T
     factors = np.array(list(islice(api.windows(np.random.default_rng(5)), 100_000)))
 
     assert 2.0 == pytest.approx(seconds @ rates / seconds.sum(), rel=0.04)
     assert 1.0 == pytest.approx(factors[:, 1].mean(), rel=0.01)
+    active = api.campaigns_per_day * api.campaign_h / 24  # on average, with a swing that durations smooth
+    swing = api.begin_swing / math.hypot(1, 2 * math.pi * api.campaign_h / 24)
     assert seconds[rates == 0].sum() / seconds.sum() == pytest.approx(
-        math.exp(-api.campaigns_per_day * api.campaign_h / 24), rel=0.05
+        math.exp(-active) * special.i0(active * swing), rel=0.05
     )
+
+
+def test_campaigns_begin_by_day() -> None:
+    """A month would have no hour of the day but that of its chats, a tenth of its requests."""
+    api = Api(**read_figures()["api"])
+    seconds, rates = np.array(list(islice(api.levels(1.0, 0.0, np.random.default_rng(7)), 40_000))).T
+    at_h = np.concatenate([[0.0], np.cumsum(seconds[:-1])]) / 3600
+    begins_h = at_h[1:][np.diff(rates) > 0] % 24
+    turn = np.exp(2j * np.pi * begins_h / 24).mean()
+
+    assert api.begin_swing == pytest.approx(2 * abs(turn), abs=0.04)
+    assert api.begin_peak_h == pytest.approx(np.angle(turn) * 24 / (2 * np.pi) % 24, abs=0.3)
 
 
 def test_windows_have_the_law_and_the_memory_of_the_figure() -> None:

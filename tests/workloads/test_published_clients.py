@@ -14,6 +14,7 @@ from scipy import stats
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals
+from workloads import catalog
 from workloads._pool import ClientPool, choose
 from workloads.arrivals.servegen import Servegen as Times
 from workloads.clients import Clients
@@ -134,7 +135,8 @@ def test_prompt_and_output_are_not_drawn_from_one_number(shared_data: Path, reas
 def pairs_of_largest_client(lengths: Lengths, n: int) -> np.ndarray:
     """(n, 2) pairs under one law."""
     largest = np.full(n, int(np.argmax(lengths.shares)))
-    return np.stack(lengths.laws.draw(largest, np.random.default_rng(5)), axis=1)
+    drawn = lengths.laws.draw(largest, np.random.default_rng(5))
+    return np.stack((drawn.prompts, drawn.outputs), axis=1)
 
 
 def test_requests_carry_their_client_and_its_lengths(pool: Callable[..., str]) -> None:
@@ -179,6 +181,45 @@ def test_requests_of_no_tokens_are_left_out_and_reported(pool: Callable[..., str
 
     assert {4} == set(next(workload.start(np.random.default_rng(1)))["prompt_tokens"].to_pylist())
     assert 0.25 == pytest.approx(workload.facts["zero_tokens_left_out"])
+
+
+IMAGES = {
+    "text_tokens": "{0: 0.5, 10: 0.5}", "image_tokens": "{100: 0.25, 200: 0.75}", "image_count": "{1: 0.5, 3: 0.5}",
+    "audio_tokens": "{0: 1.0}", "audio_count": "{0: 1.0}", "video_tokens": "{7: 1.0}",
+    "video_count": "{0: 0.5, 1: 0.5}", "output_tokens": "{3: 1.0}",
+}  # fmt: skip
+EMPTY = dict.fromkeys(IMAGES, "{0: 1.0}")
+"""What a multimodal pool has where a client is silent."""
+
+
+def test_prompts_of_a_multimodal_pool_are_text_and_so_many_images(pool: Callable[..., str]) -> None:
+    """Images would be text, or one number of tokens whatever their number."""
+    path = pool(("0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n", {"0": IMAGES, "600": EMPTY}))
+    chunks = list(islice(Clients(path).start(np.random.default_rng(2)), 40))
+    table = pa.concat_tables(chunks)
+    images = table["extra"].combine_chunks().field("image_tokens").to_numpy()
+    rest = table["prompt_tokens"].to_numpy() - images
+    mean = 2 * 175.0
+    pairs = list(islice(Lengths(path).pairs(np.random.default_rng(3)), 20_000))
+
+    assert {100, 200, 300, 400, 500, 600} == set(images.tolist())
+    assert {0, 7, 10, 17} == set(rest.tolist())
+    assert mean == pytest.approx(images.mean(), rel=0.02)
+    assert mean + 5 + 3.5 == pytest.approx(Lengths(path).mean_tokens[0])
+    assert mean + 5 + 3.5 == pytest.approx(np.mean(pairs, axis=0)[0], rel=0.02)
+    assert {3} == set(table["output_tokens"].to_pylist())
+
+
+def test_clients_without_token_counts_are_left_out_and_named(pool: Callable[..., str]) -> None:
+    """One client with a gap would make a pool unusable, or would send requests without tokens."""
+    rows = "0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n"
+    workload = Clients(pool((rows, {"0": IMAGES}), (rows, None), (rows, {"0": EMPTY, "600": EMPTY})))
+    chunk = next(workload.start(np.random.default_rng(1)))
+
+    assert {"client-0"} == set(chunk["tag"].to_pylist())
+    assert ("1 of 3", "1, 2") == (workload.facts["clients"], workload.facts["clients_without_tokens"])
+    assert 1.0 == workload.mean_rate_rps
+    assert "Clients left out, without token counts: 1, 2" in catalog.explain(f"servegen:{workload.path}")
 
 
 def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -> None:
@@ -233,7 +274,7 @@ def test_wrong_options_are_one_sentence(pool: Callable[..., str], options: str, 
     [
         (None, "has no token counts"),
         ({"0": law("{1.5: 1}", "{2: 1}")}, "whole numbers"),
-        ({"0": law("{0: 1}", "{2: 1}")}, "no token count above 0"),
+        ({"0": law("{0: 1}", "{2: 1}")}, "no token counts above 0"),
     ],
 )
 def test_pools_without_usable_lengths_are_refused(

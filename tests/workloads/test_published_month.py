@@ -80,6 +80,17 @@ def test_a_month_of_both_services_is_as_uneven_as_the_published_one() -> None:
     assert passed(by_hour("burstgpt", HOURS, seed) for seed in SEEDS) == MONTH
 
 
+@pytest.mark.nightly
+def test_hours_remember_the_day_before(real: np.ndarray) -> None:
+    """If this failed, a month would have no quiet hours: roots of counts weigh campaigns less."""
+    months = [by_hour("burstgpt:start_h=0", HOURS, seed) for seed in SEEDS]
+    day_before = [arrivals.autocorrelation(np.log1p(month), 24) for month in months]
+    low, high = np.quantile([arrivals.autocorrelation(np.sqrt(month), 24) for month in months], [0.05, 0.95])
+
+    assert arrivals.autocorrelation(np.log1p(real), 24) == pytest.approx(np.median(day_before), abs=0.08)
+    assert low < arrivals.autocorrelation(np.sqrt(real), 24) < high + 0.02
+
+
 def test_the_published_month_passes_its_own_criteria(real: np.ndarray) -> None:
     """If this failed, the criteria would not be about this service."""
     assert passed([real]) == MONTH

@@ -13,7 +13,8 @@ import pytest
 
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError
-from workloads import traces
+from workloads import replay, traces
+from workloads.trace_tools import convert, info
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,6 +128,28 @@ def test_splitwise_and_the_multimodal_azure_trace(tmp_path: Path) -> None:
     assert [0.0, 4.31] == column(vidur, "at_s")
     assert ["image", "text"] == column(lmm, "tag")
     assert [9, 8] == column(lmm, "prompt_tokens")
+    assert [2, 0] == column(lmm, "images")
+
+
+def test_images_are_counted_as_tokens_and_stay_with_their_rows(tmp_path: Path) -> None:
+    """Images would vanish on the way from the trace to the schedule, or weigh nothing in a prompt."""
+    images = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n" + "".join(
+        f"2024-10-15T00:00:0{i}.5Z,{n},{tokens},3\n" for i, (n, tokens) in enumerate(((2, 1500), (0, 9), (1, 500)))
+    )
+    path = write(tmp_path, images)
+    trace = traces.read(path, "azure:image=576")
+    convert.convert(path, target := str(tmp_path / "lmm.parquet"), reader="azure:image=576")
+    loaded = replay.load(target, where="images<=1")
+    table = next(iter(loaded.workload.start(np.random.default_rng(0))))
+
+    assert ([1500, 9, 500], [1152, 0, 500]) == (column(trace, "prompt_tokens"), column(trace, "image_tokens"))
+    assert any("images have more tokens than the prompt" in odd for odd in trace.facts["oddities"])
+    assert [None, 500] == [extra and extra["image_tokens"] for extra in table["extra"].to_pylist()]
+    assert {"share": 2 / 3, "share_of_prompt_tokens": 1652 / 2009} == {
+        k: v for k, v in info.of(traces.read(target))["images"].items() if k != "images"
+    }
+    with pytest.raises(UsageError, match="image_tokens must be between 1"):
+        traces.read(path, "azure:image=0")
 
 
 PLAIN = "who,ts,in,out,kind\nann,1000,5,6,chat\nbob,1500,7,8,code\nann,1750,9,1,chat\n"

@@ -198,6 +198,34 @@ def test_a_start_among_sub_agents_goes_back_to_a_turn_of_the_session(agents: str
     assert "warm-up" not in table["tag"].to_pylist()
 
 
+def test_steady_users_are_in_the_middle_of_long_sessions_and_never_run_out(agents: str) -> None:
+    """Users who all begin a session at once would have short contexts together, and then long ones."""
+    counts, begun = [], 0
+    for seed in range(40):
+        loaded, table = drawn(agents, arrivals="closed:users=4,think=0", sessions="recorded:steady=1000s", seed=seed)
+        warm = table["tag"].to_pylist().count("warm-up")
+        begun += warm
+        counts.append(len(table))
+        ends = {}
+        for row, (at_s, waits) in enumerate(rows(table, "scheduled_s", "after")):
+            user = row if not waits else ends[waits[0]][0]
+            ends[row] = (user, at_s)
+        last = {user: max(at_s for one, at_s in ends.values() if one == user) for user, _ in ends.values()}
+        assert 4 == len(last)
+        assert 0 == loaded.provenance["left_out"].get("of sessions that were not drawn", 0) or len(table) > 4
+
+    assert begun > 40  # of 160 first sessions
+    assert len(set(counts)) > 5
+
+
+def test_steady_users_need_a_closed_loop(agents: str) -> None:
+    """Arrivals of sessions would have users in the middle of nothing."""
+    with pytest.raises(UsageError, match="closed:users=N"):
+        drawn(agents, arrivals="poisson", sessions="recorded:steady=10s")
+    with pytest.raises(UsageError, match="leave out the others"):
+        drawn(agents, arrivals="closed:users=2", sessions="recorded:steady=10s,count=3")
+
+
 def test_sessions_share_their_common_prefix(agents: str) -> None:
     """Every session would pay for the tools and the system prompt that all have in common."""
     _, table = drawn(agents, sessions="recorded:common=0.5,order=file")

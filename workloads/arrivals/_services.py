@@ -68,9 +68,14 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """Programs that call: campaigns of heavy-tailed rate, and inside them bursts whose law changes every 20 minutes."""
+    """Programs that call: campaigns of heavy-tailed rate, and inside them bursts whose law changes every 20 minutes.
+
+    Campaigns begin at `campaigns_per_day` * (1 + `begin_swing` * cos(hours from `begin_peak_h`, as part of a day)).
+    """
 
     campaigns_per_day: float
+    begin_swing: float
+    begin_peak_h: float
     campaign_h: float
     campaign_sd: float
     window_sd: float
@@ -112,26 +117,39 @@ class Api:
             yield shape, math.exp(sd * (joint * score + math.sqrt(1 - joint**2) * own) - sd**2 / 2)
             score = keep * score + math.sqrt(1 - keep**2) * fresh
 
-    def levels(self, rate_rps: float, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+    def levels(self, rate_rps: float, start_h: float, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
         """Endless (duration s, rate): what all campaigns carry together, `rate_rps` in the long run.
 
-        Begins when they carry the mean within a factor of 1.5 (`NEAR`), so that a short run is neither idle nor a
-        flood; the stretch before is left out.
+        Begins at hour `start_h` of the first day on which they then carry the mean within a factor of 1.5 (`NEAR`), so
+        that a short run is neither idle nor a flood; the days before are left out.
         """
+        begins_s, now_s = (24 + start_h) * HOUR_S, 0.0  # the first day is to forget how it began
         path = self._campaigns(rng)
         for duration_s, level in path:
-            if 1 / NEAR <= level <= NEAR:
-                yield duration_s, rate_rps * level
+            now_s += duration_s
+            while begins_s < now_s and not 1 / NEAR <= level <= NEAR:
+                begins_s += 24 * HOUR_S
+            if begins_s < now_s:
+                yield now_s - begins_s, rate_rps * level
                 break
         yield from ((duration_s, rate_rps * level) for duration_s, level in path)
 
     def _campaigns(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
-        """Endless (duration s, level) of mean 1: campaigns begin as a Poisson process and last exponential times."""
+        """Endless (duration s, level) of mean 1 from hour 0 on: campaigns begin as a Poisson process whose rate has a
+        daily swing, and last exponential times.
+        """
         between_s, lasts_s = 24 * HOUR_S / self.campaigns_per_day, self.campaign_h * HOUR_S
         mean_active = lasts_s / between_s
         centre = -math.log(mean_active) - self.campaign_sd**2 / 2
         ends: list[tuple[float, float]] = []  # (time, rate) of the campaigns under way, a heap
-        now_s, begins_s = 0.0, float(rng.exponential(between_s))
+        most, now_s = 1 + self.begin_swing, 0.0
+
+        def next_begin(after_s: float) -> float:  # Lewis and Shedler's thinning, 1979
+            while True:
+                after_s += float(rng.exponential(between_s / most))
+                turn = 2 * math.pi * (after_s / HOUR_S - self.begin_peak_h) / 24
+                if most * rng.random() < 1 + self.begin_swing * math.cos(turn):
+                    return after_s
 
         def begin() -> None:
             heapq.heappush(
@@ -140,6 +158,7 @@ class Api:
 
         for _ in range(int(rng.poisson(mean_active))):
             begin()
+        begins_s = next_begin(0.0)
         while True:
             next_s = min(begins_s, ends[0][0]) if ends else begins_s
             yield next_s - now_s, math.fsum(rate for _, rate in ends)
@@ -148,7 +167,7 @@ class Api:
                 heapq.heappop(ends)
             else:
                 begin()
-                begins_s = now_s + float(rng.exponential(between_s))
+                begins_s = next_begin(now_s)
 
 
 def shape_table(shapes: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from workloads.arrivals._services import Component
 
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
 CLOSE_KS = 0.1
+CLOSE_REUSE = 0.03
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
@@ -39,7 +40,7 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
             _memory(facts),
             _rate(facts),
             _lengths(facts),
-            _reuse(facts),
+            *([_reuse(facts)] if facts["sessions"] is None else _sessions(facts["sessions"])),
         )
         if text
     ]
@@ -136,6 +137,30 @@ def _reuse(facts: Mapping[str, Any]) -> str:
         f"Prefix reuse DIFFERS FROM the trace: {found['trace']:.1%} of its prompt blocks repeat an earlier one, of "
         f"those drawn {found['model']:.0%}."
     )
+
+
+_KS = (("turns", "turns"), ("pauses", "pause"), ("prompts", "prompt"), ("outputs", "output"))
+
+
+def _sessions(found: Mapping[str, Any]) -> list[str]:
+    ks, reuse, lru = found["ks"], found["reuse"], found["lru"]
+    word = "agrees with" if abs(reuse["trace"] - reuse["model"]) <= CLOSE_REUSE else "DIFFERS FROM"
+    off = max(abs(one - other) for one, other in zip(lru["trace"], lru["model"], strict=True))
+    caches = ", ".join(
+        f"{f'{tokens / 1e6:.3g}M' if tokens >= 1e6 else f'{tokens / 1e3:.3g}k'} {own:.1%} / {drawn:.1%}"
+        for tokens, own, drawn in zip(lru["tokens"], lru["trace"], lru["model"], strict=True)
+    )
+    burst = ""
+    if (off_by := found["curve_distance"]) is not None:
+        burst = f"; dispersion off by a factor of {_factor(off_by)} (good: up to {_factor(GOOD)})"
+    users = f" with {found['users']} sessions at once" if found["users"] else ""
+    laws = ", ".join(f"{name} {ks[key]:.3f}" for name, key in _KS)
+    whole = f"Whole sessions (median of {found['draws']} draws): KS distance {laws}{burst}."
+    hits = (
+        f"hits of an LRU cache{users}, trace / model, by its tokens: {caches} (off by at most {100 * off:.1f} points)"
+    )
+    shares = f"{reuse['trace']:.1%} of its prompt blocks repeat an earlier one, of those drawn {reuse['model']:.1%}"
+    return [whole, f"Prefix reuse {word} the trace: {shares}; {hits}."]
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +12,7 @@ from harness.data.records import schedule_chunk
 from harness.data.schedule import Schedule, digest
 from harness.errors import UsageError, no_such
 from workloads import traces, transforms
-from workloads.fit import _draw, _services, _verdict
+from workloads.fit import _chains, _draw, _services, _verdict, _whole, _whole_trace
 from workloads.fit import quality as _quality
 from workloads.fit.model import Model, Service
 from workloads.fit.quality import Quality
@@ -56,7 +56,8 @@ def fit_trace(
     """The same for a trace that was read, or made, already; `seeds` 0 leaves the quality out, and chooses no mode."""
     if mode is None and window_s is None and seeds:
         first = fit_trace(trace, mode="parametric", seeds=seeds)
-        if (off := _verdict.misfit(first.quality)) == 0:
+        own_clocks = first.whole is not None and first.whole["own_clocks"]  # its arrivals say nothing
+        if (off := _verdict.misfit(first.quality)) == 0 or own_clocks:
             return first
         second = fit_trace(trace, mode="rate-following", seeds=seeds)
         if _verdict.misfit(second.quality) >= off:
@@ -71,10 +72,53 @@ def fit_trace(
     if "prefix_ids" in trace.table.column_names:
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
-    work.notes += dropped(services, source)
+    whole = _whole_sessions(trace)
+    source |= {} if whole is None else {"whole_left_out": _left_out(trace, whole)}
+    work.notes += dropped(services, source) if whole is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
-    model = Model(services, source, method, table=trace.table)
+    model = Model(services, source, method, whole=whole, table=trace.table)
     return model.rated(quality(model, trace, seeds).facts()) if seeds else model
+
+
+NO_WHOLE = (
+    "its trace names no blocks of prompts (or only some of them), or has too few sessions (20 of two turns or more are "
+    "needed)"
+)
+"""Why a model has no whole sessions."""
+
+
+def _whole_sessions(trace: traces.Trace) -> dict[str, Any] | None:
+    """Figures of whole sessions; None for a trace that has none."""
+    found = _chains.of(trace)
+    own_clocks = traces.clock(trace.facts) == "session"
+    return None if found is None else _whole.measure(found, None if own_clocks else float(trace.at_s[-1]))
+
+
+def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
+    """What the trace has and whole sessions do not have, in sentences."""
+    notes, agents = [], len(trace) - whole["requests"]
+    if agents:
+        notes.append(f"sub-agents are left out of whole sessions: {agents:,} requests, {agents / len(trace):.1%}.")
+    own = trace.table.filter(trace.table["agent"].is_null()) if "agent" in trace.table.column_names else trace.table
+    if "tag" in own.column_names and len(kinds := pc.unique(own["tag"]).drop_null()) > 1:
+        notes.append(f"whole sessions have no tags; those of the trace are {', '.join(kinds.to_pylist()[:5])}.")
+    if whole["own_clocks"]:
+        notes.append(
+            "sessions have clocks of their own and follow one another in the trace, so its arrivals are those of no "
+            "service: --arrivals starts sessions of users (closed:users=16) or at random (poisson, with --rate)."
+        )
+    return notes
+
+
+def left_out(source: Mapping[str, object]) -> list[str]:
+    """What whole sessions of a model do not have of its trace, in sentences."""
+    notes = source.get("whole_left_out")
+    return [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def sessions(model: Model, **options: Any) -> traces.Trace:
+    """Whole sessions drawn from a model that has them, as a trace; the options are those of `_whole_trace.drawn`."""
+    return _whole_trace.drawn(model, **options)
 
 
 def _notes(model: Model) -> list[str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from harness import untrusted
 from harness.data import files
 from harness.errors import UsageError, no_such
-from workloads.fit import _lengths, _plot_data
+from workloads.fit import _laws, _lengths, _plot_data, _whole_draw
 from workloads.fit.process import Process, from_json
 
 VERSION = 1
@@ -48,12 +48,16 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Services (one per tag of the trace), the trace they were fitted to, and how well (`Quality.facts()`)."""
+    """Services (one per tag of the trace), the trace they were fitted to, and how well (`Quality.facts()`).
+
+    `whole` are the figures of whole sessions (`_whole.measure`), of a trace that names blocks.
+    """
 
     services: tuple[Service, ...]
     source: Mapping[str, object]
     method: Mapping[str, object]
     quality: Mapping[str, Any] = field(default_factory=dict)
+    whole: Mapping[str, Any] | None = None
     table: pa.Table | None = field(default=None, repr=False, compare=False)  # of the trace, after a fit; not stored
 
     @property
@@ -102,7 +106,7 @@ class Model:
             for s in self.services
         ]  # fmt: skip
         return {"bench_model": VERSION, "about": ABOUT, "source": self.source, "method": self.method,
-                "quality": self.quality, "services": services}  # fmt: skip
+                "quality": self.quality, "services": services, "whole_sessions": self.whole}  # fmt: skip
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
@@ -127,11 +131,13 @@ class Model:
         if version > VERSION:
             raise UsageError(f"'{path}' is a model of version {version}, newer than {VERSION}; use a newer program.")
         try:
-            services = _services(values["services"])
-            return cls(services, dict(values["source"]), dict(values["method"]), dict(values["quality"]))
+            services, whole = _services(values["services"]), values.get("whole_sessions")
+            if whole is not None:
+                _whole_draw.check(whole)
+            return cls(services, dict(values["source"]), dict(values["method"]), dict(values["quality"]), whole)
         except KeyError as error:
             raise UsageError(f"'{path}' is a damaged model: {error} is missing; fit it again.") from None
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
             raise UsageError(f"'{path}' is a damaged model: {error}") from None
 
     def picture(self) -> dict[str, Any]:
@@ -152,6 +158,8 @@ class Model:
                 after = "" if think is None else f", time from request to request p50 {think:.4g} s"
                 turns = f"{sessions['sessions']} sessions of {sessions['mean_turns']:.3g} turns on average"
                 lines.append(("sessions", f"{tag}{turns}{after}"))
+        if self.whole is not None:
+            lines.append(("whole", _whole_text(self.whole)))
         notes = self.method.get("notes")
         lines += [("note", str(note)) for note in notes] if isinstance(notes, list) else []
         verdict = self.quality.get("verdict", [])
@@ -180,6 +188,18 @@ def _service(values: Mapping[str, Any]) -> Service:
         tag, from_json(values["arrivals"]), dict(values["lengths"]), values.get("sessions"),
         None if starts is None else from_json(starts), turn_lengths,
     )  # fmt: skip
+
+
+def _whole_text(whole: Mapping[str, Any]) -> str:
+    by = "that its prefix tree makes of it" if whole["found_by"] == "prefix tree" else "of the trace"
+    causes = ", ".join(
+        f"{part['share']:.0%} {part['cause']} (p50 {_laws.at(part['law'], 0.5):.3g} s)"
+        for part in whole["pause"]["causes"]
+    )
+    return (
+        f"{whole['sessions']:,} sessions {by}, {whole['requests'] / whole['sessions']:.3g} turns on average; "
+        f"prompts share blocks of {whole['block_tokens']} tokens; pauses {whole['pause_is']}: {causes}"
+    )
 
 
 def _lengths_text(figures: Mapping[str, Any]) -> str:

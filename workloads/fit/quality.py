@@ -13,7 +13,7 @@ import numpy.typing as npt
 from harness.metrics.quantiles import spearman
 from harness.stats import arrivals
 from workloads import transforms
-from workloads.fit import _draw, _lengths, _verdict
+from workloads.fit import _draw, _lengths, _verdict, _whole_quality
 from workloads.fit._stamps import Stamps
 from workloads.fit._statistics import Draw, Statistics, sorted_gaps, toy, until
 
@@ -54,7 +54,8 @@ class Quality:
         `rate_rps_drawn`: {`low`, `median`, `high`},
         `lengths`: {`prompt_ks`, `output_ks`, `spearman_trace`, `spearman_model`, `mean_prompt_tokens` [trace, model],
         `mean_output_tokens` [trace, model]},
-        `prefix_reuse`: {`trace` [share of prompt blocks that repeat an earlier one, None without blocks], `model`},
+        `prefix_reuse`: {`trace` [share of prompt blocks that repeat an earlier one, None without blocks], `model`} of
+        single requests, `sessions`: those of whole sessions (`_whole_quality.measure`), None where the model has none,
         `verdict`: [sentences].
         """
         return dict(self.measured)
@@ -85,8 +86,13 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
         **_compared(statistics, statistics.measure(stamps.at_s), rows),
         "gap_cdf": _gap_cdf(statistics, draws["model"], stamps.span_s),
         "lengths": _compared_lengths(model, trace),
-        "prefix_reuse": {"trace": model.source.get("prefix_reuse"), "model": 0.0},  # a draw shares no prefix
+        # single requests share no prefix
+        "prefix_reuse": {"trace": model.source.get("prefix_reuse"), "model": 0.0},
+        "sessions": None,
     }
+    if model.whole is not None:
+        curve = _whole_quality.Curve(statistics.widths_s, statistics.measure(stamps.at_s)[: len(statistics.widths_s)])
+        facts["sessions"] = _whole_quality.measure(model, trace, curve, min(seeds, _whole_quality.MOST_DRAWS))
     plain = _plain(facts)
     return Quality(plain | {"verdict": _verdict.sentences(plain)})
 

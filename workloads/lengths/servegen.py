@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workloads._pool import ClientPool, choose
-from workloads.content._tokens import TokenLaws
+from workloads._token_laws import TokenLaws, counted
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
 
@@ -16,8 +16,9 @@ class Servegen:
     """Prompt and output tokens of requests of the pool in folder `path`, without regard to time.
 
     For every request a client and a window are drawn by their share of the requests, then prompt and output each from
-    its law there. `clients` takes the ones with most requests only. Other fields (reason_ratio) are not used. Source:
-    the folder (chunk-N-dataset.json, alibaba/ServeGen), whose hash is in `facts`.
+    its law there. `clients` takes the ones with most requests only; those without token counts are left out and named.
+    Prompts of a multimodal pool contain the tokens of their images, audio and video. Other fields (reason_ratio) are
+    not used. Source: the folder (chunk-N-dataset.json, alibaba/ServeGen), whose hash is in `facts`.
     """
 
     path: str
@@ -27,7 +28,7 @@ class Servegen:
     shares: np.ndarray = field(init=False, repr=False, compare=False)  # (laws,)
 
     def __post_init__(self) -> None:
-        pool = choose(self.path, rate_rps=None, clients=self.clients, start_s=0.0)
+        pool = choose(self.path, rate_rps=None, clients=self.clients, start_s=0.0, usable=counted)
         object.__setattr__(self, "pool", pool)
         object.__setattr__(self, "laws", TokenLaws.of(pool.clients))
         object.__setattr__(self, "shares", self._shares())
@@ -48,8 +49,8 @@ class Servegen:
         edges = np.cumsum(self.shares)
         while True:
             law = np.searchsorted(edges, rng.random(CHUNK) * edges[-1], side="right")
-            prompts, outputs = self.laws.draw(law, rng)
-            yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
+            drawn = self.laws.draw(law, rng)
+            yield from zip(drawn.prompts.tolist(), drawn.outputs.tolist(), strict=True)
 
     def _shares(self) -> np.ndarray:
         """(laws,) share of the requests that each law holds for."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from harness.errors import UsageError
 from workloads.readers import _cells
 from workloads.readers._anomalies import Anomalies
 from workloads.readers._cells import SECOND_NS, BadRow
@@ -58,6 +59,10 @@ def parsed(blocks: Iterator[Block], reader: Reader) -> Iterator[tuple[Block, Req
             raise failure
 
 
+class FallingStamps(UsageError):
+    """A row is earlier than the one before it."""
+
+
 class Collector:
     """Makes tables of the kept rows; `done` once the slice ends before the file."""
 
@@ -93,7 +98,10 @@ class Collector:
             latest_s = float(at_s[-1]) if fall else before_s or 0.0
             earlier_s = latest_s - (requests.at[fall].item() - self._first) / requests.per_s
             what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
-            block.fail(fall, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
+            try:
+                block.fail(fall, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
+            except BadRow as error:
+                raise FallingStamps(str(error)) from None
 
     def _end(self, at_s: Floats, requests: Requests) -> int:
         """How many rows belong to the slice, those before its start included."""
@@ -221,7 +229,10 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a file. `first` holds the cells of the file's first row, `where(i)` is 'line 17' for row i."""
+    """Some rows of a file. `first` holds the cells of the file's first row, `where(i)` is 'line 17' for row i.
+
+    `places` gives the first byte of each row and how many it has, (n, 2), for what is written as JSON.
+    """
 
     file: Path
     columns: tuple[str, ...]
@@ -231,11 +242,23 @@ class Block:
     where: Callable[[int], str]
     first: Mapping[str, object]
     start: int = 0  # number of row 0 in the file
+    places: Callable[[], Ints] | None = None
 
     def head(self, size: int) -> Block:
         """The first rows."""
-        cells, identity = self.cells, self.identity
-        return replace(self, size=size, cells=lambda c: cells(c)[:size], identity=lambda: identity().slice(0, size))
+        cells, identity, places = self.cells, self.identity, self.places
+        return replace(
+            self,
+            size=size,
+            cells=lambda c: cells(c)[:size],
+            identity=lambda: identity().slice(0, size),
+            places=None if places is None else lambda: places()[:size],
+        )
+
+    def behind(self, size_bytes: int) -> Block:
+        """The same, where so many bytes of other files come first."""
+        places = self.places
+        return self if places is None else replace(self, places=lambda: places() + np.array([size_bytes, 0]))
 
     def row(self, row: int) -> Block:
         """One row alone."""

@@ -82,6 +82,13 @@ class Files:
                 self._damaged(error)
 
     @property
+    def plain(self) -> tuple[Path, ...]:
+        """The members of a folder where none is packed, in the order in which they are read; none of an archive."""
+        names = [name for name, _ in self._members]
+        packed = not self.path.is_dir() or any(name.lower().endswith((".gz", ".zst")) for name in names)
+        return () if packed else tuple(self.path / name for name in names)
+
+    @property
     def size_bytes(self) -> int:
         """Of the archive, or of all members of the folder."""
         if self.path.is_dir():

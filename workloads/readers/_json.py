@@ -3,15 +3,18 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
-from workloads.readers._collect import MISSING, Block
+from workloads.readers._collect import MISSING, Block, Ints
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
@@ -22,11 +25,15 @@ _scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # wh
 
 @dataclass(slots=True)
 class _Objects:
-    """Some objects with the line where each starts; `texts` are theirs as written, for finding equal ones."""
+    """Some objects with the line where each starts; `texts` are theirs as written, for finding equal ones.
+
+    `places` gives where each begins in the file, and how long it is, in bytes: (n, 2).
+    """
 
     lines: list[int] = field(default_factory=list)
     objects: list[dict[str, object]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    places: Callable[[], Ints] = lambda: np.zeros((0, 2), np.int64)
 
 
 def open_objects(
@@ -53,15 +60,15 @@ def open_objects(
 def _one_line(file: Path, runs: Iterator[Lines], limits: _lines.Limits) -> Iterator[Lines]:
     """The whole file as if it were one line; it may be as long as `_LINES` of the longest lines."""
     pieces: list[bytes] = []
-    size, line = 0, 1
-    for first, data in runs:
-        line = first if not pieces else line
+    size, line, begin = 0, 1, 0
+    for first, data, at_byte in runs:
+        line, begin = (first, at_byte) if not pieces else (line, begin)
         pieces.append(data.replace(b"\n", b" "))
         size += len(data)
         if size > _LINES * limits.max_line_bytes:
             longest = f"longer than {_LINES * limits.max_line_bytes / 2**20:g} MiB"
             raise UsageError(f"Trace '{file}': one JSON object {longest}{_lines.more('max_line')}.")
-    yield Lines(line, b"".join(pieces))
+    yield Lines(line, b"".join(pieces), begin)
 
 
 def _blocks(
@@ -81,23 +88,26 @@ def _blocks(
 def _block(
     file: Path, columns: tuple[str, ...], group: _Objects, cells_of_first: dict[str, object], start: int
 ) -> Block:
+    lines = group.lines
     return Block(
         file,
         columns,
         len(group.objects),
         lambda column: [o.get(column, MISSING) for o in group.objects],
         lambda: pa.table({"text": pa.array(group.texts, pa.string())}),
-        lambda row: f"line {group.lines[row]}",
+        lambda row: f"line {lines[row]}",
         cells_of_first,
         start,
+        group.places,
     )
 
 
 def _of_lines(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageError]:
     """The objects of each run, and the error after the last good one."""
     try:
-        for first, data in runs:
+        for first, data, at_byte in runs:
             group = _Objects()
+            group.places = partial(_of_whole_lines, Lines(first, data, at_byte), group.lines)
             failure = None
             for number, text in enumerate(_texts(file, first, data), first):
                 try:
@@ -117,6 +127,24 @@ def _of_lines(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageErr
                 return
     except UsageError as error:
         yield error
+
+
+def _of_whole_lines(run: Lines, numbers: list[int]) -> Ints:
+    """(n, 2) first byte and bytes of the lines with these numbers."""
+    ends = np.flatnonzero(np.frombuffer(run.data, np.uint8) == ord("\n"))
+    starts, stops = np.append(0, ends + 1), np.append(ends, len(run.data))
+    rows = np.array(numbers, np.int64) - run.first
+    return np.stack((run.at_byte + starts[rows], stops[rows] - starts[rows]), axis=1)
+
+
+def _of_elements(text: str, at_byte: int, spans: list[tuple[int, int]]) -> Ints:
+    """(n, 2) first byte and bytes of the parts of a text that begins at `at_byte`; `spans` are in characters."""
+    edges = np.array(spans, np.int64).reshape(-1)
+    if not text.isascii():
+        cuts = [0, *edges.tolist()]
+        edges = np.cumsum([len(text[a:b].encode()) for a, b in pairwise(cuts)])
+    first, end = edges.reshape(-1, 2).T
+    return np.stack((at_byte + first, end - first), axis=1)
 
 
 def _texts(file: Path, first: int, data: bytes) -> Iterator[str | UsageError]:
@@ -158,17 +186,19 @@ def parse_object(file: Path, line: int, text: str) -> dict[str, object]:
 
 def _of_list(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageError]:
     """The elements of a JSON list, as many at a time as a run completes; the list is never whole in memory."""
-    text, line, before = "", 1, "["
+    text, line, before, begin = "", 1, "[", 0
     try:
-        for first, data in runs:
-            line = first if not text else line
+        for first, data, at_byte in runs:
+            line, begin = (first, at_byte) if not text else (line, begin)
             more, failure = _decoded(file, first, data)
             text += more
-            group = _Objects()
+            group, spans = _Objects(), list[tuple[int, int]]()
+            group.places = partial(_of_elements, text, begin, spans)
             try:
-                text, line, before = _elements(file, text, line, before, group)
+                text, line, before = _elements(file, text, line, before, group, spans)
             except UsageError as error:
                 failure = error
+            begin = at_byte + len(data) - len(text.encode())
             if group.objects:
                 yield group
             if failure:
@@ -189,7 +219,9 @@ def _cut(file: Path, line: int, text: str) -> UsageError:
     raise AssertionError("a complete element would have been taken")
 
 
-def _elements(file: Path, text: str, line: int, before: str, group: _Objects) -> tuple[str, int, str]:
+def _elements(
+    file: Path, text: str, line: int, before: str, group: _Objects, spans: list[tuple[int, int]]
+) -> tuple[str, int, str]:
     """Takes complete elements off the text; returns what is left, its line, and what came before it.
 
     `before` is '[' at the start, 'first' behind that, ',' where an element is due, '}' after one, ']' after the list.
@@ -218,6 +250,7 @@ def _elements(file: Path, text: str, line: int, before: str, group: _Objects) ->
             group.objects.append(value)
             group.lines.append(line)
             group.texts.append(text[at:end])
+            spans.append((at, end))
             line += text.count("\n", at, end)
             at, before = end, "}"
         else:

@@ -114,10 +114,14 @@ class Hashed(io.RawIOBase):
 
 
 class Lines(NamedTuple):
-    """Whole lines as they stand in the file; the last of the file may lack its end. `first` is the number of line 1."""
+    """Whole lines as they stand in the file; the last of the file may lack its end.
+
+    `first` is the number of the first line, `at_byte` where it begins in the unpacked file.
+    """
 
     first: int
     data: bytes
+    at_byte: int = 0
 
 
 def sha256(file: Path) -> str:
@@ -143,12 +147,17 @@ def unpacked(hashed: Hashed) -> IO[bytes]:
     return raw
 
 
+def is_plain(stream: IO[bytes]) -> bool:
+    """Whether what `unpacked` opened is not packed, so that a place in the text is one in the file."""
+    return isinstance(stream, io.BufferedReader)
+
+
 def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Limits = USUAL) -> Iterator[Lines]:
     """Runs of whole lines of about `size` bytes; raises UsageError where the file is damaged, after what came before.
 
     `stream` unpacks what `hashed` reads. A byte order mark at the start is dropped.
     """
-    line, rest, failure, unpacked_bytes = 1, b"", "", 0
+    line, rest, failure, unpacked_bytes, at_byte = 1, b"", "", 0, 0
     while not failure:
         pieces, length = [rest], len(rest)
         while length < size and not failure:
@@ -164,8 +173,10 @@ def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Lim
         if end:
             whole = data[:end] if rest else data
             _check_lengths(file, line, whole, limits)
-            yield Lines(line, whole.removeprefix(BOM) if line == 1 else whole)
+            text = whole.removeprefix(BOM) if line == 1 else whole
+            yield Lines(line, text, at_byte + len(whole) - len(text))
             line += whole.count(b"\n")
+            at_byte += end
         elif len(rest) >= limits.max_line_bytes:
             raise _too_long(file, line, limits)
         else:
@@ -222,7 +233,7 @@ def text_of(line: bytes, file: Path, number: int) -> str:
 def numbered(file: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of every line that is not blank; a byte order mark is dropped."""
     with Hashed(file) as hashed:
-        for first, data in blocks(file, hashed, unpacked(hashed), 1 << 20):
+        for first, data, _ in blocks(file, hashed, unpacked(hashed), 1 << 20):
             for number, line in enumerate(data.split(b"\n"), first):
                 if text := text_of(line, file, number):
                     yield number, text

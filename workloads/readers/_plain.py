@@ -24,7 +24,7 @@ from workloads.readers._requests import MORE, Requests, empty
 
 UNITS = {"at": 1, "at_ms": 1_000, "at_us": 1_000_000, "at_ns": 1_000_000_000}
 KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent", "joins", "delay", "api", "agent",
-        "common")  # fmt: skip
+        "common", "cause", "images", "image")  # fmt: skip
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "at": ("at_s", "at", "scheduled_s", "arrival_s", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp"),
     "at_ms": ("at_ms", "timestamp_ms", "arrival_ms"),
@@ -43,6 +43,9 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "api": ("api_s",),
     "agent": ("agent",),
     "common": ("common_tokens",),
+    "cause": ("cause",),
+    "images": ("images", "num_images", "image_count"),
+    "image": ("image_tokens",),
 }
 _EXAMPLE = "'at=ts,prompt=in,output=out'"
 
@@ -139,6 +142,9 @@ _MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
     ("api", "_s", _known_numbers),
     ("agent", "", lambda block, column: block.names(column, optional=True)),
     ("common", "_tokens", Block.tokens),
+    ("cause", "", lambda block, column: block.names(column, optional=True)),
+    ("images", "", Block.tokens),
+    ("image", "_tokens", Block.tokens),
 )
 """Of our names: the rest of that of the column, and what reads it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -19,8 +19,11 @@ MORE: Mapping[str, pa.DataType] = {
     "api_s": pa.float64(),
     "agent": pa.string(),
     "common_tokens": pa.int64(),
+    "cause": pa.string(),
+    "images": pa.int64(),
+    "image_tokens": pa.int64(),
 }
-"""Columns that only traces of agents have: see `workloads.traces.Trace`."""
+"""Columns that only traces of agents, or of images, have: see `workloads.traces.Trace`."""
 
 
 def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
@@ -38,8 +41,9 @@ class Requests:
     `session` names it; or `chat` and `parent` name each turn and the one before; or, beside `session`, `parent_row` is
     the number of the row of the turn before. `joins` are the numbers of further rows whose answers a row waits for.
     `turn` is the recorded turn, from 0, where there is one. `more` holds the columns of `MORE` that the format knows.
-    `expanded` says that a row of the file holds several requests. `lasts` says that stamps and row numbers count from
-    the start of the block, and after how long, in units of `at`, those of the next block begin.
+    `expanded` says that a row of the file holds several requests; `rows` are then the rows of the block that they are
+    of, and `numbers` the messages of each prompt, where the format holds text. `lasts` says that stamps and row numbers
+    count from the start of the block, and after how long, in units of `at`, those of the next block begin.
     """
 
     stamp: str
@@ -57,6 +61,8 @@ class Requests:
     prefix_ids: pa.ListArray | None = None
     notes: Marked = ()
     expanded: bool = False
+    rows: Ints | None = None
+    numbers: Ints | None = None
     joins: pa.ListArray | None = None
     more: Mapping[str, pa.Array] = field(default_factory=dict)
     lasts: float | None = None
@@ -96,6 +102,15 @@ class Requests:
             else:
                 changed[name] = value if value is None or isinstance(value, str | float | int) else change(value)
         return Requests(**changed)
+
+
+@runtime_checkable
+class TextReader(Protocol):
+    """A reader of a format that holds the prompts themselves. `tokenizer` counts them; None: nothing does."""
+
+    tokenizer: str | None
+    body: ClassVar[Callable[[Mapping[str, Any], int], dict[str, object]]]
+    """(row, messages of the prompt) -> the body of the request as recorded: messages or prompt, and other fields."""
 
 
 @runtime_checkable

@@ -18,7 +18,10 @@ BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open file: its columns, its rows in blocks (once), and its hash, for which the rest of it is read."""
+    """An open file: its columns, its rows in blocks (once), and its hash, for which the rest of it is read.
+
+    `plain` are the files whose bytes the places of the blocks count, one behind the other; none where they are packed.
+    """
 
     file: Path
     form: Form
@@ -28,6 +31,7 @@ class Source:
     close: Callable[[], None]
     size_bytes: int
     metadata: Mapping[str, str] = field(default_factory=dict)
+    plain: tuple[Path, ...] = ()
 
     def require(self, needs: tuple[str, ...], reader: str, form: str) -> None:
         """Raise UsageError unless every column that the reader needs is there."""
@@ -68,7 +72,8 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
     if text[0] in "{[":
         first, objects = _json.open_objects(file, text, runs, limits)
         size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
-        return Source(file, "json", tuple(first), objects, sha256, hashed.close, size_bytes, size)
+        plain = (file,) if _lines.is_plain(stream) else ()
+        return Source(file, "json", tuple(first), objects, sha256, hashed.close, size_bytes, size, plain)
     columns = _csv.header(file, number, text)
     blocks = _csv.blocks(file, columns, _after(runs), block_bytes)
     return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes)
@@ -78,15 +83,16 @@ def _open_files(files: _files.Files, block_bytes: int, limits: _lines.Limits) ->
     """Members as one source; the columns are those of the first object of the first."""
 
     def blocks() -> Iterator[Block]:
-        start = 0
+        start = before_bytes = 0
         for file, hashed, stream in files:
             runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
             number, text, runs = _first_line(file, runs)
             if text[0] not in "{[":
                 raise UsageError(f"Trace '{file}', line {number}: in a folder or archive of traces all are JSON.")
             for block in _json.open_objects(file, text, runs, limits)[1]:
-                yield replace(block, start=start)
+                yield replace(block.behind(before_bytes), start=start)
                 start += block.size
+            before_bytes += hashed.bytes_read
 
     try:
         rows = blocks()
@@ -94,7 +100,8 @@ def _open_files(files: _files.Files, block_bytes: int, limits: _lines.Limits) ->
     except BaseException:
         files.close()
         raise
-    return Source(files.path, "json", first.columns, chain([first], rows), files.sha256, files.close, files.size_bytes)
+    rest = chain([first], rows)
+    return Source(files.path, "json", first.columns, rest, files.sha256, files.close, files.size_bytes, {}, files.plain)
 
 
 def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
@@ -107,19 +114,19 @@ def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source
 
 def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Iterator[_lines.Lines]]:
     """Number and text of the first line that is not blank, and the runs from that line on."""
-    for first, data in runs:
+    for first, data, at_byte in runs:
         begin = 0
         for number, line in enumerate(data.split(b"\n"), first):
             if text := _lines.text_of(line, file, number):
-                return number, text, chain([_lines.Lines(number, data[begin:])], runs)
+                return number, text, chain([_lines.Lines(number, data[begin:], at_byte + begin)], runs)
             begin += len(line) + 1
     raise UsageError(f"Trace '{file}' holds only blank lines; {_lines.FORMATS}.")
 
 
 def _after(runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
     """The same without the first line."""
-    number, data = next(runs)
+    number, data, at_byte = next(runs)
     end = data.find(b"\n") + 1
     if end:
-        yield _lines.Lines(number + 1, data[end:])
+        yield _lines.Lines(number + 1, data[end:], at_byte + end)
     yield from runs

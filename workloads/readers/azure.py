@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from workloads.readers._cells import SECOND_NS
+from workloads.readers._cells import LARGEST_TOKENS, SECOND_NS
 from workloads.readers._collect import Block
-from workloads.readers._requests import Requests, empty
+from workloads.readers._requests import Marked, Requests, empty
 
 IMAGES = "NumImages"
 
@@ -19,9 +19,13 @@ class Azure:
     """Stamps are dates to 100 ns (2023, no time zone) or to 1 us with an offset (2024); counts are tokens.
 
     Source: Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024). Line ends may be CRLF and the
-    last one may be missing. The tokenizer is not published. Of the multimodal trace (2025), the tag tells requests
-    with images (`image`) from those without (`text`).
+    last one may be missing. The tokenizer is not published. The multimodal trace (2025; Qiu et al., ModServe, SoCC
+    2025) tells how many images a request has: column `images`, and as the tag `image` or `text`. Its ContextTokens are
+    text and images together; how many an image is depends on the model and is not published. With `image_tokens` each
+    counts for so many of them, at most all.
     """
+
+    image_tokens: int | None = None
 
     form: ClassVar[str] = "csv"
     needs: ClassVar[tuple[str, ...]] = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -29,12 +33,23 @@ class Azure:
     block_tokens: ClassVar[int] = 512
     facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not published", "stamps": "100 ns (2023) or 1 us (2024)"}
 
+    def __post_init__(self) -> None:
+        if self.image_tokens is not None and not 1 <= self.image_tokens < LARGEST_TOKENS:
+            raise ValueError(f"image_tokens must be between 1 and {LARGEST_TOKENS - 1}, got {self.image_tokens}.")
+
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output = self.needs
         at_ns = block.stamps_ns(stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         images = block.tokens(IMAGES) if block.has(IMAGES) else None
+        more = {} if images is None else {"images": pa.array(images)}
+        notes: Marked = ()
+        if images is not None and self.image_tokens is not None:
+            of_images = images * self.image_tokens
+            more["image_tokens"] = pa.array(np.minimum(of_images, prompt_tokens))
+            cut = f"images have more tokens than the prompt at {self.image_tokens} each, and are counted as all of it"
+            notes = ((cut, of_images > prompt_tokens),)
         return Requests(
             stamp,
             at_ns,
@@ -42,5 +57,7 @@ class Azure:
             prompt_tokens,
             output_tokens,
             drops=empty(prompt, prompt_tokens, output, output_tokens),
+            notes=notes,
+            more=more,
             tag=None if images is None else pa.array(np.where(images > 0, "image", "text"), pa.string()),
         )

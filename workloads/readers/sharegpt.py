@@ -1,23 +1,19 @@
 """ShareGPT conversations (a JSON list, or lines, of objects with `conversations: [{from, value}, ...]`)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from harness.errors import UsageError
-from workloads.content._tokens import open_tokenizer
-from workloads.readers import _cells
+from workloads.readers import _cells, _texts
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
 _ASKS = frozenset({"human", "user"})
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "bard", "bing"})
-_NEEDS_TOKENIZER = "give the reader one that counts them: --reader sharegpt:tokenizer=PATH/tokenizer.json"
-
-Count = Callable[[str], int]
+_ROLES = {**dict.fromkeys(_ASKS, "user"), **dict.fromkeys(_ANSWERS, "assistant")}
 
 
 class _Turn(NamedTuple):
@@ -25,19 +21,22 @@ class _Turn(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     dropped: int  # index of the reason, 0 for none
+    row: int
+    messages: int = 0  # of the prompt, the question included
 
 
 @dataclass(frozen=True, slots=True)
 class Sharegpt:
     """Lengths and sessions without stamps: every request is at 0 s, counts are tokens of the given `tokenizer`.
 
-    `tokenizer` is the path of a Hugging Face `tokenizer.json`. Each question is a request: its prompt is all that was
-    before it and the question (no chat template), its output the answer. A conversation is a session. Source of the
-    format: huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered.
+    `tokenizer` is the path of a Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes a token. Each question
+    is a request: its prompt is all that was before it and the question (no chat template), its output the answer. A
+    conversation is a session. `--content recorded` sends these messages. Source of the format:
+    huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered.
     """
 
     tokenizer: str | None = None
-    count: Count | None = field(init=False, repr=False, compare=False, default=None)
+    encode: _texts.Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("conversations",)
@@ -49,16 +48,19 @@ class Sharegpt:
     }
 
     def __post_init__(self) -> None:
-        if self.tokenizer is not None:
-            tokenizer, _ = open_tokenizer(self.tokenizer, "Counting tokens of a text")
-            object.__setattr__(self, "count", lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids))
+        object.__setattr__(self, "encode", _texts.encoder(self.tokenizer))
+
+    @staticmethod
+    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:
+        """The first `number` messages of a conversation, in the words of the API."""
+        messages = [_message(message) for message in row["conversations"][:number]]
+        return {"messages": [{"role": _ROLES.get(speaker, speaker), "content": text} for speaker, text in messages]}
 
     def requests(self, block: Block) -> Requests:
         """A request per question; a question without an answer is reported as dropped."""
-        if self.count is None:
-            raise UsageError(f"Trace '{block.file}' holds text, no token counts; {_NEEDS_TOKENIZER}.")
-        turns = [turn for row in range(block.size) for turn in _turns(block, row, self.count)]
-        prompt, output, reason = (np.array([t[i] for t in turns], np.int64) for i in (1, 2, 3))
+        encode = _texts.needed(self.encode, block, "sharegpt")
+        turns = [turn for row in range(block.size) for turn in _turns(block, row, encode)]
+        prompt, output, reason, rows, messages = (np.array([t[i] for t in turns], np.int64) for i in range(1, 6))
         drops = tuple((text, reason == i) for i, text in enumerate(_REASONS) if i)
         return Requests(
             self.stamp,
@@ -69,6 +71,8 @@ class Sharegpt:
             drops=drops,
             session=pa.array([t.session for t in turns], pa.string()),
             expanded=True,
+            rows=rows,
+            numbers=messages,
         )
 
 
@@ -76,32 +80,32 @@ _REASONS = ("", "no question in the conversation", "question without an answer",
 _NO_QUESTION, _NO_ANSWER, _EMPTY = 1, 2, 3
 
 
-def _turns(block: Block, row: int, count: Count) -> Iterator[_Turn]:
+def _turns(block: Block, row: int, encode: _texts.Encode) -> Iterator[_Turn]:
     """The questions of a conversation, or one dropped turn where there is none."""
     session = str(block.start + row)
-    history = question = answer = 0
+    history = question = answer = position = 0
     has_question = answered = any_question = False
-    for speaker, text in _messages(block, row):
-        tokens = count(text)
+    for number, (speaker, text) in enumerate(_messages(block, row), 1):
+        tokens = len(encode([text])[0])
         if speaker in _ASKS:
             if has_question:
-                yield _turn(session, question, answer, answered)
+                yield _turn(session, question, answer, answered, row, position)
             has_question = any_question = True
             answered, answer = False, 0
-            question = history + tokens
+            question, position = history + tokens, number
         elif speaker in _ANSWERS and has_question:
             answered = True
             answer += tokens
         history += tokens
     if has_question:
-        yield _turn(session, question, answer, answered)
+        yield _turn(session, question, answer, answered, row, position)
     if not any_question:
-        yield _Turn(session, 0, 0, _NO_QUESTION)
+        yield _Turn(session, 0, 0, _NO_QUESTION, row)
 
 
-def _turn(session: str, question: int, answer: int, answered: bool) -> _Turn:
+def _turn(session: str, question: int, answer: int, answered: bool, row: int, messages: int) -> _Turn:
     empty = _EMPTY if question == 0 or answer == 0 else 0
-    return _Turn(session, question, answer, empty if answered else _NO_ANSWER)
+    return _Turn(session, question, answer, empty if answered else _NO_ANSWER, row, messages)
 
 
 def _messages(block: Block, row: int) -> Iterator[tuple[str, str]]:
@@ -109,9 +113,14 @@ def _messages(block: Block, row: int) -> Iterator[tuple[str, str]]:
     if not isinstance(messages, list):
         block.fail(row, "conversations", f"a list of messages expected, got {_cells.shown(messages)}")
     for message in messages:
-        given = message if isinstance(message, dict) else {}
-        speaker, text = given.get("from", given.get("role")), given.get("value", given.get("content"))
+        speaker, text = _message(message)
         if not isinstance(speaker, str) or not isinstance(text, str) or _cells.half_characters(text):
             got = _cells.shown(message)
             block.fail(row, "conversations", f"messages with the texts 'from' and 'value' expected, got {got}")
         yield speaker, text
+
+
+def _message(message: Any) -> tuple[Any, Any]:
+    """Who speaks, and what."""
+    given = message if isinstance(message, dict) else {}
+    return given.get("from", given.get("role")), given.get("value", given.get("content"))

@@ -15,6 +15,7 @@ LOCAL = 1 << 59
 """Bit of the ids of blocks that are known in one conversation only: then its number in the file, then its own id."""
 _ID_BITS = 28
 MAIN, SUBAGENT = "main", "subagent"
+TOOL, PERSON = "tool", "person"
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class _Node:
     agent: str | None
     common: int
     streamed: bool
+    cause: str | None
     left_alone: bool = False  # the first of a sub-agent that no one waits for
 
     @property
@@ -114,6 +116,7 @@ class _Conversation:
             _Node(
                 at_s, api_s, self._tokens(given, "in", where), self._tokens(given, "out", where),
                 self._ids(given, where), delay_s, before, joins, agent, common, given["type"] == "s",
+                _cause(given.get("input_types")),
             )
         )  # fmt: skip
         return len(self.nodes) - 1
@@ -212,6 +215,7 @@ class Weka:
                 "api_s": pa.array([n.api_s for n in nodes], MORE["api_s"]),
                 "agent": pa.array([n.agent for n in nodes], MORE["agent"]),
                 "common_tokens": pa.array([n.common for n in nodes], MORE["common_tokens"]),
+                "cause": pa.array([n.cause for n in nodes], MORE["cause"]),
             },
             lasts=before_s,
         )  # fmt: skip
@@ -245,6 +249,13 @@ class Weka:
         for node in nodes:
             node.at_s -= first_s
         return nodes, max((node.end_s for node in nodes), default=0.0)
+
+
+def _cause(kinds: object) -> str | None:
+    """Whose input a request brings: that of tools only, or of a person (too); None where the file does not say."""
+    if not isinstance(kinds, list) or not kinds:
+        return None
+    return TOOL if set(map(str, kinds)) == {"tool_result"} else PERSON
 
 
 def _lists(counts: np.ndarray, items: np.ndarray) -> pa.ListArray:

@@ -60,6 +60,8 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
         facts["classes"] = _classes(trace, grain)
     if "session" in trace.table.column_names:
         facts["conversations"] = conversations(trace.table)
+    if "images" in trace.table.column_names:
+        facts["images"] = _images(trace.table)
     if "prefix_ids" in trace.table.column_names:
         facts["prefixes"] = _prefixes(trace, stores)
     return facts
@@ -78,6 +80,20 @@ def _lengths(trace: Trace) -> dict[str, Any]:
         "prompt_tokens": _summary(prompt),
         "output_tokens": _summary(output),
         "spearman": spearman(prompt[few], output[few]) if varied else None,
+    }
+
+
+def _images(table: pa.Table) -> dict[str, Any]:
+    """How many requests have images, and how many; their tokens where they are counted."""
+    images = np.asarray(table["images"].fill_null(0))
+    with_images = images[images > 0]
+    tokens = np.asarray(table["image_tokens"].fill_null(0)) if "image_tokens" in table.column_names else None
+    return {
+        "share": float((images > 0).mean()),
+        "images": _summary(with_images) if len(with_images) else None,
+        "share_of_prompt_tokens": None
+        if tokens is None
+        else float(tokens.sum() / np.asarray(table["prompt_tokens"]).sum()),
     }
 
 

@@ -1,13 +1,9 @@
 """Predicted memory: the peak of a set of sequences with estimated output lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 
 def with_candidate(replica: Replica, candidate: Sequence) -> Iterator[Sequence]:

@@ -4,17 +4,12 @@ Source: the rule that the Past-Future paper compares with (Gong et al., LightLLM
 kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving.admission._future import capacity_tokens, held_tokens, with_candidate
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +31,3 @@ class Aggressive:
         """Whether the prompt fits below the watermark now."""
         held = sum([held_tokens(s) for s in with_candidate(replica, seq)])
         return held <= capacity_tokens(replica) * self.watermark
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

@@ -3,18 +3,13 @@
 Source: the rule that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.admission._future import with_candidate
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +34,3 @@ class Conservative:
         blocks = replica.blocks
         longest = sum([blocks.blocks_for(s.prompt + self.max_new_tokens) for s in with_candidate(replica, seq)])
         return longest <= blocks.total * self.overcommit
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

@@ -1,14 +1,10 @@
 """Admission in order of arrival as long as memory has room now: what every engine does without a rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +19,3 @@ class Fcfs:
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
         """Yes."""
         return True
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

@@ -4,18 +4,13 @@ Source: ModelTC/lightllm, lightllm/server/api_cli.py and lightllm/server/core/ob
 `token_ratio` of 0 every answer counts as long as it may be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 MARGIN_TOKENS = 6
 """Tokens that it adds to each guess."""
@@ -32,8 +27,7 @@ class LightllmMain:
     max_new_tokens: int = 2048
 
     def __post_init__(self) -> None:
-        at_least("usual_new_tokens", self.usual_new_tokens)
-        at_least("max_new_tokens", self.max_new_tokens)
+        positive(self, "usual_new_tokens", "max_new_tokens")
         if not 0 <= self.token_ratio <= 1:
             raise ValueError(f"token_ratio must be a share from 0 to 1, got {self.token_ratio}")
 
@@ -53,6 +47,3 @@ class LightllmMain:
         if not busy:
             longest = min(longest, max(int(GROWTH * emitted), self.usual_new_tokens))
         return max(1, longest + MARGIN_TOKENS - emitted)
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

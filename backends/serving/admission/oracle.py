@@ -26,6 +26,3 @@ class Oracle:
         """Whether no sequence will be preempted."""
         futures = [(held_tokens(s), LengthOracle.output_tokens(s) - s.emitted) for s in with_candidate(replica, seq)]
         return peak_fits(replica, futures)
-
-    def finished(self, output_tokens: int) -> None:
-        """No-op: lengths are known."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
 from backends.serving.batch import Sequence
 from backends.serving.replica import Replica
@@ -34,9 +34,7 @@ class PastFuture:
     _guessed: dict[Sequence, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("samples", self.samples)
-        at_least("window", self.window)
-        at_least("max_new_tokens", self.max_new_tokens)
+        positive(self, "samples", "window", "max_new_tokens")
         if not 0 <= self.reserve < 1:
             raise ValueError(f"reserve must be a share in [0, 1), got {self.reserve}")
 

@@ -3,18 +3,13 @@
 Source: the documentation of xLLM (jd-opensource/xllm), zero-evict scheduler; `max_decode_token_per_sequence` 256.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.admission._future import held_tokens, with_candidate
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +34,3 @@ class ZeroEvict:
             sum([blocks.blocks_for(held + rest) for held, own in futures if own >= rest]) <= blocks.total
             for rest in {own for _, own in futures}
         )
-
-    def finished(self, output_tokens: int) -> None:
-        """Nothing to learn."""

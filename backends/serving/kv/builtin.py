@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least, next_power_of_two
+from backends.serving._checks import at_least, next_power_of_two, positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,6 @@ class Paged:
             raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
         at_least("blocks", self.blocks)
 
-    @property
-    def reserves(self) -> bool:
-        """False: memory comes on demand."""
-        return False
-
-    def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Not called by the core, as nothing is reserved: the tokens stored at the end."""
-        return prompt + output - 1
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  paging refuses no length by itself
-        """None: only the size of the memory limits a request."""
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class ReserveMax:
@@ -53,8 +40,7 @@ class ReserveMax:
 
     def __post_init__(self) -> None:
         at_least("max_tokens", self.max_tokens, 2)
-        at_least("block_tokens", self.block_tokens)
-        at_least("blocks", self.blocks)
+        positive(self, "block_tokens", "blocks")
 
     @property
     def watermark(self) -> float:
@@ -93,8 +79,7 @@ class ReserveOracle:
     buddy: bool = False
 
     def __post_init__(self) -> None:
-        at_least("block_tokens", self.block_tokens)
-        at_least("blocks", self.blocks)
+        positive(self, "block_tokens", "blocks")
 
     @property
     def watermark(self) -> float:
@@ -109,10 +94,6 @@ class ReserveOracle:
     def reserved_tokens(self, prompt: int, output: int) -> int:
         """Prompt plus output."""
         return next_power_of_two(prompt + output) if self.buddy else prompt + output
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
-        """None: only the size of the memory limits a request."""
-        return None
 
 
 @dataclass(frozen=True, slots=True)

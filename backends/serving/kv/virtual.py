@@ -7,7 +7,7 @@ microsoft/vattention. A block here is a page group: a page for keys and one for 
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,7 @@ class Virtual:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("page_bytes", "token_bytes", "layers"):
-            at_least(name, getattr(self, name))
-        at_least("blocks", self.blocks)
+        positive(self, "page_bytes", "token_bytes", "layers", "blocks")
         if not 0 <= self.watermark < 1:
             raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
         if self.map_s < 0:
@@ -53,16 +51,3 @@ class Virtual:
     def maps_ahead(self) -> bool:
         """Whether that happens beside the step before."""
         return self.mapping == "ahead"
-
-    @property
-    def reserves(self) -> bool:
-        """False: memory comes on demand."""
-        return False
-
-    def reserved_tokens(self, prompt: int, output: int) -> int:
-        """Not called by the core, as nothing is reserved: the tokens stored at the end."""
-        return prompt + output - 1
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
-        """None: only the size of the memory limits a request."""
-        return None

@@ -1,14 +1,10 @@
 """Online before offline: what policies have in common that serve requests which no one waits for beside others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
+from backends.serving.batch import Batch, Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

@@ -1,15 +1,10 @@
 """What a scheduler knows of the programs whose calls it serves: when they began, and by when they are due."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Sequence
 from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, SloClass
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
 
 KEPT = 1 << 16
 """Programs that are remembered, the latest: of none is it known that its last call has come."""

@@ -5,19 +5,14 @@ memory until it is needed. In between, a seat that falls free goes to the best o
 chunks, and one that has begun goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
+from backends.serving._checks import positive
+from backends.serving.batch import Batch, Sequence
+from backends.serving.replica import Replica
 
 Rank = tuple[float, int]
 """The lowest goes first; the second is `Sequence.order`, so that no two are equal."""
@@ -43,9 +38,7 @@ class Seats:
     ranks: Ranks = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("interval", self.interval)
+        positive(self, "budget", "max_seqs", "interval")
         if self.max_seqs > self.budget:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
 

@@ -5,20 +5,15 @@ level with every `quantum` tokens that their calls have produced together; withi
 first. It needs no lengths. Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
+from backends.serving.batch import Batch, Sequence
 from backends.serving.policies._programs import KEPT, program_of
 from backends.serving.policies._ranked import Ranks, Seats
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
@@ -35,15 +30,6 @@ class Autellix:
     def __post_init__(self) -> None:
         at_least("quantum", self.quantum)
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The calls of the least served programs, under the budget."""

@@ -4,16 +4,11 @@ Source: the "chunked-prefills-only" column of table 4 of Agrawal et al., Sarathi
 microsoft/sarathi-serve `simple_chunking_scheduler.py`: a prefill turn runs unfinished prompts, else new ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
@@ -25,17 +20,7 @@ class ChunkOnly:
     _decoded: bool = field(default=True, init=False, repr=False)  # the last turn was not a prefill turn
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
+        positive(self, "budget", "max_seqs")
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """A prefill turn if the last turn decoded (or nothing decodes), else a decode turn."""

@@ -4,16 +4,11 @@ Source: LLMServe/DistServe @82831f1, distserve/decoding_stage_scheduler.py (1,02
 lost their memory come first; what is computed again runs alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica, Role
+from backends.serving.replica import Replica, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +21,9 @@ class DistserveDecode:
         at_least("max_seqs", self.max_seqs)
 
     @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    @property
     def serves(self) -> Role:
         """Replicas for decode alone."""
         return "decode"
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
 
     def has_room(self, replica: Replica) -> bool:
         """Whether one more sequence may decode."""

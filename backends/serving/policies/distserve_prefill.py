@@ -4,16 +4,11 @@ Source: LLMServe/DistServe @82831f1, distserve/context_stage_scheduler.py (128 r
 of prompts that wait for their hand-off counts, so a full decode side stops prefill.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica, Role
+from backends.serving.replica import Replica, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,22 +22,12 @@ class DistservePrefill:
     max_batched_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        at_least("max_seqs", self.max_seqs)
-        at_least("max_batched_tokens", self.max_batched_tokens)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
+        positive(self, "max_seqs", "max_batched_tokens")
 
     @property
     def serves(self) -> Role:
         """Replicas for prefill alone."""
         return "prefill"
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  a long prompt runs alone
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Prompts in order of arrival; on a replica that is no prefill replica decodes follow when none waits."""

@@ -4,16 +4,11 @@ Source: LLMServe/DistServe @82831f1, simdistserve/base/worker.py. A prefill batc
 whatever is stored already; a decode step reads at most `max_decode_tokens`, and sequences then take turns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +19,7 @@ class DistserveSim:
     max_decode_tokens: int = 50000
 
     def __post_init__(self) -> None:
-        at_least("max_prefill_tokens", self.max_prefill_tokens)
-        at_least("max_decode_tokens", self.max_decode_tokens)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
+        positive(self, "max_prefill_tokens", "max_decode_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:
         """A prompt must fit one prefill step, and its longest decode step one decode step."""

@@ -3,19 +3,14 @@
 Source: Liu and Layland, JACM 1973; JITServe (NSDI 2026), comparison with EDF. Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch, Sequence
 from backends.serving.policies._programs import Programs
 from backends.serving.policies._ranked import Ranks, Seats
+from backends.serving.replica import Replica
 from harness.api import LatencySlo
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
@@ -37,15 +32,6 @@ class Edf:
     def __post_init__(self) -> None:
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
         self._programs = Programs(LatencySlo(self.ttft_s, self.tbt_s))
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The sequences that are due first, under the budget."""

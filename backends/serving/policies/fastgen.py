@@ -6,17 +6,11 @@ Source: Holmes et al., DeepSpeed-FastGen, 2024; scheduling as in deepspeedai/Dee
 here it costs one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
-from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving._checks import positive
+from backends.serving.batch import Batch, Sequence
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +22,7 @@ class Fastgen:
     max_tracked: int = 2048
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("max_tracked", self.max_tracked)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into pieces
-        """None: memory is the only limit."""
-        return None
+        positive(self, "budget", "max_seqs", "max_tracked")
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decodes that find a block, then prompts exactly up to the budget; a deadlock preempts the youngest."""

@@ -8,24 +8,19 @@ There who loses a seat is swapped out; here it sits out with its memory until ot
 `preempt`. Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._programs import Call, Programs
 from backends.serving.policies._ranked import Ranks, Seats, best
+from backends.serving.replica import Replica
 from harness.api import LatencySlo, ProgramSlo
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 LEAST = 1e-6
 """Of what it would earn in time, what one that is much too late is expected to earn."""
@@ -70,15 +65,6 @@ class Gmax:
         self._programs = Programs(LatencySlo(self.ttft_s, self.tbt_s))
         self._lengths = make("predictors", self.predictor)
         self._step_s = deque(maxlen=SAMPLES)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def on_step_start(self, now_s: float) -> None:
         """The only clock."""

@@ -6,19 +6,14 @@ it; the default knows the lengths of other answers only. What keeps long answers
 Chunked prefill as in Sarathi-Serve.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._ranked import Ranks, Seats
+from backends.serving.replica import Replica
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
@@ -35,15 +30,6 @@ class Ltr:
     def __post_init__(self) -> None:
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
         self._lengths = make("predictors", self.predictor)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The shortest answers, under the budget."""

@@ -4,17 +4,12 @@ Source: the baseline of this name in the xLLM technical report, arXiv 2510.14686
 offline requests run beside online ones, and a prompt that has begun goes on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch
 from backends.serving.policies._online_first import OnlineFirst
 from backends.serving.policies.vllm_v1 import VllmV1
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
@@ -28,15 +23,6 @@ class OnlinePriority:
 
     def __post_init__(self) -> None:
         self._base = VllmV1(self.budget, self.max_seqs)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Running sequences in order, then online requests, then offline ones, under the budget."""

@@ -7,23 +7,18 @@ Source: jd-opensource/xllm-service, `pd_ooc_scheduler.cpp`; xLLM technical repor
 prompt interrupts an offline one between two layers; here between two steps, so offline prompts run in chunks.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
+from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._online_first import OnlineFirst, offline
 from backends.serving.policies.vllm_v1 import VllmV1
+from backends.serving.replica import Replica
 from harness.api import LatencyModel
 from harness.errors import UsageError
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.replica import Replica
 
 AHEAD = 4096
 """Steps at most for which the prediction is looked up; the largest power of two that a leap may need."""
@@ -56,22 +51,12 @@ class Ooc:
     _model: LatencyModel | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("chunk", self.chunk)
-        at_least("saturation", self.saturation)
+        positive(self, "chunk", "saturation")
         if self.tpot_s <= 0 or not 0 < self.share <= 1 or not 0 <= self.reserve < 1:
             raise ValueError("tpot_s must be above 0, share in (0, 1] and reserve in [0, 1)")
         self._base = VllmV1(self.budget, self.max_seqs)
         self._chunks = VllmV1(max(min(self.budget, self.chunk), self.max_seqs), self.max_seqs)
         self._lengths = make("predictors", self.predictor)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def use_model(self, model: LatencyModel) -> None:
         """What predicts the steps of a strict replica."""

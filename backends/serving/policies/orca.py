@@ -4,16 +4,11 @@ Source: Yu et al., Orca, OSDI 2022 (selection FCFS, at most `max_batch` sequence
 reserve_max.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +19,6 @@ class Orca:
 
     def __post_init__(self) -> None:
         at_least("max_batch", self.max_batch)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, then whole prompts in order of arrival."""

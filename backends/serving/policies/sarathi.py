@@ -5,16 +5,11 @@ an admitted prompt never fails later. No request is admitted in a step that pree
 microsoft/sarathi-serve `sarathi_scheduler.py`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +27,7 @@ class Sarathi:
     span_tokens: int = 16384
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("low", self.low)
+        positive(self, "budget", "max_seqs", "low")
         at_least("stages", self.stages, 2)
         at_least("span_tokens", self.span_tokens)
         if self.low is not None and self.low > self.budget:
@@ -43,15 +36,6 @@ class Sarathi:
             raise ValueError(
                 f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: every decode is in every step"
             )
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, unfinished prompts, new prompts, under the budget."""

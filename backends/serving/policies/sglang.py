@@ -4,16 +4,11 @@ Source: sgl-project/sglang `python/sglang/srt/managers/scheduler.py` (`get_next_
 options `--chunked-prefill-size`, `--max-prefill-tokens`, `--max-running-requests`, `--scheduler-recv-interval`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +25,14 @@ class Sglang:
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        at_least("chunk", self.chunk)
-        at_least("max_seqs", self.max_seqs)
-        at_least("recv_interval", self.recv_interval)
+        positive(self, "chunk", "max_seqs", "recv_interval")
         if not self.overlap and self.recv_interval > 1:
             raise ValueError("recv_interval is that of overlapped steps; it does not go with overlap=false")
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
 
     @property
     def poll_steps(self) -> int:
         """`recv_interval` where steps overlap, else 0."""
         return self.recv_interval if self.overlap else 0
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The prompt that is begun, then waiting ones, as far as a chunk reaches; without any, all decodes."""

@@ -4,16 +4,11 @@ Source: FasterTransformer style, as drawn in Yu et al., Orca, OSDI 2022. With `p
 longest of the batch and finished rows stay, at their cost, until the last one ends.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +25,6 @@ class Static:
     def pads(self) -> bool:
         """Whether finished rows stay."""
         return self.pad
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decode while anything runs; else the next requests in order of arrival."""

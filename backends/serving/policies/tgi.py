@@ -4,17 +4,12 @@ Source: huggingface/text-generation-inference v1, `router/src/infer.rs` and `que
 the original: prompt and requested output are reserved at admission (`--kv reserve-oracle`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import floor
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
@@ -33,13 +28,7 @@ class Tgi:
     def __post_init__(self) -> None:
         if self.waiting_served_ratio < 0:
             raise ValueError(f"waiting_served_ratio must be at least 0, got {self.waiting_served_ratio}")
-        at_least("max_waiting_tokens", self.max_waiting_tokens)
-        at_least("max_batch_prefill_tokens", self.max_batch_prefill_tokens)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
+        positive(self, "max_waiting_tokens", "max_batch_prefill_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""

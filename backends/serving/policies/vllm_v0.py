@@ -4,16 +4,11 @@ Source: Kwon et al., vLLM, SOSP 2023; the "vLLM" baseline of the DistServe and S
 limits (16,384 batched tokens, 1,024 sequences).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +19,7 @@ class VllmV0:
     max_batched_tokens: int = 16384
 
     def __post_init__(self) -> None:
-        at_least("max_seqs", self.max_seqs)
-        at_least("max_batched_tokens", self.max_batched_tokens)
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
+        positive(self, "max_seqs", "max_batched_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""

@@ -4,19 +4,13 @@ Source: vllm-project/vllm `vllm/v1/core/sched/scheduler.py`: running sequences f
 ones, no admission in a step that preempted. Prompts are always chunked.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from backends.serving._checks import at_least
-from backends.serving.batch import Batch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
+from backends.serving._checks import positive
+from backends.serving.batch import Batch, Sequence
+from backends.serving.replica import Replica
 
 Chunk = tuple["Sequence", int]
 
@@ -37,25 +31,14 @@ class VllmV1:
     async_scheduling: bool = False
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget)
-        at_least("max_seqs", self.max_seqs)
-        at_least("long_prefill", self.long_prefill)
+        positive(self, "budget", "max_seqs", "long_prefill")
         if self.max_seqs > self.budget:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
-
-    @property
-    def pads(self) -> bool:
-        """False: a finished row leaves at once."""
-        return False
 
     @property
     def poll_steps(self) -> int:
         """1 with asynchronous scheduling, else 0."""
         return int(self.async_scheduling)
-
-    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
-        """None: memory is the only limit."""
-        return None
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Running sequences in order, then waiting ones, under the budget."""

@@ -4,20 +4,15 @@ What they draw is a hash of the id of the request and of a seed, so that the cor
 the same error in every run, under every policy.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass, field
 from math import cos, exp, log, pi, sqrt
-from typing import TYPE_CHECKING
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Oracle as LengthOracle
+from backends.serving.batch import Sequence
 from backends.serving.hashing import unit
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Sequence
 
 
 @dataclass(slots=True)
@@ -63,8 +58,7 @@ class Quantile:
     def __post_init__(self) -> None:
         if not 0 <= self.q <= 1:
             raise ValueError(f"q must be a share in [0, 1], got {self.q}")
-        at_least("window", self.window)
-        at_least("prior_tokens", self.prior_tokens)
+        positive(self, "window", "prior_tokens")
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
@@ -90,8 +84,7 @@ class Past:
     _finished: _Finished = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("window", self.window)
-        at_least("prior_tokens", self.prior_tokens)
+        positive(self, "window", "prior_tokens")
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:

@@ -1,7 +1,5 @@
 """What a gateway knows of the requests that it has sent, without any report: a share of several routers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest

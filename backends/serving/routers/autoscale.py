@@ -4,8 +4,6 @@ Source: `queue` is the rule of the Kubernetes horizontal pod autoscaler (desired
 within 10 %, and down only to the highest wish of a while) over the requests in the system; `slo` is ours.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil
@@ -72,7 +70,9 @@ class Autoscale:
     @property
     def requires(self) -> Requirements:
         """Replicas alike, to which it adds; `slo` predicts the step after one is given up."""
-        return Requirements("mixed", scales=True, step_times=self.rule == "slo")
+        loads = 2 if self.rule == "queue" else self.most - self.least  # too few, then too many at once; or one by one
+        settles_s = loads * self.load_s + self.calm_s
+        return Requirements("mixed", scales=True, step_times=self.rule == "slo", settles_s=settles_s)
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002
         """The replica with the fewest requests."""

@@ -1,16 +1,11 @@
 """Which replica gets a request: the short rules, a class each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.serving.batch import VisibleRequest
 from backends.serving.hashing import draw
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)

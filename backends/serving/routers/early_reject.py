@@ -4,8 +4,6 @@ Source: Qin et al., Mooncake, arXiv 2407.00079, section 7: early rejection by th
 the load predicted for the time when the prompt will be computed, as prefill and decode else are loaded in turn.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Literal

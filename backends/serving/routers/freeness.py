@@ -8,8 +8,6 @@ Source: Sun et al., Llumnix, OSDI 2024, sections 4.3 and 4.4; AlibabaPAI/llumnix
 (remaining_steps), `llumnix/global_scheduler/migration_policy.py`, `llumnix/config/default.py` (the defaults).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
@@ -83,7 +81,10 @@ class Freeness:
     @property
     def requires(self) -> Requirements:
         """With `max_replicas` it adds to replicas alike."""
-        return Requirements("mixed", scales=True) if self.max_replicas is not None else Requirements()
+        if self.max_replicas is None:
+            return Requirements()
+        settles_s = (self.max_replicas - self.min_replicas) * self.scale_s + self.load_s
+        return Requirements("mixed", scales=True, settles_s=settles_s)
 
     @property
     def tick_s(self) -> float:

@@ -3,8 +3,6 @@
 Source: the policy "minimal load" that the xLLM technical report compares with (arXiv 2510.14686, section 5.2).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest

@@ -5,12 +5,10 @@ are latency-relaxed, decode replicas latency-strict: these take offline requests
 room. Use it with the policy `ooc`, which holds offline sequences back within a replica.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import Phase, VisibleRequest
 from backends.serving.routers._sent import Sent
 from backends.serving.routing import (
@@ -57,8 +55,7 @@ class Ooc:
     """Offline requests that were sent there by replica."""
 
     def __post_init__(self) -> None:
-        at_least("saturation", self.saturation)
-        at_least("pulls", self.pulls)
+        positive(self, "saturation", "pulls")
         if min(self.tpot_s, self.share, self.pull_share, self.memory, self.tick_s) <= 0 or self.report_s < 0:
             raise ValueError("tpot_s, share, pull_share, memory and tick_s must be above 0, report_s at least 0")
 

@@ -7,17 +7,12 @@ That router guesses what is stored; here it is known, as with events from the re
 least-requests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving.batch import VisibleRequest
 from backends.serving.prefix_cache import chain
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

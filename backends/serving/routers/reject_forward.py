@@ -5,8 +5,6 @@ Source: Jin et al., P/D-Serve, arXiv 2408.08147 (gateways forward a request unti
 times of a retry are ours.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest

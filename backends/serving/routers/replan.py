@@ -5,8 +5,6 @@ shift placement runs again on recent traffic; reloading weights takes minutes. T
 and their thresholds are ours, and so is the plan, the min-rule of DistServe over equal GPUs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from math import ceil, exp, sqrt
@@ -79,7 +77,10 @@ class Replan:
     @property
     def requires(self) -> Requirements:
         """Prefill and decode replicas, whose roles it changes by predicted times; with `most` it adds some."""
-        return Requirements("apart", changes_roles=True, scales=self.most is not None, step_times=True)
+        settles_s = 0.0 if self.most is None else 2 * self.window_s + self.reload_s
+        return Requirements(
+            "apart", changes_roles=True, scales=self.most is not None, step_times=True, settles_s=settles_s
+        )
 
     @property
     def tick_s(self) -> float:

@@ -6,8 +6,6 @@ Source: the baseline of Jin et al., P/D-Serve, arXiv 2408.08147; Mitzenmacher, H
 information?, IEEE TPDS 2000.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest

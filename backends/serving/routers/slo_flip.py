@@ -5,11 +5,9 @@ report, arXiv 2510.14686, section 3.2. That service flips while it decides on a 
 replica at a time, which then has that role for `settle_s` seconds at least.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
-from backends.serving._checks import at_least
+from backends.serving._checks import positive
 from backends.serving.batch import VisibleRequest
 from backends.serving.replica import Role
 from backends.serving.routers._sent import Sent
@@ -50,8 +48,7 @@ class SloFlip:
     _short: bool = field(default=False, init=False, repr=False, compare=False)  # of decode replicas, since the tick
 
     def __post_init__(self) -> None:
-        at_least("keep_prefill", self.keep_prefill)
-        at_least("keep_decode", self.keep_decode)
+        positive(self, "keep_prefill", "keep_decode")
         if min(self.ttft_s, self.tpot_s, self.tick_s) <= 0 or min(self.settle_s, self.cost_s) < 0:
             raise ValueError("ttft_s, tpot_s and tick_s must be above 0, settle_s and cost_s at least 0")
 

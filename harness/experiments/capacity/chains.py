@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Protocol
 
+from harness.api import Elastic
 from harness.errors import Crashed, UsageError
 from harness.experiments import pool
 from harness.experiments.capacity.chain import Chain, ChainRequest, Observed, unloaded
@@ -164,7 +165,7 @@ def search_chains(setup: Setup, goal: float, runner: TrialRunner, observe: Obser
 
 def steady_spec(setup: Setup, goal: float) -> SteadySpec:
     """The search for one goal."""
-    settings = setup.settings
+    settings, backend = setup.settings, setup.planned.backend
     return SteadySpec(
         wanted=setup.search_spec(goal).wanted,
         goal=goal,
@@ -175,6 +176,7 @@ def steady_spec(setup: Setup, goal: float) -> SteadySpec:
         memory_s=setup.planned.loaded.settles_s / SETTLES,
         patience_s=patience_s(setup.slo),
         cut_s=None if setup.spec.warmup in (None, "mser5") else _cut_s(setup.spec.warmup),
+        settles_s=backend.settles_s if isinstance(backend, Elastic) else 0.0,
         from_rps=settings.from_rps,
         at_rps=settings.at_rps,
     )

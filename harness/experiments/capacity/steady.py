@@ -88,7 +88,11 @@ class OutOfRequests(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SteadySpec:
-    """One goal of a search; `memory_s` is how long the arrivals remember their rate, `limit` the most requests."""
+    """One goal of a search; `memory_s` is how long the arrivals remember their rate, `limit` the most requests.
+
+    The first `cut_s` seconds of a chain are not counted; None: what sessions and requests take without load, and at
+    least `settles_s`, after which a system has its size.
+    """
 
     wanted: tuple[Condition, ...]
     goal: float
@@ -99,6 +103,7 @@ class SteadySpec:
     memory_s: float = 0.0
     patience_s: float = 0.0
     cut_s: float | None = None
+    settles_s: float = 0.0
     from_rps: float | None = None
     at_rps: float | None = None
 
@@ -315,7 +320,9 @@ class SteadySearch:
 
     def request(self, seed: int, rate_rps: float, span_s: float, blocks: int = BLOCKS) -> ChainRequest:
         """A chain of which `span_s` are counted after the cut."""
-        cut_s = max(3 * self.alone.p99_s, self.alone.longest_s) if self.spec.cut_s is None else self.spec.cut_s
+        cut_s = self.spec.cut_s
+        if cut_s is None:
+            cut_s = max(3 * self.alone.p99_s, self.alone.longest_s, self.spec.settles_s)
         return ChainRequest(seed, rate_rps, cut_s, span_s / BLOCKS, blocks, self.spec.patience_s + 5 * self.alone.p99_s)
 
     def _observe(self, requests: list[ChainRequest]) -> Generator[list[ChainRequest], list[Observed], Tried]:

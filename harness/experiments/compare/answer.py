@@ -1,7 +1,5 @@
 """The answer of `bench compare`: pairs, rows and the verdict on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -51,7 +51,17 @@ def outcome_of(path: Path, code: int, out: Path, err: Path, *, ours: bool) -> Ru
     if (path / "run.json").exists():
         return _of_run(path, code, err, ours=ours)
     if (answer := next((path / name for name in ANSWERS if (path / name).exists()), None)) is not None:
-        return _of_answer(path, answer, code, err)
+        # A search or a sweep: unresolved is an answer, not valid is none.
+        try:
+            info = answers.of(answer)
+        except UsageError as error:
+            return RunOutcome(path, "failed", str(error).rstrip("."))
+        known = info if isinstance(info, SweepAnswer | CapacityAnswer) else None
+        if code == _NOT_VALID or (known is not None and known.exit_code == _NOT_VALID):
+            return RunOutcome(path, "invalid", _last(err))
+        if code not in _JUDGED:
+            return RunOutcome(path, "failed", f"it ended with exit code {code}: {_last(err)}")
+        return RunOutcome(path, "good", exact=known is not None and known.clock == "virtual", many_seeds=True)
     if code != 0:
         return RunOutcome(path, "failed", f"it ended with exit code {code}: {_last(err)}")
     return _of_file(path) or _of_numbers(path, out)
@@ -85,20 +95,6 @@ def _of_run(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
-
-
-def _of_answer(path: Path, file: Path, code: int, err: Path) -> RunOutcome:
-    """A search or a sweep: unresolved is an answer, not valid is none."""
-    try:
-        info = answers.of(file)
-    except UsageError as error:
-        return RunOutcome(path, "failed", str(error).rstrip("."))
-    known = info if isinstance(info, SweepAnswer | CapacityAnswer) else None
-    if code == _NOT_VALID or (known is not None and known.exit_code == _NOT_VALID):
-        return RunOutcome(path, "invalid", _last(err))
-    if code not in _JUDGED:
-        return RunOutcome(path, "failed", f"it ended with exit code {code}: {_last(err)}")
-    return RunOutcome(path, "good", exact=known is not None and known.clock == "virtual", many_seeds=True)
 
 
 def _of_file(path: Path) -> RunOutcome | None:

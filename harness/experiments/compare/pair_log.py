@@ -242,7 +242,14 @@ class Command:
 
 def parse(text: str) -> Command:
     """The command of a `--run` text. Raises UsageError for one that cannot be started, or that needs a shell."""
-    words = _words(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--run {text!r} cannot be read: {str(error).lower()}.") from None
+    if not words:
+        raise UsageError("--run names a command, such as 'bench run --backend sim'; got an empty text.")
+    if any(word in _SHELL or word.endswith(";") for word in words):
+        raise UsageError(f"--run {text!r} is started without a shell; put it into one: --run \"sh -c '...'\".")
     given = 0
     while given < len(words) and _VARIABLE.fullmatch(words[given]):
         given += 1
@@ -269,18 +276,6 @@ def of_spec(spec: RunSpec, text: str) -> Command:
 def shown(text: str) -> str:
     """A text without the keys that may stand in it, and without the values of headers."""
     return _SECRET.sub(r"\1\2[hidden]", _HEADER.sub(r"\1\2[hidden]", text))
-
-
-def _words(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"--run {text!r} cannot be read: {str(error).lower()}.") from None
-    if not words:
-        raise UsageError("--run names a command, such as 'bench run --backend sim'; got an empty text.")
-    if any(word in _SHELL or word.endswith(";") for word in words):
-        raise UsageError(f"--run {text!r} is started without a shell; put it into one: --run \"sh -c '...'\".")
-    return words
 
 
 def _found(words: list[str], text: str) -> list[str]:

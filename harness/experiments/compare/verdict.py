@@ -5,19 +5,20 @@ Where two runs of a simulator part: it has no noise, so the first difference is 
 How many interim analyses there may be before the verdict: each is another chance to be wrong.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from msgspec import structs
 
+from harness.data.folder import Run
 from harness.data.lists import lists
 from harness.experiments.compare.compare_json import FirstDifference, GateRow, Parting, Row, SideValues, SteadyRow
+from harness.experiments.compare.gates import Gate, Quantity
 from harness.stats.paired import (
     ALPHA,
     LEAST_PAIRS,
@@ -29,13 +30,6 @@ from harness.stats.paired import (
     outliers,
     uneven,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.data.folder import Run
-    from harness.experiments.compare.gates import Gate, Quantity
-
 
 Value = float | None
 

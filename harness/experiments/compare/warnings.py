@@ -12,7 +12,7 @@ from harness.experiments.compare.compare_json import (
     LengthRow,
     Refusal,
 )
-from harness.experiments.compare.pairing import Matched, Numbers, Pair
+from harness.experiments.compare.pairing import Matched, Numbers
 
 CACHED = 0.01
 """Difference of the shares of cached prompt tokens above which a warning is given [ours]."""
@@ -25,10 +25,7 @@ def found(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
     """The warnings of an answer that has its rows."""
     yield from _alone(matched, [stop.field for stop in info.refused])
     yield from _allowed(info.allowed_differences)
-    yield from _overloaded(matched.pairs)
-    yield from _caches(info.pairs)
-    yield from _from_sending(matched.pairs)
-    yield from _unresolved(matched.pairs)
+    yield from _of_runs(matched, info.pairs)
     yield from _unknown(info.gates)
     yield from _lengths(info.output_lengths)
     yield from _missed(info)
@@ -67,8 +64,10 @@ def _allowed(differences: Sequence[Refusal]) -> Iterator[Warned]:
         )
 
 
-def _overloaded(pairs: Sequence[Pair]) -> Iterator[Warned]:
-    runs = [run for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)]
+def _of_runs(matched: Matched, pairs: Sequence[ComparedPair]) -> Iterator[Warned]:
+    """Overload, caches that helped one side, TTFT counted from sending, and searches without their tolerance."""
+    sides = [run for pair in matched.pairs for run in (pair.base, pair.head)]
+    runs = [run for run in sides if not isinstance(run, Numbers)]
     count = sum(run.info.verdict.grew for run in runs)
     if count:
         yield _warning(
@@ -76,9 +75,6 @@ def _overloaded(pairs: Sequence[Pair]) -> Iterator[Warned]:
             f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was",
             "compare at a lower rate, or compare capacities (bench capacity on both sides)",
         )
-
-
-def _caches(pairs: Sequence[ComparedPair]) -> Iterator[Warned]:
     for pair in pairs:
         shares = pair.cached or CachedShares()
         base, head = shares.base, shares.head
@@ -89,23 +85,13 @@ def _caches(pairs: Sequence[ComparedPair]) -> Iterator[Warned]:
                 "the head",
                 "a warm cache favours who runs second; start both sides with the same cache, or salt the contents",
             )
-
-
-def _from_sending(pairs: Sequence[Pair]) -> Iterator[Warned]:
-    missing = (
-        run.info.source.missing for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)
-    )
-    if any("scheduled_s" in names for names in missing):
+    if any("scheduled_s" in run.info.source.missing for run in runs):
         yield _warning(
             "ttft-from-sending",
             "the files do not tell when requests were due, so TTFT counts from sending and hides a late client",
             "compare runs of bench, or files that hold scheduled times",
         )
-
-
-def _unresolved(pairs: Sequence[Pair]) -> Iterator[Warned]:
-    sides = [run for pair in pairs for run in (pair.base, pair.head) if isinstance(run, Numbers)]
-    searches = {str(run.path): run.search for run in sides if run.search is not None}
+    searches = {str(run.path): run.search for run in sides if isinstance(run, Numbers) and run.search is not None}
     for path, search in searches.items():
         if any(found.state == "unresolved" for found in search.answers):
             yield _warning(

@@ -55,7 +55,16 @@ def of_file(path: Path) -> list[Run]:
         if other != path.name and (path.parent / other).is_file():
             more = documents(path.parent / other)
             values = [*values, *more] if reader.recognizes(more) else values
-    return _runs(reader, values, path)
+    try:
+        runs = list(reader.runs(values))
+        names = [path.name if len(runs) == 1 else f"{path.name} ({i} of {len(runs)})" for i in range(1, len(runs) + 1)]
+        return [as_run(one, path, name) for one, name in zip(runs, names, strict=True)]
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        name = type(reader).__module__.rpartition(".")[2].replace("_", "-")
+        raise UsageError(
+            f"'{path}' appears to hold results of {name}, but cannot be read ({type(error).__name__}: {error}); "
+            "let the tool write it again, or report this with the version of the tool."
+        ) from error
 
 
 def below(folder: Path) -> Iterator[Run]:
@@ -89,19 +98,6 @@ def _reader(values: Sequence[Any]) -> Reader | None:
 
 def _beside(reader: Reader) -> Sequence[str]:
     return reader.beside if isinstance(reader, FilesReader) else ()
-
-
-def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:
-    try:
-        runs = list(reader.runs(values))
-        names = [path.name if len(runs) == 1 else f"{path.name} ({i} of {len(runs)})" for i in range(1, len(runs) + 1)]
-        return [as_run(one, path, name) for one, name in zip(runs, names, strict=True)]
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        name = type(reader).__module__.rpartition(".")[2].replace("_", "-")
-        raise UsageError(
-            f"'{path}' appears to hold results of {name}, but cannot be read ({type(error).__name__}: {error}); "
-            "let the tool write it again, or report this with the version of the tool."
-        ) from error
 
 
 def documents(path: Path) -> list[Any]:

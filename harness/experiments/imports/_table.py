@@ -231,6 +231,24 @@ def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1
     return {ours: value * scale for ours, value in found.items() if value is not None}
 
 
+def of_serving(value: Json, e2e: str) -> dict[str, Any]:
+    """The numbers of `vllm bench serve`, and of SGLang's, which calls E2E by another name; latencies are in ms."""
+    statistics = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+    names = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": e2e}
+    found: dict[str, Any] = {
+        ours: numbers for ours, theirs in names.items()
+        if (numbers := scaled(value, {k: f"{v}_{theirs}_ms" for k, v in statistics.items()}, 1e-3))
+    }  # fmt: skip
+    rates = {"throughput_rps": "request_throughput", "goodput_rps": "request_goodput",
+             "output_tps": "output_throughput", "duration_s": "duration"}  # fmt: skip
+    counts = {"completed": "completed", "output_tokens": "total_output_tokens"}
+    return {
+        **found,
+        **{ours: number_of(value.get(theirs)) for ours, theirs in rates.items()},
+        **{ours: count(value.get(theirs)) for ours, theirs in counts.items()},
+    }
+
+
 def last_line(words: object) -> str | None:
     """The last line of an error, which is what a Python traceback is about; None of no words."""
     lines = str(words or "").strip().splitlines()

@@ -54,7 +54,13 @@ class Aiperf:
         kept = [v for v in lines if v["metadata"].get("benchmark_phase", "profiling") == "profiling"]
         origin_ns = min((int(v["metadata"]["request_start_ns"]) for v in kept), default=0)
         answers = [_answer(v, origin_ns) for v in kept]
-        rated, rate = _rate(whole)
+        # Whether requests were due at times of their own, by the phase that was measured, and at which rate. Without
+        # the aggregates this is unknown, and the times at which credits were issued are used.
+        phases = part(whole, "input_config").get("phases")
+        measured = [p for p in phases if p.get("name") == "profiling"] if isinstance(phases, list) else []
+        rate = next((number(p.get("rate") or p.get("request_rate")) for p in measured), None)
+        waiting = {str(p.get("type")) for p in measured} & _WAITING
+        rated, rate = not waiting, None if waiting else rate
         due = rated and all(a.scheduled_s is not None for a in answers)
         if not due:
             answers = [replace(a, scheduled_s=None) for a in answers]
@@ -85,18 +91,6 @@ class Aiperf:
 
 def _is_line(value: Any) -> bool:
     return "request_start_ns" in part(value, "metadata") and isinstance(value.get("metrics"), Mapping)
-
-
-def _rate(whole: Json) -> tuple[bool, float | None]:
-    """Whether requests were due at times of their own, by the phase that was measured, and at which rate.
-
-    Without the aggregates this is unknown, and the times at which credits were issued are used.
-    """
-    phases = part(whole, "input_config").get("phases")
-    measured = [p for p in phases if p.get("name") == "profiling"] if isinstance(phases, list) else []
-    rate = next((number(p.get("rate") or p.get("request_rate")) for p in measured), None)
-    waiting = {str(p.get("type")) for p in measured} & _WAITING
-    return not waiting, None if waiting else rate
 
 
 def _answer(line: Json, origin_ns: int) -> Answer:

@@ -17,15 +17,14 @@ from harness.experiments.imports._table import (
     items,
     last_line,
     objective,
+    of_serving,
     part,
-    scaled,
     spread,
     stamps,
     text,
 )
 from harness.experiments.imports._table import number_of as number
 
-_STATISTICS = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _NO_TIMES = (
     "SGLang writes no time at which a request was sent: rates, goodput per second and all that goes over time are "
     "unknown, and E2E is TTFT plus the gaps, a little shorter than its own, which runs to the end of the stream"
@@ -80,19 +79,8 @@ def _answers(value: Json) -> Iterator[Answer]:
 
 
 def _aggregates(value: Json) -> dict[str, Any]:
-    ours = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
-    found: dict[str, Any] = {
-        name: numbers for name, theirs in ours.items()
-        if (numbers := scaled(value, {k: f"{v}_{theirs}_ms" for k, v in _STATISTICS.items()}, 1e-3))
-    }  # fmt: skip
-    sent = len(items(value.get("errors")))
+    found, sent = of_serving(value, "e2e_latency"), len(items(value.get("errors")))
     return found | {
-        "throughput_rps": number(value.get("request_throughput")),
-        "goodput_rps": number(value.get("request_goodput")),
-        "output_tps": number(value.get("output_throughput")),
         "attainment": number(value.get("slo_attainment")),
-        "completed": count(value.get("completed")),
-        "failed": max(0, sent - count(value.get("completed"))) if sent else None,
-        "output_tokens": count(value.get("total_output_tokens")),
-        "duration_s": number(value.get("duration")),
+        "failed": max(0, sent - found["completed"]) if sent else None,
     }

@@ -18,14 +18,12 @@ from harness.experiments.imports._table import (
     count,
     items,
     last_line,
-    scaled,
+    of_serving,
     spread,
     stamps,
     text,
 )
 from harness.experiments.imports._table import number_of as number
-
-_STATISTICS = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Vllm:
                 closed=rate is None and number(value.get("max_concurrency")) is not None,
                 per_request=detailed,
                 missing=frozenset(_missing(answers, timed=timed)),
-                aggregates=_aggregates(value),
+                aggregates=of_serving(value, "e2el") | {"failed": count(value.get("failed"))},
             )
 
 
@@ -92,20 +90,3 @@ def _answers(value: Json) -> Iterator[Answer]:
             status="error" if failed else "ok",
             error=last_line(error) or ("no token came" if failed else None),
         )
-
-
-def _aggregates(value: Json) -> dict[str, Any]:
-    ours = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-    found: dict[str, Any] = {
-        name: numbers for name, theirs in ours.items()
-        if (numbers := scaled(value, {k: f"{v}_{theirs}_ms" for k, v in _STATISTICS.items()}, 1e-3))
-    }  # fmt: skip
-    return found | {
-        "throughput_rps": number(value.get("request_throughput")),
-        "goodput_rps": number(value.get("request_goodput")),
-        "output_tps": number(value.get("output_throughput")),
-        "completed": count(value.get("completed")),
-        "failed": count(value.get("failed")),
-        "output_tokens": count(value.get("total_output_tokens")),
-        "duration_s": number(value.get("duration")),
-    }

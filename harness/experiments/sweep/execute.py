@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +26,7 @@ from harness.experiments.sweep.crossings import to_add
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
+from harness.runner.progress import drawn
 
 PLAIN_S = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -81,18 +82,8 @@ def duration(seconds: float) -> str:
 def shown(progress: Progress, *, quiet: bool, stream: TextIO | None = None) -> Iterator[None]:
     """Show the progress while the body runs, on standard error."""
     out = stream if stream is not None else sys.stderr
-    done = threading.Event()
-    if quiet:
+    with nullcontext() if quiet else drawn(_bar if out.isatty() else _lines, progress, out):
         yield
-        return
-    draw = _bar if out.isatty() else _lines
-    thread = threading.Thread(target=draw, args=(progress, out, done), name="sweep-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _lines(progress: Progress, out: TextIO, done: threading.Event) -> None:
@@ -136,7 +127,12 @@ def opened(out: Path, sweep: Sweep) -> Iterator[Sweep]:
     Gives the sweep with the points that were added there. More values and more seeds may have been given since. Raises
     UsageError, having changed nothing, for a folder that holds anything else, another sweep, or one that is running.
     """
-    _check_ours(out)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"'{out}' is a file; --out names a folder.")
+    there = {p.name for p in out.iterdir() if not p.name.startswith(REPORTS)} if out.is_dir() else set()
+    foreign = sorted(there - OURS)
+    if foreign:
+        raise UsageError(f"'{out}' holds '{foreign[0]}', which is no part of a sweep; name an empty folder.")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -152,15 +148,6 @@ def opened(out: Path, sweep: Sweep) -> Iterator[Sweep]:
 
 def _write_plan(out: Path, sweep: Sweep) -> None:
     write_json(out / FILE, {**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
-
-
-def _check_ours(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"'{out}' is a file; --out names a folder.")
-    there = {p.name for p in out.iterdir() if not p.name.startswith(REPORTS)} if out.is_dir() else set()
-    foreign = sorted(there - OURS)
-    if foreign:
-        raise UsageError(f"'{out}' holds '{foreign[0]}', which is no part of a sweep; name an empty folder.")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -249,7 +236,12 @@ def run_sweep(
             if outcome.state == "failed":
                 raise BackendError(outcome.error or "the backend failed.")
             raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")
-        return _concluded(out, outcome, render)
+        info = answer(outcome.sweep.stored, outcome.results, outcome.state, outcome.error)
+        for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
+            if render is not None:
+                files.put(out / name, render(info, form).encode())
+        write_json(out / FILE, encode(info))
+        return info
 
 
 def _execute(
@@ -311,15 +303,6 @@ def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str],
         if not finished(order.path):
             say(f"run {number} of {progress.total}: {order.task.name}; {progress.line()}")
         yield order
-
-
-def _concluded(out: Path, outcome: _Outcome, render: Callable[[SweepAnswer, str], str] | None) -> SweepAnswer:
-    info = answer(outcome.sweep.stored, outcome.results, outcome.state, outcome.error)
-    for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
-        if render is not None:
-            files.put(out / name, render(info, form).encode())
-    write_json(out / FILE, encode(info))
-    return info
 
 
 def reported(out: Path, stored: Mapping[str, Any]) -> SweepAnswer:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 WINDOW_S = 60.0
 """As long as the windows in which the burstiness of traces is counted."""
+WORKING_S = 300.0
+"""As long as providers keep the prompts of an agent that pauses."""
 
 
 def kv_swing(run: RunTables) -> Floats:
@@ -118,6 +120,49 @@ def energy(run: RunTables) -> Floats:
     return np.array([used_j / tokens]) if used_j and tokens else np.empty(0)
 
 
+def cache_found(run: RunTables) -> Floats:
+    """(1,): of all prompts whose answer says how much of them was cached; none where no prompt names blocks."""
+    if not run.block_tokens:
+        return np.empty(0)
+    length = "prompt_tokens" if run.http is None else "prompt_tokens_server"
+    cached, tokens = number(run.requests, "cached_tokens"), number(run.requests, length)
+    known = np.isfinite(cached) & np.isfinite(tokens)
+    return np.array([cached[known].sum() / tokens[known].sum()]) if tokens[known].sum() else np.empty(0)
+
+
+def cache_best(run: RunTables) -> Floats:
+    """(1,): of the prompts that are measured; those of the warm-up came before."""
+    seen: set[int] = set()
+    found = tokens = 0
+    for prompt in run.prompts() if run.block_tokens else ():
+        blocks = prompt.blocks.tolist()
+        if prompt.measured:
+            hits = next((place for place, block in enumerate(blocks) if block not in seen), len(blocks))
+            found += hits * run.block_tokens
+            tokens += prompt.tokens
+        seen.update(blocks)
+    return np.array([found / tokens]) if tokens else np.empty(0)
+
+
+def working_set(run: RunTables) -> Floats:
+    """(windows,): the last window is left out where it is not whole, unless it is the only one."""
+    found: list[float] = []
+    held: list[np.ndarray] = []
+    window = 0
+    for prompt in run.prompts() if run.block_tokens else ():
+        if not prompt.measured:
+            continue
+        place = int((prompt.sent_s - run.since_s) // WORKING_S)
+        if place > window and held:
+            found.append(float(len(np.unique(np.concatenate(held)))) * run.block_tokens)
+            held = []
+        window = place
+        held.append(prompt.blocks)
+    if held and not found:
+        found.append(float(len(np.unique(np.concatenate(held)))) * run.block_tokens)
+    return np.array(found)
+
+
 # fmt: off
 ROWS: tuple[RunMetric, ...] = (
     RunMetric(
@@ -185,6 +230,39 @@ ROWS: tuple[RunMetric, ...] = (
 
         Sum over the steps of their time times the limit of the GPUs that work on them (a stage of a pipeline works on a
         step at a time), over the output tokens of all requests. None where the limit is unknown.
+        """,
+    ),
+    RunMetric(
+        name="cache_found", title="prompt tokens found in the cache", unit="share", better="higher", place=6,
+        of=cache_found,
+        about="""
+        How much of the prompts the server had in its cache (share of their tokens).
+
+        Source: `cached_tokens` in the usage of OpenAI's API, or what the prefix cache of bench's own backends found.
+
+        Cached tokens over prompt tokens, of the answers that tell both. Only where prompts have blocks in common.
+        """,
+    ),
+    RunMetric(
+        name="cache_best", title="prompt tokens that came before", unit="share", better="higher", place=7,
+        of=cache_best,
+        about="""
+        How much of the prompts a cache with room for everything would have found (share of their tokens).
+
+        Source: the theoretical hit rate of Mooncake (FAST 2025, section 3) and of the corpora of agents.
+
+        Leading blocks of each prompt that a request sent earlier had, times the tokens of a block, over prompt tokens.
+        """,
+    ),
+    RunMetric(
+        name="working_set", title="working set", unit="tokens", place=8, of=working_set,
+        about="""
+        How many different tokens the prompts of five minutes have (tokens, per window).
+
+        Source: P. J. Denning, The working set model for program behavior, 1968; the window is ours.
+
+        Different blocks of the prompts sent within each whole window of 300 s, or of a shorter run as a whole, times
+        the tokens of a block. A cache smaller than this loses prompts of agents that pause for less.
         """,
     ),
 )

@@ -6,6 +6,7 @@ from harness.configs import read
 from harness.experiments.trial import SimulatedTrial, simulate
 from harness.options import Given, run_spec
 from harness.registry import make
+from harness.spec import parse
 
 VLLM = "vllm-v0:max_seqs=128,max_batched_tokens=8192"
 """The vLLM baseline of Sarathi-Serve for contexts of 8,192 tokens (section 5.1)."""
@@ -15,11 +16,8 @@ def trial(config: str | None = None, **options: object) -> SimulatedTrial:
     """The run of a named configuration with these options over it (dashes are underscores)."""
     file = read(config).given if config is not None else None
     given = {name.replace("_", "-"): str(value) for name, value in options.items()}
-    if (
-        file is None
-        and str(given.get("backend", "sim")).startswith("sim")
-        and "compat=" not in str(given.get("backend"))
-    ):
+    backend = parse(given.get("backend", "sim"))
+    if file is None and backend.name == "sim" and not {"compat", "latency"} & {*backend.args}:
         given.setdefault("latency", "roofline")  # what the rows of the page were computed with
     return simulate(run_spec(Given(given), file))
 

@@ -31,7 +31,7 @@ def rows(place: Place) -> Iterator[Row]:
         yield Row(
             f"S69.{letter}", "DeepSpeed-MII beside DistServe", "simulated",
             f"{workload}: {published} times MII's rate per GPU (final text)",
-            f"{placed.name} {ours:.3g}, MII {plain} {theirs:.3g} req/s per GPU: {_times(ours, theirs)}",
+            f"{placed.name} {ours:.3g}, MII ({plain.tp},{plain.pp}) {theirs:.3g} req/s per GPU: {_times(ours, theirs)}",
             "above 1", ours > theirs, " && ".join(_command(options[0], system) for system in systems),
             f"policy {MII}, the same step times for both, 8 seeds. By roofline {others[0]:.3g} and {others[1]:.3g} "
             f"req/s per GPU: {_times(*others)}. All shapes: bench place --gpus 8 --algorithm low,mii --model {model}.",

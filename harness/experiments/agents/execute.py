@@ -1,0 +1,361 @@
+"""Runs a search for agents: simulated trials several at a time, real ones one after the other within a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness import untrusted
+from harness.api import Slo
+from harness.data import codec
+from harness.data.codec import encode
+from harness.data.folder import cleaned
+from harness.data.host import versions
+from harness.data.lists import number
+from harness.data.storage import locked, write_json
+from harness.errors import BackendError, Interrupted, NotValid, UsageError
+from harness.experiments import pool, trial
+from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
+from harness.experiments.agents.search import (
+    WALL_TRIALS,
+    Key,
+    SearchOptions,
+    Tier,
+    conditions_of,
+    estimate,
+    next_keys,
+)  # fmt: skip
+from harness.experiments.capacity.conditions import JOINT
+from harness.metrics import slo
+from harness.metrics.measure import first_last, metrics, succeeded
+from harness.metrics.resources import Resources, resources
+from harness.options import RunSpec
+from harness.runner.plan import Plan, plan
+from harness.spec import parse
+
+TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
+"""Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
+HORIZON_S, BUDGET_S = 3600.0, 600.0
+CUT, RAMP = 0.25, 0.1
+"""Of the horizon, what is added before it and not counted; of both together, in which part the agents start."""
+LATEST = 0.6
+"""A trial counts from when all caches are warm, but at the latest from this part of it on."""
+WARM = "warm-up"
+"""The tag of requests that only warm the cache (`workloads.session_replay`)."""
+ANSWER = "agents.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all trials of one search share."""
+
+    spec: RunSpec
+    tiers: tuple[Tier, ...]
+    slos: tuple[Slo, ...]
+    options: SearchOptions
+    horizon_s: float
+    budget_s: float | None
+    first: Plan
+    takes: Resources
+
+
+def set_up(
+    spec: RunSpec, tiers: Sequence[str], options: SearchOptions, horizon_s: float | None, budget_s: float | None
+) -> Setup:
+    """Check everything before a trial is made. Raises UsageError for traffic without sessions, or a tier that no single
+    request can be judged by."""
+    if spec.trace is None:
+        raise UsageError("bench agents replays sessions of a trace; give --trace FILE (docs/guide/agents.md).")
+    arrivals = parse(spec.arrivals or "closed")
+    if arrivals.name != "closed" or "users" in arrivals.args or arrivals.first is not None:
+        raise UsageError(f"--arrivals must be closed without users, got '{spec.arrivals}': the search varies them.")
+    if spec.sessions is not None and {"steady", "begin_most", "begin_least", "count", "passes"} & {
+        *parse(spec.sessions).args
+    }:
+        raise UsageError("--sessions: the search decides how many there are and where they start; give only common.")
+    slos = tuple(slo.parse(text) for text in tiers)
+    found = []
+    for text, one in zip(tiers, slos, strict=True):
+        if not one.bounds:
+            raise UsageError(f"--slo '{text}' has no bound.")
+        pooled = [bound for bound in one.bounds if metrics()[bound.metric].pooled]
+        if pooled:
+            raise UsageError(f"--slo '{slo.bound_text(pooled[0])}' is not of single requests; bound tpot instead.")
+        found.append(Tier(text, conditions_of(text, spec.goal)))
+    spec = replace(spec, turns=spec.turns or "think-only")
+    first = plan(_of(spec, 1, options.first_seed, horizon_s or HORIZON_S))
+    if not first.schedule.has_follow_ups:
+        raise UsageError(f"'{spec.trace}' has no sessions of several requests, so there are no agents to count.")
+    if budget_s is None and not first.virtual:
+        budget_s = BUDGET_S
+    if horizon_s is None:
+        horizon_s = HORIZON_S if first.virtual else (budget_s or BUDGET_S) / (1 + CUT) / WALL_TRIALS
+    options = replace(options, virtual=first.virtual)
+    return Setup(spec, tuple(found), slos, options, horizon_s, budget_s, first, resources(first.backend.describe()))
+
+
+def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
+    """The run of one trial."""
+    whole_s = horizon_s * (1 + CUT)
+    arrivals = parse(spec.arrivals or "closed")
+    arrivals = replace(arrivals, args={"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args})
+    sessions = parse(spec.sessions or "recorded")
+    sessions = replace(sessions, args={**sessions.args, "steady": f"{whole_s:.6g}s"})
+    return replace(
+        spec, seed=seed, duration=whole_s, warmup=f"{CUT * horizon_s:.6g}s", sessions=str(sessions), requests=None,
+        arrivals=str(replace(arrivals, args={**arrivals.args, "users": str(users)})),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One trial, to be simulated in any process."""
+
+    setup_spec: RunSpec
+    slos: tuple[Slo, ...]
+    key: Key
+    horizon_s: float
+
+    @property
+    def run(self) -> RunSpec:
+        """Its run."""
+        return _of(self.setup_spec, *self.key, self.horizon_s)
+
+
+def simulated(task: Task) -> AgentTrial:
+    """Make a trial under a virtual clock, in this process."""
+    begun_s = time.monotonic()
+    made = trial.simulate(task.run)
+    return measured(task, made.plan, made.table, time.monotonic() - begun_s)
+
+
+def measured(task: Task, planned: Plan, table: pa.Table, wall_s: float) -> AgentTrial:
+    """What a trial shows of every tier."""
+    table = table.sort_by("request_id")
+    warmed_s, settled = _warmed(planned, table)
+    cut_s = min(max(CUT * task.horizon_s, warmed_s), LATEST * (1 + CUT) * task.horizon_s)
+    cut = table.filter(pa.array(number(table, "scheduled_s") >= cut_s))
+    ok = succeeded(cut)
+    first_s, _ = first_last(cut)
+    ttft_s = (first_s - number(cut, "scheduled_s"))[ok]
+    tpot_s = metrics()["tpot"].of(cut.filter(pa.array(ok)))
+    tpot_s = tpot_s[np.isfinite(tpot_s) & (tpot_s > 0)]
+    seconds = (1 + CUT) * task.horizon_s - cut_s
+    cached, prompts = number(cut, "cached_tokens"), number(cut, "prompt_tokens")
+    known = np.isfinite(cached)
+    shares = {share.text: share for one in task.slos for share in _shares(cut, one)}
+    return AgentTrial(
+        users=task.key.users,
+        seed=task.key.seed,
+        seconds=seconds,
+        requests=len(cut),
+        sessions=len(np.unique(cut["session"].to_numpy())),
+        wall_s=wall_s,
+        settled=settled(cut_s),
+        shares=list(shares.values()),
+        ttft_p95_s=float(np.quantile(ttft_s, 0.95)) if len(ttft_s) else None,
+        speed_p10=float(1 / np.quantile(tpot_s, 0.9)) if len(tpot_s) else None,
+        requests_rps=len(cut) / seconds,
+        output_tps=float(number(cut, "output_tokens").sum()) / seconds,
+        cache_found=float(cached[known].sum() / prompts[known].sum()) if known.any() else None,
+    )
+
+
+def _shares(table: pa.Table, objective: Slo) -> Iterator[TrialShare]:
+    """The share of each condition of a tier, with its standard deviation over sessions."""
+    session = np.unique(table["session"].to_numpy(), return_inverse=True)[1]
+    scored = slo.score(table, objective)
+    yield _share(JOINT, scored.met, session)
+    for bound in scored.bounds:
+        yield _share(bound.text, bound.met[bound.applies], session[bound.applies])
+
+
+def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]) -> TrialShare:
+    of = len(met)
+    sd = None
+    if of:
+        residual = np.bincount(session, met - met.mean())
+        sessions = len(np.unique(session))
+        sd = float(np.sqrt((residual**2).sum() * sessions / max(1, sessions - 1)) / of) if sessions > 1 else None
+    return TrialShare(text=text, met=int(met.sum()), of=of, sd=sd)
+
+
+def _warmed(planned: Plan, table: pa.Table) -> tuple[float, Callable[[float], float]]:
+    """When the last of the requests that only warm the cache was answered, and which share of them was at a time."""
+    warm = np.flatnonzero(np.asarray(planned.schedule.table["tag"].to_pylist(), object) == WARM)
+    end_s = first_last(table)[1][np.isin(table["request_id"].to_numpy(), warm)]
+    end_s = np.nan_to_num(end_s, nan=np.inf)
+    return float(end_s.max(initial=0.0)), lambda at_s: float((end_s <= at_s).mean()) if len(end_s) else 1.0
+
+
+def run_search(
+    setup: Setup, out: Path | None, *, workers: int | None = None, tell: Callable[[str], None] = lambda _: None
+) -> AgentsAnswer:
+    """Search every tier; Ctrl-C ends it with the results so far. Raises Interrupted where no trial had ended, and
+    BackendError or NotValid for a trial that proves nothing."""
+    if out is None:
+        return _run(setup, None, [], workers, tell)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"'{out}' cannot be made: {error.strerror}.") from None
+    with locked(out, "search"):
+        return _run(setup, out, _stored(out, setup), workers, tell)
+
+
+def _run(
+    setup: Setup, out: Path | None, trials: list[AgentTrial], workers: int | None, tell: Callable[[str], None]
+) -> AgentsAnswer:
+    begun_s, interrupted = time.monotonic(), False
+    made = {Key(one.users, one.seed) for one in trials}
+
+    def save(state: str) -> AgentsAnswer:
+        info = _answer(setup, trials, state, time.monotonic() - begun_s)
+        if out is not None:
+            write_json(out / ANSWER, encode(info))
+        return info
+
+    save("running")
+    with pool.of(workers if setup.first.virtual else 1) as processes:
+        try:
+            while keys := [key for key in next_keys(setup.tiers, trials, setup.options) if key not in made]:
+                if _spent(setup, time.monotonic() - begun_s):
+                    break
+                tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
+                for one in _made(setup, tasks, processes, out, tell):
+                    trials.append(one)
+                    made.add(Key(one.users, one.seed))
+                    tell(_line(one))
+                    save("running")
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted and not trials:
+        raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
+    return save("interrupted" if interrupted else "finished")
+
+
+def _spent(setup: Setup, spent_s: float) -> bool:
+    """Whether no other trial fits into the budget."""
+    if setup.budget_s is None:
+        return False
+    return spent_s + (0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)) > setup.budget_s * 1.05
+
+
+def _made(
+    setup: Setup, tasks: Sequence[Task], processes: pool.Pool, out: Path | None, tell: Callable[[str], None]
+) -> Iterator[AgentTrial]:
+    for task in tasks if not setup.first.virtual else ():
+        yield _real(task, out, tell)
+    for _, one in processes.map(simulated, tasks) if setup.first.virtual else ():
+        yield one
+
+
+def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTrial:
+    """One trial on a wall clock, a run like any other."""
+    from harness.runner.run import execute
+
+    begun_s = time.monotonic()
+    name = f"{task.key.users}-agents-seed{task.key.seed}"
+    path = None if out is None else out / "trials" / name
+    result = execute(task.run, out=path, force=True, say=tell, shared=None if out is None else out / "probe.json")
+    result.outcome.check()
+    if result.outcome.error is not None:
+        raise BackendError(result.outcome.error)
+    if result.outcome.ended != "finished":
+        raise KeyboardInterrupt
+    verdict = result.run.info.verdict
+    if not verdict.valid:
+        raise NotValid(f"The trial of {task.key.users} agents is not valid: {' '.join(verdict.reasons)}")
+    return measured(task, plan(task.run), result.run.requests, time.monotonic() - begun_s)
+
+
+def _line(one: AgentTrial) -> str:
+    speed = "-" if one.speed_p10 is None else f"{one.speed_p10:.3g} tokens/s"
+    ttft = "-" if one.ttft_p95_s is None else f"{one.ttft_p95_s:.3g} s"
+    return f"{one.users} agents, seed {one.seed}: {one.requests:,} requests, TTFT p95 {ttft}, slowest tenth {speed}"
+
+
+def _answer(setup: Setup, trials: Sequence[AgentTrial], state: str, wall_s: float) -> AgentsAnswer:
+    over = state != "running"
+    found = [_per(setup.takes, estimate(tier, trials, setup.options)) for tier in setup.tiers] if over else []
+    states = {one.state for one in found}
+    open_ = any(_half(one) > setup.options.tolerance for one in found if one.state == "resolved")
+    return AgentsAnswer(
+        **_options(setup),
+        state=state,
+        exit_code=1 if states == {"unreachable"} else 5 if "unresolved" in states or open_ else 0,
+        answers=found,
+        trials=sorted(trials, key=lambda one: (one.users, one.seed)),
+        requests=sum(one.requests for one in trials),
+        wall_s=wall_s,
+    )
+
+
+def _half(one: TierAgents) -> float:
+    """Half of the interval as a share; what is left of one agent counts as none."""
+    if one.agents is None or one.low is None or one.high is None or one.high - one.low < 1:
+        return 0.0
+    return (one.high - one.low) / (2 * one.agents)
+
+
+def _per(takes: Resources, one: TierAgents) -> TierAgents:
+    """Agents over what serves them."""
+    import msgspec
+
+    if not one.agents:
+        return one
+    return msgspec.structs.replace(
+        one,
+        per_gpu=one.agents / takes.gpus if takes.gpus else None,
+        per_kw=one.agents / takes.kw if takes.kw else None,
+        usd_per_agent_hour=takes.usd_per_hour / one.agents if takes.usd_per_hour else None,
+    )
+
+
+def _options(setup: Setup) -> dict[str, Any]:
+    """The part of agents.json that is known before the first trial, without secrets of a server."""
+    planned = setup.first
+    clean = {
+        "versions": versions(),
+        "spec": setup.spec.options(),
+        "workload": planned.loaded.name,
+        "backend": dict(planned.backend.describe()),
+    }
+    return {
+        **{name: cleaned(value, planned.redact) for name, value in clean.items()},
+        "traffic": planned.traffic,
+        "tiers": [tier.text for tier in setup.tiers],
+        "goal": setup.spec.goal,
+        "clock": "virtual" if planned.virtual else "wall",
+        "horizon_s": setup.horizon_s,
+        "tolerance": setup.options.tolerance,
+        "gpus": setup.takes.gpus,
+        "kw": setup.takes.kw,
+        "usd_per_hour": setup.takes.usd_per_hour,
+    }
+
+
+def _stored(out: Path, setup: Setup) -> list[AgentTrial]:
+    """The trials of the folder, where it holds this search. Raises UsageError for another one."""
+    file = out / ANSWER
+    if not file.exists():
+        if others := sorted({p.name for p in out.iterdir()} - {f"{ANSWER}.part", ".lock"}):
+            raise UsageError(f"'{out}' holds '{others[0]}', which is no part of a search; name an empty folder.")
+        return []
+    try:
+        read = untrusted.read_json(file)
+        before = codec.decode(AgentsAnswer, read)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' cannot be read ({error}).") from None
+    now: Mapping[str, Any] = _options(setup)
+    for name in ("spec", "tiers", "horizon_s", "versions"):
+        if getattr(before, name) != now[name]:
+            raise UsageError(f"'{out}' holds a search with another {name}; name another --out.")
+    return list(before.trials)

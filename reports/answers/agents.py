@@ -1,0 +1,171 @@
+"""The report of `bench agents`: how many agents each tier allows, per GPU, kW and dollar, and the trials behind it."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness.data.codec import encode
+from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents
+from harness.experiments.agents.search import conditions_of, share_of
+from reports import _format, _system, figures
+from reports._format import clean
+from reports._system import flat
+from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
+
+RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
+_DEFINITIONS = (
+    (
+        "agent",
+        "a user in a closed loop of recorded sessions: each request its think time after the answers before",
+    ),
+    ("agents at a tier", "where the share of requests within its first bound crosses the goal: 95% for p95:ttft=5"),
+    ("slowest decile", "tokens per second that nine tenths of the requests reach after their first token"),
+    ("interval", "holds the mean over all sessions of this kind with 95%; on a simulator by Student's t over seeds"),
+    ("per kW", "of the power given for an endpoint, or the makers' limits of all GPUs of a simulated system"),
+)
+
+
+def document(info: AgentsAnswer, path: Path | None = None) -> Document:
+    """The report of a search for agents; with `path` that of a page, with figures."""
+    finished = info.state == "finished"
+    states = [one.state for one in info.answers]
+    mark = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED"}.get(info.state or "", "")
+    if not mark:
+        mark = "FOUND" if {*states} == {"resolved"} else "TIER NOT MET" if "unreachable" in states else "UNRESOLVED"
+    system = _system.system(info.backend, {}) or f"{clean(info.backend.get('model') or 'a server', 60)}{_place(info)}"
+    drawn = figures.of("agents").items() if path is not None else ()
+    shown: tuple[Block, ...] = tuple(Figure(key, row.title, partial(row.draw, info)) for key, row in drawn)
+    return Document(
+        title=f"Agents on {_title(info) or system}",
+        subtitle=f"Agents replay sessions of {clean(info.workload, 60)}, one after the other",
+        mark=mark,
+        good=True if mark == "FOUND" else False if mark == "TIER NOT MET" else None,
+        findings=tuple(
+            Finding(_finding(info, one), None if one.state == "unresolved" else one.state == "resolved",
+                    () if finished else (RESUME,))
+            for one in info.answers
+        ),
+        key_facts=tuple((name, text) for name, text in _key_facts(info, system) if text),
+        warnings=tuple(_warnings(info)),
+        sections=(
+            Section("tiers", "Agents at each tier", (_tiers(info),)),
+            *((Section("figures", "Figures", shown),) if shown else ()),
+            Section("trials", "Trials", (_trials(info),)),
+        ),
+        used=(*flat(info.spec), *((f"version of {name}", clean(v, 80)) for name, v in info.versions.items())),
+        definitions=_DEFINITIONS,
+    )  # fmt: skip
+
+
+def _finding(info: AgentsAnswer, one: TierAgents) -> str:
+    tier = clean(one.tier, 100)
+    if one.agents is None:
+        sides = f" Between {one.met:,} and {one.missed:,} agents." if one.met and one.missed else ""
+        return f"{tier}: {clean(one.why or 'not known', 200)}{sides}"
+    parts = [f"{_number(one.agents)} agents (95% interval {_number(one.low)} .. {_number(one.high)})"]
+    if one.per_gpu is not None and info.gpus:
+        gpus = _format.count(info.gpus, "GPU")
+        parts.append(f"{_number(one.per_gpu)} per GPU ({gpus})")
+    if one.per_kw is not None:
+        parts.append(f"{_number(one.per_kw)} per kW")
+    if one.usd_per_agent_hour is not None:
+        parts.append(f"{_number(one.usd_per_agent_hour)} USD per agent and hour")
+    return f"{tier}: {', '.join(parts)}. {clean(one.binding, 60)} binds."
+
+
+def _title(info: AgentsAnswer) -> str:
+    model, hardware = (info.backend.get(name) for name in ("model", "hardware"))
+    return f"{clean(model, 60)} on {clean(hardware, 60)}" if model and hardware else ""
+
+
+def _place(info: AgentsAnswer) -> str:
+    return f" at {clean(url, 100)}" if isinstance(url := info.backend.get("url"), str) else ""
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else _format.number(value)
+
+
+def _whole(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
+    yield "System", system
+    yield "Step times", _system.trust(info.backend)
+    turns, scale = (info.spec.get(name) for name in ("turns", "scale"))
+    yield "Think times", clean(turns, 60)
+    yield "Contexts", clean(scale or "as recorded", 60)
+    yield (
+        "Trials",
+        (
+            f"{len(info.trials)} of {_format.seconds(info.horizon_s)} each, {info.requests:,} requests, "
+            f"{_format.seconds(info.wall_s)}"
+        ),
+    )
+
+
+def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
+    near = {number for one in info.answers for number in (one.met, one.missed)}
+    late = [trial for trial in info.trials if trial.settled < 1 and trial.users in near]
+    if late:
+        worst = min(late, key=lambda trial: trial.settled)
+        yield Notice(
+            f"With {worst.users:,} agents {1 - worst.settled:.0%} of the prompts sent ahead were not answered before "
+            "the trial counted, so its caches were still cold.", "Observe longer: --horizon.",
+        )  # fmt: skip
+
+
+def _tiers(info: AgentsAnswer) -> Table:
+    heads = ("tier", "agents", "95% interval", "per GPU", "per kW", "USD per agent-hour", "req/s", "met", "missed",
+             "binds")  # fmt: skip
+    rows = tuple(
+        (
+            clean(one.tier, 100), _number(one.agents),
+            "-" if one.low is None else f"{_number(one.low)} to {_number(one.high)}", _number(one.per_gpu),
+            _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps),
+            _whole(one.met), _whole(one.missed), clean(one.binding or "-", 60),
+        )
+        for one in info.answers
+    )  # fmt: skip
+    return Table("Agents at each tier", heads, rows, words=1, narrow=("req/s", "met", "missed", "USD per agent-hour"))
+
+
+def _trials(info: AgentsAnswer) -> Table:
+    judged = {condition.text for text in info.tiers for condition in conditions_of(text, info.goal)}
+    texts = [text for text in dict.fromkeys(s.text for t in info.trials for s in t.shares) if text in judged]
+    heads = ("agents", "trials", "requests", "TTFT p95 (s)", "slowest decile (tokens/s)", "output (tokens/s)",
+             "found in cache", *(f"within {text}" for text in texts))  # fmt: skip
+    rows = []
+    for users, group in groupby(sorted(info.trials, key=lambda trial: trial.users), key=lambda trial: trial.users):
+        made = list(group)
+        rows.append((
+            f"{users:,}", f"{len(made)}", f"{sum(trial.requests for trial in made):,}",
+            _mean(made, "ttft_p95_s"), _mean(made, "speed_p10"), _mean(made, "output_tps"),
+            _format.share(_mean_of(made, "cache_found")), *(_share(made, text) for text in texts),
+        ))  # fmt: skip
+    narrow = ("output (tokens/s)", "requests", "found in cache", *heads[7:])
+    return Table("Trials by number of agents, means over seeds", heads, tuple(rows), left=0, narrow=narrow)
+
+
+def _mean_of(trials: list[AgentTrial], name: str) -> float | None:
+    values = [value for trial in trials if (value := getattr(trial, name)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _mean(trials: list[AgentTrial], name: str) -> str:
+    return _number(_mean_of(trials, name))
+
+
+def _share(trials: list[AgentTrial], text: str) -> str:
+    found = [share_of(trial, text) for trial in trials]
+    of = sum(share.of for share in found)
+    return _format.share(sum(share.met for share in found) / of if of else None)
+
+
+def rows(info: AgentsAnswer) -> Iterator[dict[str, Any]]:
+    """A row for each tier."""
+    for one in info.answers:
+        yield dict(encode(one))

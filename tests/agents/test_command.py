@@ -1,0 +1,138 @@
+"""`bench agents` on a small trace of sessions: its numbers, its folder, its page and its errors."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.cli import main
+from harness.experiments import trial
+from harness.experiments.agents.execute import CUT, Task, set_up, simulated
+from harness.experiments.agents.search import Key, SearchOptions
+from harness.metrics import slo
+from harness.options import Given, run_spec
+
+SIM = ["--backend", "sim", "--model", "llama3-8b", "--hardware", "h100", "--prefix-cache", "on"]
+SEARCH = ["--slo", "p95:ttft=1,p90:tpot=12ms", "--horizon", "2min", "--tolerance", "30%", "--workers", "1"]
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Sessions of twelve turns with thinking between them."""
+    path = tmp_path_factory.mktemp("chats") / "chats.parquet"
+    sessions = ["--sessions", "fixed:turns=12,think=2s", "--requests", "360", "--seed", "3"]
+    assert 0 == main(["trace", "generate", "chatbot", *sessions, "-o", str(path)])
+    return str(path)
+
+
+def test_a_search_finds_agents_with_an_interval_and_stores_them(
+    chats: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user could not see what was tried, or go on later."""
+    line = ["agents", "--trace", chats, *SIM, *SEARCH, "--out", str(tmp_path / "found"), "--quiet"]
+
+    assert main(line) in (0, 5)
+
+    printed = capsys.readouterr().out
+    stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
+    (tier,) = stored["answers"]
+    assert "resolved" == tier["state"]
+    assert tier["low"] < tier["agents"] < tier["high"]
+    assert tier["per_gpu"] == pytest.approx(tier["agents"])
+    assert tier["per_kw"] == pytest.approx(tier["agents"] / 0.7)
+    assert tier["binding"] in printed
+    assert "per kW" in (tmp_path / "found" / "report.html").read_text(encoding="utf-8")
+    made = len(stored["trials"])
+    assert made > 16
+    assert main(line) in (0, 5)
+    assert made == len(json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))["trials"])
+
+
+def test_a_trial_is_the_run_of_so_many_users(chats: str) -> None:
+    """Its shares would be of other requests than those that a run of the same users has."""
+    given = {"trace": chats, "backend": "sim", "model": "llama3-8b", "hardware": "h100", "prefix-cache": "on"}
+    tiers = ("p95:ttft=1,p90:tpot=12ms",)
+    setup = set_up(run_spec(Given(given)), tiers, SearchOptions(), 120.0, None)
+    task = Task(setup.spec, setup.slos, Key(6, 1), 120.0)
+
+    one = simulated(task)
+
+    made = trial.simulate(task.run)
+    due_s = np.asarray(made.table["scheduled_s"])
+    late = made.table.filter(due_s >= CUT * 120.0)
+    scored = slo.score(late, replace(setup.slos[0], goal=0.9))
+    assert len(late) == one.requests
+    assert [int(bound.met.sum()) for bound in scored.bounds] == [share.met for share in one.shares[1:]]
+    assert 1.0 == one.settled
+    tokens = np.asarray(late["token_s"].to_pylist(), object)
+    speeds = sorted((len(t) - 1) / (t[-1] - t[0]) for t in tokens if len(t) > 1)
+    assert one.speed_p10 == pytest.approx(np.quantile(speeds, 0.1), rel=0.02)
+    assert math.isclose(one.requests_rps, len(late) / 120.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--arrivals", "poisson"], "--arrivals must be closed without users"),
+        (["--arrivals", "closed:users=4"], "the search varies them"),
+        (["--sessions", "recorded:count=4"], "the search decides how many there are"),
+        (["--slo", "p99:itl=0.2"], "is not of single requests"),
+        (["--slo", "tftt=3"], "ttft"),
+    ],
+)
+def test_what_has_no_agents_is_refused(
+    more: list[str], words: str, chats: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search would run for minutes, and answer another question."""
+    assert 2 == main(["agents", "--trace", chats, *SIM, *more])
+
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_traffic_without_sessions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An agent would be a user with one request."""
+    assert 2 == main(["agents", *SIM])
+    assert "--trace" in capsys.readouterr().err
+    single = tmp_path / "single.csv"
+    assert 0 == main(["trace", "generate", "chatbot", "--requests", "40", "-o", str(single)])
+    assert 2 == main(["agents", "--trace", str(single), *SIM])
+    assert "needs conversations" in capsys.readouterr().err
+
+
+def test_another_search_is_kept_out_of_the_folder(
+    chats: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trials of two systems would make one answer."""
+    line = ["agents", "--trace", chats, *SIM, "--slo", "p90:tpot=0.0001", "--horizon", "30s", "--workers", "1"]
+    assert 1 == main([*line, "--out", str(tmp_path / "one"), "--no-html"])
+    capsys.readouterr()
+
+    assert 2 == main([*line, "--tp", "2", "--out", str(tmp_path / "one")])
+
+    assert "another spec" in capsys.readouterr().err
+
+
+def test_facts_of_the_deployment_give_output_per_gpu_and_dollar(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The user would have to divide the price by hand."""
+    sim = ["--backend", "sim:usd_per_hour=3", "--hardware", "h100", "--requests", "100", "--no-html"]
+    assert 0 == main(["run", *sim, "--slo", "e2e=9", "--out", str(tmp_path / "run")])
+
+    printed = " ".join(capsys.readouterr().out.split())
+    stored = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    output = stored["summary"]["output_tps"]
+    assert f"{output:.3g} output tokens/s per GPU (1 GPU)" in printed
+    assert f"{3 / 3600 / output * 1e6:.3g} USD per million output tokens" in printed
+
+
+@pytest.mark.parametrize("fact", ["gpus=0", "watts=-1", "usd_per_hour=0"])
+def test_facts_of_a_deployment_are_above_zero(fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Results per GPU would be infinite."""
+    assert 2 == main(["run", "--backend", f"openai:url=http://127.0.0.1:9/v1,{fact}", "--requests", "1"])
+    assert "must be more than 0" in capsys.readouterr().err

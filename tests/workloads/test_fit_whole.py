@@ -1,0 +1,319 @@
+"""Whole sessions: what their prompts share is fitted and drawn, and halves of real traces predict each other."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from harness.errors import UsageError
+from workloads import replay, trace_rows, traces
+from workloads.fit import _chains, _laws, _whole, _whole_draw, _whole_quality, command
+from workloads.fit._whole_quality import Curve, Reuse
+from workloads.fit.model import Model
+from workloads.trace_tools.cache import Lru
+
+WEKA, MOONCAKE = "agentic/weka", "traces/mooncake/conversation_trace.jsonl"
+BLOCK = 16
+
+
+def made(rows, *, clock=None, **columns):
+    """A trace of (at_s, session, blocks) in order of time; a block has 16 tokens, an answer 8."""
+    at_s, session, blocks = zip(*rows, strict=True)
+    names = {"session": pa.array(session, pa.int64())} if session[0] is not None else {}
+    table = pa.table({
+        "at_s": np.array(at_s, float),
+        "prompt_tokens": [BLOCK * len(part) + 3 for part in blocks],
+        "output_tokens": [8] * len(rows),
+        "prefix_ids": pa.array(blocks, pa.list_(pa.int64())),
+        **names,
+        **columns,
+    })  # fmt: skip
+    facts = {"file": "made.parquet", "requests": len(rows), **({"clock": clock} if clock else {})}
+    return traces.Trace(table, BLOCK, facts)
+
+
+def chats(sessions=400, seed=0, span_s=20_000.0, gap_s=300.0, more=0.75, common=4):
+    """Sessions that grow by 1 to 8 blocks a turn behind `common` blocks of all, cut where the trace ends."""
+    rng = np.random.default_rng(seed)
+    rows, block = [], common
+    for number, start_s in enumerate(np.sort(rng.random(sessions)) * span_s):
+        at_s, ids = float(start_s), list(range(common))
+        while at_s < span_s:
+            grown = int(rng.integers(1, 9))
+            ids = [*ids, *range(block, block + grown)]
+            block += grown
+            rows.append((at_s, number, ids))
+            if rng.random() > more:
+                break
+            at_s += float(rng.exponential(gap_s))
+    return sorted(rows, key=lambda row: row[0])
+
+
+def unnamed(rows):
+    return [(at_s, None, ids) for at_s, _, ids in rows]
+
+
+def measured(trace, own_clocks=False):
+    return _whole.measure(_chains.of(trace), None if own_clocks else float(trace.at_s[-1]))
+
+
+def mean_of(law):
+    """Mean of a law, between many ranks."""
+    return float(_laws.at(law, (np.arange(100_000) + 0.5) / 100_000).mean())
+
+
+def test_sessions_are_found_by_the_deepest_block_that_came_before():
+    """Two turns of one user would be two users, or all users one because of the system prompt."""
+    lists = [[0, 1, 2], [0, 5, 6], [0, 1, 2, 3], [0, 5, 7], [0, 9], [0, 1, 2, 3, 4]] + [[0, 100 + i] for i in range(6)]
+    found = _chains.of(made([(float(i), None, ids) for i, ids in enumerate(lists)]))
+
+    assert [3, 2, 1, 1, 1, 1, 1, 1, 1] == np.bincount(found.session).tolist()
+    assert [0, 2, 5, 1, 3] == found.rows[:5].tolist()
+    assert [0, 3, 4, 0, 2] == found.kept[:5].tolist()
+    assert {1} == set(found.common.tolist())
+
+
+def test_sub_agents_do_not_come_between_the_turns_of_their_session():
+    """A session would seem to restart whenever a sub-agent asks something."""
+    rows = [(0.0, 7, [1, 2]), (1.0, 7, [8, 9]), (2.0, 7, [1, 2, 3]), (3.0, 4, [5])]
+    found = _chains.of(made(rows, agent=[None, "sub", None, None]))
+
+    assert [3, 0, 2] == found.rows.tolist()
+    assert [0, 0, 2] == found.kept.tolist()
+
+
+def test_a_law_keeps_quantiles_and_the_mean_of_a_long_tail():
+    """Contexts would grow by a few giant steps, or by none."""
+    values = np.random.default_rng(3).lognormal(6, 1.5, 20_000)
+    law = _laws.law(values)
+
+    assert np.quantile(values, 0.5) == pytest.approx(float(_laws.at(law, 0.5)), rel=0.02)
+    assert values.mean() == pytest.approx(mean_of(law), rel=0.05)
+
+
+def test_a_law_of_counts_gives_each_count_its_share():
+    """Most chats have one turn: interpolated turns would be two or three."""
+    drawn = np.floor(
+        _laws.at(_laws.counted(np.array([0.0, 0.7, 0.9, 1.0])), np.random.default_rng(0).random(50_000)) + 0.5
+    )
+
+    assert [0.7, 0.2, 0.1] == pytest.approx([np.mean(drawn == turns) for turns in (1, 2, 3)], abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_turns_that_the_end_of_a_trace_hides_are_counted(seed):
+    """Sessions of 4 turns would have 3 in a trace of half an hour, and as much less reuse."""
+    rows = chats(1500, seed, span_s=1800.0, gap_s=400.0)
+    seen = np.bincount([session for _, session, _ in rows]).mean()
+
+    assert seen < 2.9
+    assert 4.0 == pytest.approx(_whole_draw.mean_turns(measured(made(rows))), abs=0.6)
+
+
+def test_sessions_that_differ_are_not_taken_for_turns_that_differ():
+    """Each session would be an average one: neither small ones nor large ones."""
+    rng = np.random.default_rng(5)
+    session = np.repeat(np.arange(200), 20)
+    own = _laws.normal_scores(rng.standard_normal(200)[session] * 0.6 + rng.standard_normal(4000) * 0.8)
+    alike = rng.standard_normal(4000)
+
+    assert 0.6 == pytest.approx(_laws.by_session(own, session, 200)[0]["between"], abs=0.06)
+    assert _laws.by_session(alike, session, 200)[0]["between"] < 0.15
+
+
+def test_compactions_are_found_and_drawn():
+    """Contexts would grow past what an agent takes, or be cut at random."""
+    rows, block = [], 100
+    for session in range(60):
+        ids = list(range(20))
+        for turn in range(30):
+            grown = 10 + session % 5
+            size = len(ids) + grown
+            ids = [*ids, *range(block, block + grown)] if size <= 200 else [*range(20), *range(block, block + 20)]
+            block += grown + 20
+            rows.append((1000.0 * session + turn, session, ids))
+    whole = measured(made(rows, clock="session"), own_clocks=True)
+    drawn = command.sessions(Model((), {"file": "made"}, {}, whole=whole), sessions=100, seed=2)
+    blocks = drawn.table["prefix_ids"].combine_chunks().value_lengths().to_numpy()
+
+    assert [190 * BLOCK, 200 * BLOCK] == pytest.approx(np.array(whole["limit_tokens"])[[0, -1]], abs=14 * BLOCK)
+    assert {20.0} == set(whole["kept_blocks"])
+    assert blocks.max() <= 201
+    assert np.mean([len(part) for _, _, part in rows]) == pytest.approx(blocks.mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_draw_reuses_and_hits_like_its_trace(named):
+    """A cache would look useless, or better than it is."""
+    rows = chats(seed=11)
+    trace = made(rows if named else unnamed(rows))
+    model = command.fit_trace(trace, mode="parametric", seeds=2)
+    found = model.quality["sessions"]
+
+    assert found["reuse"]["trace"] > 0.5
+    assert found["reuse"]["trace"] == pytest.approx(found["reuse"]["model"], abs=0.05)
+    assert found["lru"]["trace"] == pytest.approx(found["lru"]["model"], abs=0.08)
+    assert found["ks"]["turns"] < 0.08 and found["ks"]["prompt"] < 0.12
+    assert "Prefix reuse agrees with the trace" in model.text()
+
+
+def test_a_draw_names_each_block_of_each_prompt_and_follows_the_turn_before():
+    """A simulator would count blocks that are not there, or send an answer before its question."""
+    model = command.fit_trace(made(chats(seed=4)), mode="parametric", seeds=0)
+    drawn = command.sessions(model, requests=1500, seed=3)
+    table, again = drawn.table, command.sessions(model, requests=1500, seed=3)
+    parent = np.asarray(table["parent"].fill_null(-1))
+    session = np.asarray(table["session"])
+    blocks = table["prefix_ids"].combine_chunks().value_lengths().to_numpy()
+
+    assert len(drawn) == 1500
+    assert table.equals(again.table) and not table.equals(command.sessions(model, requests=1500, seed=4).table)
+    assert (np.diff(table["at_s"]) >= 0).all()
+    assert (np.asarray(table["prompt_tokens"]) // BLOCK == blocks).all()
+    assert (parent < np.arange(1500)).all()
+    assert (session[parent[parent >= 0]] == session[parent >= 0]).all()
+    assert {(0, 1, 2, 3)} == {tuple(ids[:4]) for ids in table["prefix_ids"].to_pylist() if len(ids) >= 4}
+
+
+def test_a_draw_lasts_as_long_and_comes_as_often_as_requested():
+    """`--rate` or `--duration` would be ignored."""
+    model = command.fit_trace(made(chats(seed=6)), mode="parametric", seeds=0)
+    slow, fast = (command.sessions(model, duration_s=50_000.0, rate_rps=rate, seed=1) for rate in (0.05, 0.2))
+
+    assert slow.at_s[-1] < 50_000
+    assert (0.05, 0.2) == pytest.approx((slow.mean_rate_rps, fast.mean_rate_rps), rel=0.15)
+    assert 0.2 * 5000 == pytest.approx(len(command.sessions(model, duration_s=5000.0, rate_rps=0.2, seed=1)), rel=0.35)
+
+
+def test_a_cause_that_the_trace_names_is_kept_apart():
+    """A person's hours would be mixed with a tool's seconds at random."""
+    rows = chats(600, seed=8)
+    cause = ["person" if i % 3 == 0 else "tool" for i in range(len(rows))]
+    delay_s = [500.0 if one == "person" else 5.0 for one in cause]
+    whole = measured(made(rows, clock="session", cause=cause, delay_s=delay_s), own_clocks=True)
+    parts = {part["cause"]: part for part in whole["pause"]["causes"]}
+
+    assert {"person", "tool"} == parts.keys()
+    assert ({500.0}, {5.0}) == tuple(set(parts[name]["law"]) for name in ("person", "tool"))
+    assert 1 / 3 == pytest.approx(parts["person"]["share"], abs=0.05)
+    assert 1.0 == whole["pause"]["step_s"]
+
+
+def test_a_model_file_replays_whole_sessions(tmp_path):
+    """What was fitted could not be run."""
+    model = command.fit_trace(made(chats(seed=2)), mode="parametric", seeds=0)
+    model.save(file := tmp_path / "model.json")
+    loaded = replay.load(str(file), sessions="fitted:count=50", arrivals="closed:users=4,think=0", seed=5)
+    rows = pa.concat_tables([*loaded.workload.start(np.random.default_rng(0))])
+
+    assert model.whole == Model.load(file).whole
+    assert 50 == loaded.workload.sessions
+    assert len(rows) == loaded.requests
+    assert (rows["after"].combine_chunks().value_lengths().to_numpy() == 0).sum() == 4
+    assert Lru().replay(rows).ratio > 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sessions": "single"}, "Sessions of a model are fitted:count=20"),
+        ({"start_s": 3.0}, "--start is for a recorded trace"),
+        ({"reader": "csv"}, "--reader is for a recorded trace"),
+    ],
+)
+def test_options_of_recorded_traces_are_refused_for_a_model(tmp_path, options, message):
+    """They would be ignored without a word."""
+    command.fit_trace(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+
+    with pytest.raises(UsageError, match=message):
+        replay.load(str(file), **options)
+
+
+def test_a_model_without_whole_sessions_says_why(tmp_path):
+    """A user would look for the mistake in the command line."""
+    plain = made(unnamed(chats(seed=2)))
+    plain = traces.Trace(plain.table.drop_columns(["prefix_ids"]), BLOCK, plain.facts)
+    command.fit_trace(plain, mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+
+    with pytest.raises(UsageError, match="names no blocks of prompts"):
+        replay.load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("turns", [1.0, 2.0]), ("correlation", [[1.0]]), ("largest_tokens", 1e300), ("growth", None), ("pause", {}),
+        ("roots", [{"share": 1.0, "blocks": 1e12, "like": 0, "same": 0}]), ("cuts", []), ("block_tokens", 0),
+    ],
+)  # fmt: skip
+def test_damaged_figures_are_one_sentence(tmp_path, name, value):
+    """A file from outside would end in a traceback, or take all memory."""
+    command.fit_trace(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+    stored = json.loads(file.read_text())
+    stored["whole_sessions"][name] = value
+    file.write_text(json.dumps(stored))
+
+    with pytest.raises(UsageError, match="is a damaged model"):
+        Model.load(file)
+
+
+def test_what_whole_sessions_leave_out_is_in_the_notes():
+    """Sub-agents and classes of traffic would vanish without a word."""
+    rows = chats(seed=9)
+    agent = ["sub" if i % 40 == 39 else None for i in range(len(rows))]
+    tag = ["api" if i % 2 else "chat" for i in range(len(rows))]
+    text = command.fit_trace(made(rows, agent=agent, tag=tag), mode="parametric", seeds=0).text()
+
+    assert f"sub-agents are left out of whole sessions: {len(rows) // 40} requests" in text
+    assert "whole sessions have no tags; those of the trace are" in text
+
+
+def held_out(fitted, other, seeds):
+    """Draws of a model of one part beside the other part, and the parts beside each other."""
+    model = command.fit_trace(fitted, mode="parametric", seeds=0)
+    cached = Reuse.of(other, own_clocks=model.whole["own_clocks"])
+    draws = [cached.apart(other, _whole_quality.like(model, other, seed)) for seed in seeds]
+    return draws, cached.apart(other, fitted), cached.curve(other)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [2031, 2032, 2033])
+def test_half_of_the_agents_sessions_predict_the_other_half(shared_data, seed):
+    """The sessions drawn would be of other agents: other contexts, pauses or caches. Seeds are not those tried on."""
+    trace = traces.read(str(shared_data / WEKA))
+    units, sessions = trace_rows.conversations(trace.table)
+    inside = np.isin(units, np.random.default_rng(seed).permutation(sessions)[: sessions // 2])
+    one, other = (trace_rows.rows_of(trace, np.flatnonzero(rows)) for rows in (inside, ~inside))
+    [draw], half, lru = held_out(one, other, [seed])
+    turns, pause, prompt, output = draw.ks
+
+    assert turns < half.ks[0] + 0.15
+    assert pause < half.ks[1] + 0.08
+    assert prompt < half.ks[2] + 0.20
+    assert output < half.ks[3] + 0.10
+    assert _whole_quality.share_again(other.table) == pytest.approx(draw.reuse, abs=0.03)
+    assert np.abs(np.subtract(draw.lru, lru)).max() < np.abs(np.subtract(half.lru, lru)).max() + 0.2
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_half_of_a_trace_predicts_the_reuse_of_the_other_half(shared_data, late):
+    """A cache sized by the generated trace would be too small or too large. Seeds are not those tried on."""
+    parts = [traces.read(str(shared_data / MOONCAKE), None, traces.Slice(*part)) for part in ((0, 1800), (1800, None))]
+    one, other = parts[::-1] if late else parts
+    draws, half, lru = held_out(one, other, [77, 78])
+    reuse = np.median([draw.reuse for draw in draws])
+
+    assert _whole_quality.share_again(other.table) == pytest.approx(reuse, abs=0.03)
+    assert lru == pytest.approx(np.median([draw.lru for draw in draws], axis=0), abs=0.05)
+    assert all(draw.ks[i] < half.ks[i] + 0.06 for draw in draws for i in range(4))
+
+
+def test_a_quality_is_measured_on_any_other_trace():
+    """A fit could only be judged by what it was fitted to."""
+    model = command.fit_trace(made(chats(seed=1)), mode="parametric", seeds=0)
+    other = made(chats(seed=21, more=0.3))
+    found = _whole_quality.measure(model, other, Curve((1.0, 10.0), np.ones(2)), draws=2)
+
+    assert found["ks"]["turns"] > 0.2
+    assert found["reuse"]["model"] > found["reuse"]["trace"] + 0.1

@@ -1,0 +1,276 @@
+"""Figures of whole sessions: turns, contexts, what a prompt keeps of the one before, answers and pauses.
+
+No row is stored: laws are quantiles, in cells where one number decides another. A session's own part in growth,
+answers and pauses is normal in their ranks, and correlated with its turns and its first prompt (a Gaussian copula).
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.fit import _laws
+from workloads.fit._chains import Chains, alike
+
+LEAST_SESSIONS, LEAST_TURNS = 20, 100
+"""Sessions of two turns or more, and turns after another one, below which nothing is fitted."""
+LEAST_NAMED = 0.9
+"""Of the prompts that name all of their blocks: in others it is unknown what the rest of a prompt shares."""
+MOST_ROOTS = 100
+SESSION = ("turns", "first", "growth", "output", "pause")
+"""What is correlated between sessions."""
+CONTINUES, EDITS, RESTARTS, COMPACTS = range(4)
+"""A prompt that keeps the one before but for one block at most; that loses less than half of it; that loses more; that
+is shorter than `SHORTER` of it, where that one was nearly the longest of its session (`FULL`)."""
+SHORTER, FULL = 0.8, 0.75
+TURNS = (2, 3, 5, 8, 12, 20, 40, 80, 160)
+"""Edges of the cells of turns in which first prompts and growth are measured: first turns bring files, say."""
+STEPS_S = (1.0, 0.1)
+ON_STEPS = 0.9
+"""Share of the pauses that lie on whole steps, from which on they are drawn in such steps."""
+
+LEAST_SPREAD = 0.1
+"""Standard deviation of the logarithms of pauses below which they are not parted into short and long ones."""
+
+FROM_REQUESTS = "from request to request, so it holds the answer"
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
+    """Plain data of the sessions; None where they are too few. `end_s` is when the trace ends, None where sessions have
+    clocks of their own: sessions that may have gone on after it count for what was seen of them.
+
+    Laws are lists of quantiles. `turns`; `first_tokens` of first prompts, by turns; `growth` tokens from a prompt to
+    the next one that keeps it, by its turn, and the rank correlation with the answer between; `limit_tokens` above
+    which a session is compacted; `slip`: share of the prompts that keep all blocks but the last; `cuts`: shares of
+    prompts that edit or restart the one before, by its tokens, of second prompts, and after a restart; `lost_blocks`
+    of edits, `kept_blocks` of restarts and the share that keeps as many as the restart before; `size` beside the
+    prompt before of edits, restarts and compactions; `output` tokens; `pause` s by what causes it, with what comes
+    next; `answer_s` by output tokens; `common_tokens`; `roots` that sessions share; `effects` of sessions and their
+    `correlation`.
+    """
+    prompt, output = (found.column(f"{side}_tokens").astype(np.int64) for side in ("prompt", "output"))
+    begins, session, turn = found.begins, found.session, found.turn
+    sizes = np.bincount(session)
+    on = np.flatnonzero(~begins)
+    whole = prompt // found.block_tokens
+    if (sizes > 1).sum() < LEAST_SESSIONS or len(on) < LEAST_TURNS or (found.blocks >= whole).mean() < LEAST_NAMED:
+        return None
+    lost = np.maximum(whole[on - 1] - found.kept[on], 0)
+    longest, size = np.maximum.reduceat(prompt, np.flatnonzero(begins)), prompt[on] / prompt[on - 1]
+    kind = np.where(lost <= 1, CONTINUES, np.where(2 * lost < whole[on - 1], EDITS, RESTARTS))
+    full = prompt[on - 1] > FULL * longest[session[on]]
+    kind[(size < SHORTER) & full & ~_after_restart(kind, begins[on - 1])] = COMPACTS
+    cut = kind >= RESTARTS
+    at_s = found.column("at_s")
+    gap_s = at_s[on] - at_s[on - 1]
+    left_s = np.full(len(found), np.inf) if end_s is None else end_s - at_s
+    # what was seen counts for what was not: the longer a gap, the fewer turns came early enough before the end
+    weight = 1 / (1 - np.searchsorted(np.sort(left_s), gap_s) / len(left_s))
+    pause_s, pause_is = pauses(found)
+    pause, pause_scores = _pauses(found, on, pause_s, weight)
+    return {
+        "sessions": len(sizes),
+        "requests": len(found),
+        "found_by": "prefix tree" if found.found else "trace",
+        "own_clocks": end_s is None,
+        "rate_rps": None if not end_s else round(len(found) / end_s, 6),
+        "block_tokens": found.block_tokens,
+        "last_block_named": bool((found.blocks > whole).mean() > 0.5),
+        "turns": _turns(turn, on, gap_s, weight, left_s),
+        "largest_tokens": int(prompt.max()),
+        "limit_tokens": _limits(longest, prompt[begins], np.unique(session[on][kind == COMPACTS])),
+        "slip": round(float((lost[kind == CONTINUES] == 1).mean()), 4),
+        "cuts": _cuts(kind, prompt[on - 1], _after_restart(kind, begins[on - 1]), begins[on - 1]),
+        "lost_blocks": _law_or_none(lost[kind == EDITS]),
+        "kept_blocks": _law_or_none(found.kept[on][cut]),
+        "kept_again": _again(found.kept[on][cut], session[on][cut]),
+        "size": [_law_or_none(size[kind == one], 4) for one in (EDITS, RESTARTS, COMPACTS)],
+        "output": _laws.law(output, digits=0),
+        "pause": pause,
+        "pause_is": pause_is,
+        "answer_s": _answers(found, output),
+        "common_tokens": _law_or_none(found.column("common_tokens")[begins])
+        if "common_tokens" in found.table.column_names
+        else None,
+        "roots": _roots(found),
+        **_effects(found, on[kind == CONTINUES], prompt, output, (pause_scores, session[on])),
+    }
+
+
+def _effects(found: Chains, on: Ints, prompt: Ints, output: Ints, pause: tuple[Floats, Ints]) -> dict[str, Any]:
+    """First prompts, growth of the prompts `on` that continue one, and how sessions differ in growth, answers and
+    pauses.
+    """
+    session, turn, begins = found.session, found.turn[on].astype(np.float64), found.begins
+    grown = (prompt[on] - prompt[on - 1]).astype(np.float64)
+    growth = _laws.by_cells(turn, grown, _laws.wide_enough(turn, TURNS), 0)
+    growth_scores = _laws.scores_in(np.searchsorted(growth["edges"], turn, side="right"), grown)
+    scores = {"growth": (growth_scores, session[on]), "output": (_laws.normal_scores(output), session), "pause": pause}
+    sizes = np.bincount(session)
+    first_edges = _laws.wide_enough(sizes, TURNS)
+    first_scores = _laws.scores_in(np.searchsorted(first_edges, sizes, side="right"), prompt[begins])
+    means = [_laws.normal_scores(sizes), first_scores]
+    effects, inside = {}, {}
+    for name, (score, of) in scores.items():
+        effects[name], mean = _laws.by_session(score, of, len(sizes))
+        inside[name] = score - mean[of]
+        known = np.isfinite(mean)
+        mean[known] = _laws.normal_scores(mean[known])
+        means.append(mean)
+    return {
+        "first_tokens": _laws.by_cells(sizes, prompt[begins], first_edges, 0),
+        "growth": growth,
+        "growth_with_answer": _correlated(inside["growth"], inside["output"][on - 1]),
+        "effects": effects,
+        "correlation": [[_correlated(one, other) for other in means] for one in means],
+    }
+
+
+def _correlated(one: Floats, other: Floats) -> float:
+    """Pearson's correlation where both are known; 0 where one side does not vary."""
+    known = np.isfinite(one) & np.isfinite(other)
+    one, other = one[known], other[known]
+    spread = float(one.std() * other.std()) if len(one) else 0.0
+    return round(float(np.cov(one, other, ddof=0)[0, 1]) / spread, 4) if spread > 0 else 0.0
+
+
+def _law_or_none(values: npt.NDArray[Any], digits: int = 0) -> list[float] | None:
+    return _laws.law(values, digits=digits) if len(values) else None
+
+
+def _turns(turn: Ints, on: Ints, gap_s: Floats, weight: Floats, left_s: Floats) -> list[float]:
+    """Law of the turns of a session, turn by turn from the share that has another one.
+
+    A turn near the end of the trace counts for as much as the chance that its next one would still have been seen.
+    Source of the weights: Robins and Rotnitzky, AIDS Epidemiology, 1992 (inverse probability of censoring).
+    """
+    order = np.argsort(gap_s)
+    reached = np.concatenate([[0.0], np.cumsum(weight[order]) / weight.sum()])
+    chance = reached[np.searchsorted(gap_s[order], left_s, side="right")]
+    most = int(turn.max()) + 1
+    went_on = np.bincount(turn[on] - 1, minlength=most)
+    could = np.bincount(turn, chance, minlength=most)
+    stays = np.cumprod(np.minimum(went_on / np.maximum(could, 1e-9), 1.0))  # (T,) more than 1, 2, ... turns
+    return _laws.counted(np.concatenate([[0.0], 1 - stays[:-1], [1.0]]))
+
+
+def _after_restart(kind: Ints, first: Mask) -> Mask:
+    """(n,) whether the prompt before was a restart or compaction itself; `first` says that it began its session."""
+    return np.asarray(np.append(False, kind[:-1] >= RESTARTS) & ~first)
+
+
+def _limits(longest: Ints, first: Ints, compacted: Ints) -> list[float]:
+    """Law of the tokens above which a session is compacted, over sessions of any length.
+
+    Sessions that end before are censored at their longest prompt, and those that begin with more tell nothing of
+    less. What is left above the last one is never compacted. Source: Kaplan and Meier, JASA 53, 1958, with delayed
+    entry.
+    """
+    events = np.zeros(len(longest), bool)
+    events[compacted] = True
+    tokens = np.unique(longest[events])
+    stays, shares = 1.0, []
+    for each in tokens:
+        there = ((first < each) & (longest >= each)).sum()
+        shares.append(stays * (events & (longest == each)).sum() / there)
+        stays -= shares[-1]
+    return _laws.law(np.append(tokens, longest.max()), np.append(shares, stays + 1e-12), digits=0)
+
+
+def _cuts(kind: Ints, tokens: Ints, again: Mask, second: Mask) -> dict[str, Any]:
+    """Shares of edits and restarts by the tokens of the prompt before, of second prompts, and after a restart."""
+    rows = kind != COMPACTS
+    kind, tokens, again, second = kind[rows], tokens[rows], again[rows], second[rows]
+    edges = _laws.edges_of(tokens.astype(np.float64))
+    cells = np.searchsorted(edges, tokens, side="right")
+
+    def shares(rows: Mask) -> list[float]:
+        return [round(float(np.mean(kind[rows] == one)), 5) if rows.any() else 0.0 for one in (EDITS, RESTARTS)]
+
+    own = [shares((cells == i) & ~again & ~second) for i in range(len(edges) + 1)]
+    return {"edges": edges.tolist(), "shares": own, "second": shares(second), "after_restart": shares(again)}
+
+
+def _again(kept: Ints, session: Ints) -> float:
+    """Share of the restarts that keep as many blocks as the one before in their session."""
+    same = session[1:] == session[:-1]
+    return round(float(np.mean(kept[1:][same] == kept[:-1][same])), 4) if same.any() else 0.0
+
+
+def pauses(found: Chains) -> tuple[Floats, str]:
+    """(n,) seconds before the turns after another one, and from when they count."""
+    on, names, at_s = np.flatnonzero(~found.begins), found.table.column_names, found.column("at_s")
+    if "delay_s" in names:
+        return found.column("delay_s")[on], "from the answers that a request waited for"
+    if "api_s" in names:
+        ended_s = at_s[on - 1] + np.nan_to_num(found.column("api_s")[on - 1])
+        return np.maximum(at_s[on] - ended_s, 0.0), "from the answer before"
+    return at_s[on] - at_s[on - 1], FROM_REQUESTS
+
+
+def _pauses(found: Chains, on: Ints, pause_s: Floats, weight: Floats) -> tuple[dict[str, Any], Floats]:
+    """Laws of the pauses before turns by what causes them, and the scores of the pauses."""
+    cause = _causes(found, on, pause_s)
+    session = found.session[on]
+    known, which = np.unique(cause, return_inverse=True)
+    follows = session[1:] == session[:-1]
+    parts = []
+    for number, name in enumerate(known.tolist()):
+        mine = which == number
+        after = np.bincount(which[1:][follows & mine[:-1]], minlength=len(known)) + 1e-9
+        parts.append({
+            "cause": name, "share": round(float(weight[mine].sum() / weight.sum()), 4),
+            "law": _laws.law(pause_s[mine], weight[mine]), "next": np.round(after / after.sum(), 4).tolist(),
+        })  # fmt: skip
+    off = [np.abs(pause_s / step - np.round(pause_s / step)) < 1e-3 for step in STEPS_S]
+    step_s = next((step for step, on_it in zip(STEPS_S, off, strict=True) if on_it.mean() >= ON_STEPS), None)
+    return {"step_s": step_s, "causes": parts}, _laws.scores_in(which, pause_s)
+
+
+def _causes(found: Chains, on: Ints, pause_s: Floats) -> npt.NDArray[np.str_]:
+    """(n,) names of what causes the pauses: what the trace names, else short and long ones, parted where their
+    logarithms vary least on both sides. Source: Otsu, IEEE Transactions on Systems, Man, and Cybernetics 9, 1979.
+    """
+    if "cause" in found.table.column_names:
+        return np.array(found.table["cause"].take(found.rows[on]).fill_null("unknown").to_pylist())
+    logs = np.log1p(pause_s)
+    if logs.std() < LEAST_SPREAD:
+        return np.full(len(on), "any")
+    tried = np.unique(np.quantile(logs, np.arange(1, 100) / 100))
+    tried = tried[tried < logs.max()]
+    cost = [sum(float(side.var()) * len(side) for side in (logs[logs <= cut], logs[logs > cut])) for cut in tried]
+    return np.where(logs <= tried[int(np.argmin(cost))], "short", "long")
+
+
+def _answers(found: Chains, output: Ints) -> dict[str, Any] | None:
+    """Seconds that answers took, by their tokens; None where the trace does not tell."""
+    if "api_s" not in found.table.column_names:
+        return None
+    api_s = found.column("api_s")
+    known = np.isfinite(api_s)
+    tokens = output[known].astype(np.float64)
+    return _laws.by_cells(tokens, api_s[known], _laws.edges_of(tokens)) if known.sum() >= LEAST_TURNS else None
+
+
+def _roots(found: Chains) -> list[dict[str, Any]]:
+    """What first prompts begin with in common, most popular first: its share of the sessions, its blocks, and that as
+    many blocks as `same` are those of root number `like`.
+    """
+    firsts = np.flatnonzero(found.begins)
+    groups: dict[int, list[int]] = {}
+    for i in firsts.tolist():
+        if found.common[i]:
+            groups.setdefault(int(found.prompts[i][found.common[i] - 1]), []).append(i)
+    ranked = sorted(groups.values(), key=lambda rows: -len(rows))[:MOST_ROOTS]
+    paths = [found.prompts[rows[0]][: found.common[rows[0]]] for rows in ranked]
+    roots = []
+    for number, (rows, path) in enumerate(zip(ranked, paths, strict=True)):
+        same = [alike(path, other) for other in paths[:number]] or [0]
+        like = int(np.argmax(same))
+        share = round(len(rows) / len(firsts), 5)
+        roots.append({"share": share, "blocks": len(path), "like": like, "same": same[like]})
+    return roots

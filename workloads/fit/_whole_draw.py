@@ -1,0 +1,218 @@
+"""Draws whole sessions from the figures of `_whole.measure`, as a trace table that names the blocks of each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from scipy.special import ndtr
+
+from workloads.fit import _laws
+from workloads.fit._whole import COMPACTS, CONTINUES, EDITS, RESTARTS, SESSION
+from workloads.prefixes import MOST_BLOCKS
+
+MOST_TURNS = 1_000_000
+RANKS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Columns (n,) of the requests of a session; times count from its start, `ids` are the blocks of each prompt."""
+
+    at_s: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+    delay_s: np.ndarray
+    api_s: np.ndarray
+    common_tokens: int
+    ids: Sequence[np.ndarray]
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds from its first request to its last answer."""
+        return float(self.at_s[-1] + self.api_s[-1])
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Draws session after session; blocks are counted from 0, those that sessions share first.
+
+    Raises KeyError, TypeError or ValueError for figures that are none.
+    """
+
+    figures: Mapping[str, Any]
+    rng: np.random.Generator
+    made: int = 0  # blocks
+    roots: list[np.ndarray] = field(default_factory=list)
+    root_shares: np.ndarray = field(init=False, repr=False)  # (roots,) cumulated
+    factor: np.ndarray = field(init=False, repr=False)  # (5, 5) of the correlation, times its transpose
+
+    def __post_init__(self) -> None:
+        figures = self.figures
+        correlation = np.array(figures["correlation"], np.float64)
+        if correlation.shape != (len(SESSION),) * 2 or not np.isfinite(correlation).all():
+            raise ValueError(f"correlation must be numbers for each pair of {', '.join(SESSION)}.")
+        if not 0 < figures["largest_tokens"] <= MOST_BLOCKS * figures["block_tokens"]:
+            raise ValueError(f"largest_tokens must be above 0 and at most {MOST_BLOCKS:,} blocks.")
+        values, vectors = np.linalg.eigh((correlation + correlation.T) / 2)
+        self.factor = vectors * np.sqrt(np.maximum(values, 0.0))
+        for root in figures["roots"]:
+            if not 0 <= root["same"] <= root["blocks"] <= MOST_BLOCKS:
+                raise ValueError(f"the blocks of roots must be between 0 and {MOST_BLOCKS:,}.")
+            same = self.roots[root["like"]][: root["same"]] if self.roots else np.zeros(0, np.int64)
+            self.roots.append(np.concatenate([same, self._new(root["blocks"] - len(same))]))
+        self.root_shares = np.cumsum([root["share"] for root in figures["roots"]])
+
+    def sessions(self) -> Iterator[Session]:
+        """Sessions without end."""
+        while True:
+            yield self._session()
+
+    def _session(self) -> Session:
+        figures, rng = self.figures, self.rng
+        own = self.factor @ rng.standard_normal(len(SESSION))
+        [turns] = turns_at(figures, ndtr(own[:1]))
+        [first_tokens] = _laws.in_cells(figures["first_tokens"], np.array([turns]), ndtr(own[1:2]))
+        first = self._tokens(float(first_tokens))
+        noise = rng.standard_normal((3, turns))
+        share = figures["growth_with_answer"]
+        noise[0, 1:] = share * noise[1, :-1] + (1 - share**2) ** 0.5 * noise[0, 1:]
+        ranks = {}
+        for name, part, each in zip(SESSION[2:], own[2:], noise, strict=True):
+            effect = figures["effects"][name]
+            ranks[name] = ndtr(effect["mean"] + effect["between"] * part + effect["within"] * each)
+        output = np.maximum(np.round(_laws.at(figures["output"], ranks["output"])), 1).astype(np.int64)
+        pause_s = np.append(0.0, self._pauses(ranks["pause"][1:]))
+        answers, answer_ranks = figures["answer_s"], rng.random(turns)
+        api_s = np.zeros(turns) if answers is None else _laws.in_cells(answers, output, answer_ranks)
+        prompt, ids = self._prompts(first, ranks["growth"])
+        at_s = np.cumsum(pause_s) + np.append(0.0, np.cumsum(api_s)[:-1])
+        common = 0 if figures["common_tokens"] is None else int(_laws.at(figures["common_tokens"], rng.random()))
+        return Session(at_s, prompt, output, pause_s, api_s, min(common, first), ids)
+
+    def _tokens(self, tokens: float) -> int:
+        """Tokens of a prompt, which is no longer than the longest of the trace."""
+        return int(min(max(round(tokens), 1), self.figures["largest_tokens"]))
+
+    def _pauses(self, ranks: np.ndarray) -> np.ndarray:
+        """(n,) seconds, along a chain of what causes them."""
+        parts, step_s = self.figures["pause"]["causes"], self.figures["pause"]["step_s"]
+        begins, steps = np.cumsum([part["share"] for part in parts]), [np.cumsum(part["next"]) for part in parts]
+        causes = np.zeros(len(ranks), np.int64)
+        shares = begins
+        for i, chance in enumerate(self.rng.random(len(ranks)).tolist()):
+            causes[i] = min(int(np.searchsorted(shares, chance, side="right")), len(parts) - 1)
+            shares = steps[causes[i]]
+        found = np.zeros(len(ranks))
+        for number, part in enumerate(parts):
+            found[causes == number] = _laws.at(part["law"], ranks[causes == number])
+        return np.maximum(found if step_s is None else np.round(found / step_s) * step_s, 0.0)
+
+    def _limit(self, first: int) -> float:
+        """Tokens above which a session that begins with so many is compacted."""
+        law = self.figures["limit_tokens"]
+        below = np.interp(first, _laws.at(law, _STEPS), _STEPS)
+        return float(_laws.at(law, below + (1 - below) * self.rng.random()))
+
+    def _prompts(self, first: int, ranks: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Tokens of the prompts, and their blocks."""
+        figures, limit, block_tokens = self.figures, self._limit(first), self.figures["block_tokens"]
+        cuts = figures["cuts"]
+        drawn = self.rng.random((len(ranks), 4))
+        grown = _laws.in_cells(figures["growth"], np.arange(1, len(ranks)), ranks[1:]).tolist()
+        prompt, ids = [first], [self._begun(self._named(first))]
+        again: int | None = None  # blocks that the last restart kept
+        after = False
+        for i, growth in enumerate(grown, 1):
+            before, chance = prompt[-1], drawn[i, 0]
+            cell = int(np.searchsorted(cuts["edges"], before, side="right"))
+            edits, restarts = cuts["after_restart"] if after else cuts["second"] if i == 1 else cuts["shares"][cell]
+            kind = EDITS if chance < edits else RESTARTS if chance < edits + restarts else CONTINUES
+            if kind == CONTINUES and before + growth > limit:
+                kind = COMPACTS
+            size = None if kind == CONTINUES else figures["size"][kind - 1]
+            whole = before // block_tokens
+            if size is None:
+                kind, tokens, kept = CONTINUES, before + growth, whole - int(drawn[i, 1] < figures["slip"])
+            elif kind == EDITS:
+                tokens = before * float(_laws.at(size, drawn[i, 1]))
+                kept = whole - round(float(_laws.at(figures["lost_blocks"], drawn[i, 2])))
+            else:
+                tokens = before * float(_laws.at(size, drawn[i, 1]))
+                if again is None or drawn[i, 3] >= figures["kept_again"]:
+                    again = round(float(_laws.at(figures["kept_blocks"], drawn[i, 2])))
+                kept = again
+            after = kind >= RESTARTS
+            prompt.append(self._tokens(tokens))
+            named = self._named(prompt[-1])
+            kept = max(min(kept, named, len(ids[-1])), 0)
+            ids.append(np.concatenate([ids[-1][:kept], self._new(named - kept)]))
+        return np.array(prompt, np.int64), ids
+
+    def _named(self, tokens: int) -> int:
+        """Blocks that a prompt names."""
+        size = int(self.figures["block_tokens"])
+        return -(-tokens // size) if self.figures["last_block_named"] else tokens // size
+
+    def _begun(self, named: int) -> np.ndarray:
+        """The blocks of a first prompt: those that it shares, and its own."""
+        number = int(np.searchsorted(self.root_shares, self.rng.random(), side="right"))
+        root = self.roots[number][:named] if number < len(self.roots) else np.zeros(0, np.int64)
+        return np.concatenate([root, self._new(named - len(root))])
+
+    def _new(self, blocks: int) -> np.ndarray:
+        self.made += blocks
+        return np.arange(self.made - blocks, self.made)
+
+
+def turns_at(figures: Mapping[str, Any], ranks: np.ndarray) -> np.ndarray:
+    """(n,) turns of sessions at ranks."""
+    return np.clip((_laws.at(figures["turns"], ranks) + 0.5).astype(np.int64), 1, MOST_TURNS)
+
+
+def mean_turns(figures: Mapping[str, Any]) -> float:
+    """Mean number of turns, over evenly spaced ranks."""
+    return float(turns_at(figures, (np.arange(RANKS) + 0.5) / RANKS).mean())
+
+
+_STEPS = np.linspace(0, 1, 1001)
+
+
+def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
+    """The requests of sessions in order of time, in the columns of a trace."""
+    sizes = np.array([len(one.at_s) for one in drawn])
+    at_s = np.concatenate([start + one.at_s for start, one in zip(starts_s, drawn, strict=True)])
+    order = np.argsort(at_s, kind="stable")
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    turn = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    before = np.append(0, place[:-1])
+    ids = [part for one in drawn for part in one.ids]
+    offsets = np.concatenate([[0], np.cumsum([len(ids[i]) for i in order.tolist()])])
+
+    def column(name: str) -> np.ndarray:
+        return np.asarray(np.concatenate([getattr(one, name) for one in drawn])[order])
+
+    return pa.table({
+        "at_s": at_s[order],
+        "prompt_tokens": column("prompt_tokens"),
+        "output_tokens": column("output_tokens"),
+        "prefix_ids": pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), pa.array(np.concatenate([ids[i] for i in order.tolist()]), pa.int64())
+        ),
+        "session": np.repeat(np.arange(len(drawn)), sizes)[order],
+        "turn": pa.array(turn[order], pa.int32()),
+        "parent": pa.array(before[order], pa.int64(), mask=turn[order] == 0),
+        "delay_s": column("delay_s"),
+        "api_s": column("api_s"),
+        "common_tokens": np.repeat([one.common_tokens for one in drawn], sizes)[order],
+    })  # fmt: skip
+
+
+def check(figures: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError, ValueError, IndexError or OverflowError for figures from which nothing is drawn."""
+    drawn = Drawing({**figures, "turns": [2.5] * len(figures["turns"])}, np.random.default_rng(0))
+    next(drawn.sessions())

@@ -1,0 +1,160 @@
+"""How close sessions drawn from a model come to those of its trace: turns, pauses, lengths, and hits of caches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from harness.stats import arrivals
+from workloads import session_replay
+from workloads.arrivals.closed import Closed
+from workloads.fit import _chains, _whole, _whole_trace
+from workloads.session_times import ThinkOnly
+from workloads.trace_tools.cache import Lru, distinct_blocks
+
+if TYPE_CHECKING:
+    from workloads.fit.model import Model
+    from workloads.traces import Trace
+
+MOST_DRAWS, MOST_BLOCKS = 3, 400_000
+"""Draws, and blocks of a trace whose hits are counted; of more, every n-th one of each prompt."""
+CACHES = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+"""Sizes of the caches, as shares of the different blocks of the trace."""
+USERS = 16
+"""Sessions at once where they have clocks of their own."""
+NUMBERS = ("turns", "pause", "prompt", "output")
+
+
+class Curve(NamedTuple):
+    """Index of dispersion of the arrivals of a trace, for bins of each width."""
+
+    widths_s: Sequence[float]
+    values: np.ndarray
+
+
+class Apart(NamedTuple):
+    """How far another trace is from one: KS distances of turns, pauses, prompts and outputs, its share of blocks that
+    repeat an earlier one, and its share of hits in each of five caches.
+    """
+
+    ks: Sequence[float]  # (4,)
+    reuse: float
+    lru: Sequence[float]  # (5,)
+
+
+def measure(model: Model, trace: Trace, curve: Curve, draws: int = MOST_DRAWS) -> dict[str, Any]:
+    """Plain data on sessions beside draws of a model (medians), which need not be fitted to the same trace.
+
+    `draws`; `ks` distances {`turns`, `pause`, `prompt`, `output`}; `reuse` {`trace`, `model`}: share of the blocks of
+    all prompts that repeat an earlier one; `lru` {`tokens` [of five caches], `trace` [share of hits], `model`}; `users`
+    at once where sessions have clocks of their own, elsewhere `curve_distance`: root mean square of log2 of the
+    dispersion.
+    """
+    assert model.whole is not None
+    cached = Reuse.of(trace, own_clocks=model.whole["own_clocks"])
+    drawn = [like(model, trace, seed) for seed in range(draws)]
+    ks, reuse, lru = (
+        np.median(part, axis=0) for part in zip(*(cached.apart(trace, one) for one in drawn), strict=True)
+    )
+    spread = np.median([arrivals.dispersion_curve(one.at_s, curve.widths_s) for one in drawn], axis=0)
+    return {
+        "draws": draws,
+        "ks": dict(zip(NUMBERS, ks.tolist(), strict=True)),
+        "reuse": {"trace": share_again(trace.table), "model": float(reuse)},
+        "lru": {"tokens": cached.tokens, "trace": cached.curve(trace), "model": lru.tolist()},
+        "users": USERS if cached.own_clocks else None,
+        "curve_distance": None if cached.own_clocks else arrivals.curve_distance(spread, curve.values),
+    }
+
+
+def like(model: Model, trace: Trace, seed: int) -> Trace:
+    """A draw as long as a trace: of as many seconds, or as many sessions where they have clocks of their own."""
+    assert model.whole is not None
+    if model.whole["own_clocks"]:
+        found = _chains.of(trace)
+        assert found is not None
+        return _whole_trace.drawn(model, sessions=int(found.begins.sum()), seed=seed)
+    drawn = _whole_trace.drawn(model, duration_s=float(trace.at_s[-1]), seed=seed)
+    if model.whole["found_by"] == "trace":
+        return drawn
+    # sessions of both are those that the prefix tree makes
+    table = drawn.table.drop_columns(
+        [n for n in ("session", "turn", "parent", "delay_s") if n in drawn.table.column_names]
+    )
+    return dataclasses.replace(drawn, table=table)
+
+
+def numbers(trace: Trace) -> dict[str, np.ndarray]:
+    """Sorted turns, pauses (s), prompts and outputs (tokens) of the sessions of a trace without their sub-agents."""
+    found = _chains.of(trace)
+    assert found is not None
+    named = {
+        "turns": np.bincount(found.session),
+        "pause": _whole.pauses(found)[0],
+        "prompt": found.column("prompt_tokens"),
+        "output": found.column("output_tokens"),
+    }
+    return {name: np.sort(values.astype(np.float64)) for name, values in named.items()}
+
+
+def share_again(table: pa.Table) -> float:
+    """Share of the blocks of all prompts that repeat an earlier one."""
+    blocks = len(table["prefix_ids"].combine_chunks().flatten())
+    return 1 - distinct_blocks(table) / blocks if blocks else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reuse:
+    """Five caches in which traces of one kind are compared, the largest as large as the blocks of one of them."""
+
+    tokens: Sequence[int]
+    block_tokens: int
+    every: int
+    own_clocks: bool
+
+    @classmethod
+    def of(cls, trace: Trace, *, own_clocks: bool) -> Reuse:
+        """Caches for a trace, and for others like it."""
+        blocks = len(trace.table["prefix_ids"].combine_chunks().flatten())
+        every = -(-blocks // MOST_BLOCKS)
+        size = distinct_blocks(trace.table) * trace.block_tokens
+        return cls([int(share * size) for share in CACHES], trace.block_tokens, every, own_clocks)
+
+    def apart(self, trace: Trace, other: Trace) -> Apart:
+        """How far another trace is from the one."""
+        own, found = numbers(trace), numbers(other)
+        ks = [arrivals.distance(own[name], found[name]) for name in NUMBERS]
+        return Apart(ks, share_again(other.table), self.curve(other))
+
+    def curve(self, trace: Trace) -> list[float]:
+        """Share of the blocks that are hits in each cache, in the order of the trace, or with 16 users at once."""
+        table = trace.table
+        if self.own_clocks:
+            placed = session_replay.place(
+                trace,
+                ThinkOnly(),
+                session_replay.Sessions(order="file"),
+                Closed(users=USERS, think_s=0.0, law="fixed"),
+                0,
+            ).placed
+            table = table.take(pa.array(placed.row))
+        table = _every(table.select(["prefix_ids"]), self.every)
+        return [Lru(max(tokens // self.block_tokens // self.every, 1)).replay(table).ratio for tokens in self.tokens]
+
+
+def _every(table: pa.Table, step: int) -> pa.Table:
+    """Every n-th block of each prompt, from the first."""
+    if step == 1:
+        return table
+    lists = table["prefix_ids"].combine_chunks()
+    counts = np.asarray(lists.value_lengths())
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    offsets = np.concatenate([[0], np.cumsum(-(-counts // step))])
+    items = np.asarray(lists.flatten())[number % step == 0]
+    return pa.table(
+        {"prefix_ids": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(items, pa.int64()))}
+    )

@@ -1,0 +1,72 @@
+"""Requests in the form of OpenAI's chat API (JSON lines with `messages`), with or without their answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from harness.errors import no_such
+from workloads.readers import _cells, _texts
+from workloads.readers._collect import MISSING, Block
+from workloads.readers._requests import Requests
+from workloads.readers.chat_log import PER_S
+
+_READ = ("messages", "tools", "max_completion_tokens", "max_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """One request a line: its `messages`, of which a last one of the assistant is the recorded answer.
+
+    An answer has as many tokens as the recorded one, else `max_completion_tokens` or `max_tokens` of the line, else
+    `output_tokens` of the reader. `timestamp` (in `unit`: s, ms, us) and `session_id` are read where the first line
+    has them; without stamps every request is at 0 s. `tools` are counted as text before the messages. `--content
+    recorded` sends messages, tools and sampling fields as they are. Prompts that begin alike share blocks of
+    `block_tokens` tokens. `tokenizer` is the path of a Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes
+    a token. Source of the format: platform.openai.com/docs/api-reference/chat.
+    """
+
+    tokenizer: str | None = None
+    output_tokens: int | None = None
+    block_tokens: int = 64
+    unit: str = "s"
+    encode: _texts.Encode | None = field(init=False, repr=False, compare=False, default=None)
+
+    form: ClassVar[str] = "json"
+    needs: ClassVar[tuple[str, ...]] = ("messages",)
+    stamp: ClassVar[str] = "messages"
+    facts: ClassVar[Mapping[str, str]] = {
+        "tokenizer": "that given to the reader",
+        "stamps": "unit of the reader option, seconds by default; without stamps every request is at 0 s",
+        "prefixes": "blocks named by their tokens and all before them",
+    }
+
+    def __post_init__(self) -> None:
+        _cells.block_size(self.block_tokens)
+        _texts.check_output(self.output_tokens)
+        if self.unit not in PER_S:
+            raise no_such("unit", self.unit, PER_S)
+        object.__setattr__(self, "encode", _texts.encoder(self.tokenizer))
+
+    @staticmethod
+    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:  # noqa: ARG004  # a row is one request
+        """The messages of a row without the answer, and the fields beside them."""
+        return {"messages": _texts.parted(row["messages"])[0], **_texts.passed(row)}
+
+    def requests(self, block: Block) -> Requests:
+        """Every row; one without a prompt, or of which nothing tells how long its answer is, is reported as dropped."""
+        encode = _texts.needed(self.encode, block, "messages")
+        columns = [block.cells(name) for name in _READ]
+        chats = []
+        for row, cells in enumerate(zip(*columns, strict=True)):
+            body = {name: cell for name, cell in zip(_READ, cells, strict=True) if cell is not MISSING}
+            chats.append(_texts.chat_of(body, partial(block.fail, row, "messages")))
+        timed = block.has("timestamp")
+        at = block.numbers("timestamp") if timed else np.zeros(block.size, np.int64)
+        session = block.names("session_id", optional=True) if block.has("session_id") else None
+        option, stamp = "--reader messages:output", "timestamp" if timed else self.stamp
+        return _texts.chat_requests(
+            chats, encode, self.block_tokens, self.output_tokens, option, stamp, at, PER_S[self.unit], session
+        )
