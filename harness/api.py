@@ -898,11 +898,16 @@ class Metric:
         return self.title or self.name
 
 
+WARM_UP = "warm-up"
+"""The tag of requests that only bring a cache up to date."""
+
+
 class SentPrompt(NamedTuple):
-    """A prompt when it was sent (s): the ids of its blocks (blocks,), its tokens, and whether it is measured."""
+    """A prompt when it was sent (s): ids of its blocks (blocks,), tokens of a block and of all, whether it counts."""
 
     sent_s: float
     blocks: np.ndarray
+    block_tokens: int
     tokens: int
     measured: bool
 
@@ -914,7 +919,8 @@ class RunTables:
     `steps()` gives the steps in pieces, those of a replica in the order of their start; none where the backend does
     not show them. `http` is None for a backend that is not remote. A replica has `kv_blocks` blocks of KV memory; None
     where that is unknown, or differs between replicas. `step_w` are the limits of the power (W) of the GPUs that a step
-    keeps busy, by replica, the last one for all that follow; none where a GPU's is unknown.
+    keeps busy, by replica, the last one for all that follow; none where a GPU's is unknown. `prompts()` gives all
+    prompts in the order of their sending, those of the warm-up too; none where no prompt names blocks.
     """
 
     requests: pa.Table
@@ -924,7 +930,6 @@ class RunTables:
     since_s: float = 0.0
     step_w: Sequence[float] = ()
     prompts: Callable[[], Iterator[SentPrompt]] = lambda: iter(())
-    block_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

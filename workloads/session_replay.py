@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Arrivals
+from harness.api import WARM_UP, Arrivals
 from harness.data.records import SCHEDULE, schedule_chunk
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
-
-WARM = "warm-up"
-"""The tag of requests that only bring the cache of a session that starts in the middle up to date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +240,7 @@ class SessionReplay:
             )
             optional["prefix_block_tokens"] = np.full(len(row), self.trace.block_tokens)
         tag = taken["tag"] if "tag" in table.column_names else pa.nulls(len(row), pa.string())
-        optional["tag"] = pc.if_else(pa.array(warm), WARM, tag)
+        optional["tag"] = pc.if_else(pa.array(warm), WARM_UP, tag)
         if (extra := extras(taken, tag)) is not None:
             optional["extra"] = extra
         return schedule_chunk(

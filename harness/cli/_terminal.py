@@ -20,6 +20,9 @@ from harness.experiments.answers import Answer
 if TYPE_CHECKING:
     from harness.compose import Report
     from harness.data.folder import Run
+    from harness.experiments.agents.agents_json import AgentsAnswer
+    from harness.experiments.capacity.capacity_json import CapacityAnswer
+    from harness.experiments.place.place_json import PlaceAnswer
 
 
 def say(text: str) -> None:
@@ -68,6 +71,24 @@ def show(form: str, result: Run | Answer | Report) -> None:
     else:
         text = compose.render(result, form)
     say(text.rstrip("\n"))
+
+
+def stored_in(path: Path | None, *, quiet: bool) -> None:
+    """Where every trial of a search is stored, and how to resume it."""
+    if path is not None and not quiet:
+        note(f"every trial is stored in '{path}'; rerun the command with --out '{path}' to resume")
+
+
+def conclude(
+    form: str, info: CapacityAnswer | PlaceAnswer | AgentsAnswer, path: Path | None, *, no_html: bool, quiet: bool
+) -> int:
+    """Print an answer, write its page into its folder, and return its exit code."""
+    show(form, info)
+    if path is not None and not no_html:
+        report = compose.write_answer_page(info, path, complain)
+        if report is not None and not quiet:
+            note(f"report: {report}")
+    return info.exit_code
 
 
 def blocks(encoding: str | None) -> bool:

@@ -97,7 +97,7 @@ def command(
     """
     from pathlib import Path
 
-    from harness import compose, configs
+    from harness import configs
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.experiments.agents.execute import TIERS, run_search, set_up
@@ -117,12 +117,6 @@ def command(
     path = Path(out) if out is not None else None
     if path is None and not setup.first.virtual:
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")
-    if path is not None and not quiet:
-        _terminal.note(f"every trial is stored in '{path}'; rerun the command with --out '{path}' to resume")
+    _terminal.stored_in(path, quiet=quiet)
     info = run_search(setup, path, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
-    _terminal.show(form, info)
-    if path is not None and not no_html:
-        report = compose.write_answer_page(info, path, _terminal.complain)
-        if report is not None and not quiet:
-            _terminal.note(f"report: {report}")
-    return info.exit_code
+    return _terminal.conclude(form, info, path, no_html=no_html, quiet=quiet)

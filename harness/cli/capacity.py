@@ -90,7 +90,7 @@ def command(
     clock the rate is doubled until requests miss the SLO, then blocks of traffic below and above the best guess narrow
     the interval until --budget is spent.
     """
-    from harness import compose, configs
+    from harness import configs
     from harness.cli import _terminal
     from harness.experiments.capacity.conditions import settings
     from harness.experiments.capacity.execute import folder_of, run_search, set_up
@@ -101,14 +101,6 @@ def command(
     file = configs.read(config) if config is not None else None
     setup = set_up(run_spec(given(options), file.given if file else None), search)
     store = Store(folder_of(out, setup))
-    if store.path is not None and not quiet:
-        _terminal.note(
-            f"every trial is stored in '{store.path}'; rerun the command with --out '{store.path}' to resume"
-        )
+    _terminal.stored_in(store.path, quiet=quiet)
     info = run_search(setup, store, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
-    _terminal.show(form, info)
-    if store.path is not None and not no_html:
-        report = compose.write_answer_page(info, store.path, _terminal.complain)
-        if report is not None and not quiet:
-            _terminal.note(f"report: {report}")
-    return info.exit_code
+    return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

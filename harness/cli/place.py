@@ -129,7 +129,6 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     """
     from pathlib import Path
 
-    from harness import compose
     from harness.cli import _terminal
     from harness.experiments.place.execute import run_placement
     from harness.experiments.place.settings import opened, place_options
@@ -140,9 +139,4 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     store = Store(None if out is None else Path(out))
     with opened(own["where"], own["workers"], small=search.is_small) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
-    _terminal.show(form, info)
-    if store.path is not None and not no_html:
-        report = compose.write_answer_page(info, store.path, _terminal.complain)
-        if report is not None and not quiet:
-            _terminal.note(f"report: {report}")
-    return info.exit_code
+    return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

@@ -13,7 +13,7 @@ from dataclasses import fields
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,8 @@ import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Metric, RunMetric
-from harness.data.lists import first, kept, last, lists, pieces
+from harness.data.lists import first, kept, last, lists, number, pieces
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -75,6 +71,16 @@ def succeeded(table: pa.Table) -> Mask:
     """(requests,) bool: the request ended well."""
     found: Mask = pc.equal(table["status"], "ok").to_numpy()
     return found
+
+
+def cached_share(table: pa.Table) -> float | None:
+    """Share of the tokens of prompts that was cached, of the requests that tell; None where none does.
+
+    A prompt has as many tokens as the server counted, where it did.
+    """
+    cached, counted = number(table, "cached_tokens"), number(table, "prompt_tokens_server")
+    tokens = np.where(np.isnan(counted), number(table, "prompt_tokens"), counted)[np.isfinite(cached)]
+    return float(np.nansum(cached) / tokens.sum()) if tokens.sum() else None
 
 
 def per_request(metric: Metric, table: pa.Table) -> Floats:

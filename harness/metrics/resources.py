@@ -1,8 +1,6 @@
 """What a deployment takes: GPUs, power and money, as the facts of its backend tell."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.catalog import hardware
@@ -18,12 +16,20 @@ class Resources(NamedTuple):
     usd_per_hour: float | None = None
 
 
+class Limits(NamedTuple):
+    """Makers' limits (W) of the GPUs of a side: its own, and those of a pool of experts."""
+
+    own: float
+    experts: float
+
+
 def resources(backend: Mapping[str, Any]) -> Resources:
     """Those of a backend, from what it describes."""
     gpus, watts, usd = (backend.get(name) for name in ("gpus", "watts", "usd_per_hour"))
     known = gpus if isinstance(gpus, int) and gpus > 0 else None
     if watts is None and known is not None:
-        watts = _limits_w(backend, known)
+        found = [limits_w(side) for side in sides_of(backend)]
+        watts = None if None in found else sum(sum(limits) for limits in found if limits is not None)
     return Resources(
         known,
         watts / 1000 if isinstance(watts, int | float) and watts > 0 else None,
@@ -31,18 +37,20 @@ def resources(backend: Mapping[str, Any]) -> Resources:
     )
 
 
-def _limits_w(backend: Mapping[str, Any], gpus: int) -> float | None:
-    sides = [side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)]
-    total = 0.0
-    for side in sides or [{**backend, "gpus": gpus}]:
-        name, count, pool = side.get("hardware"), side.get("gpus"), side.get("expert_gpus", 0)
-        if not isinstance(name, str) or not isinstance(count, int):
-            return None
-        try:
-            each_w, pool_w = hardware(name).power_w, hardware(str(side.get("expert_hardware", name))).power_w
-        except UsageError:  # a file that is gone, or a backend that names none of the catalogue
-            return None
-        if each_w is None or pool_w is None:
-            return None
-        total += (count - pool) * each_w + pool * pool_w
-    return total
+def sides_of(backend: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The facts of the prefill and the decode side of a backend, or of all of it."""
+    return [side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)] or [backend]
+
+
+def limits_w(side: Mapping[str, Any]) -> Limits | None:
+    """The limits of a side; None where its GPUs or their limits are unknown."""
+    name, gpus, experts = side.get("hardware"), side.get("gpus", side.get("gpus_at_start")), side.get("expert_gpus", 0)
+    if not isinstance(name, str) or not isinstance(gpus, int):
+        return None
+    try:
+        each_w, of_experts_w = hardware(name).power_w, hardware(str(side.get("expert_hardware", name))).power_w
+    except UsageError:  # a file that is gone, or a backend that names none of the catalogue
+        return None
+    if each_w is None or of_experts_w is None:
+        return None
+    return Limits((gpus - experts) * each_w, experts * of_experts_w)

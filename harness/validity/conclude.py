@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Outcome, RunTables, RunWarning, SentPrompt, Slo
-from harness.catalog import hardware
 from harness.data import large, run_json
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
-from harness.errors import UsageError
 from harness.metrics import slo
+from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
@@ -81,53 +80,31 @@ def _tables(measured: Run, run: Run) -> RunTables:
         return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
 
     def prompts() -> Iterator[SentPrompt]:
-        assert run.schedule is not None  # or no block would have tokens
+        if run.schedule is None or not len(run.schedule["prefix_ids"].combine_chunks().values):
+            return
         sent_s, numbers = number(run.requests, "sent_s"), run.requests["request_id"].to_numpy()
         tokens = run.requests["prompt_tokens"].to_numpy()
         counted = np.isin(numbers, measured.requests["request_id"].to_numpy())
-        lists_of = run.schedule["prefix_ids"].combine_chunks()
-        starts, ids = lists_of.offsets.to_numpy(), lists_of.values.to_numpy()
+        named, sizes = run.schedule["prefix_ids"].combine_chunks(), run.schedule["prefix_block_tokens"].to_numpy()
+        starts, ids = named.offsets.to_numpy(), named.values.to_numpy()
         for row in np.argsort(sent_s, kind="stable").tolist():
             if np.isfinite(sent_s[row]):
                 one = numbers[row]
                 blocks = ids[starts[one] : starts[one + 1]]
-                yield SentPrompt(float(sent_s[row]), blocks, int(tokens[row]), bool(counted[row]))
+                yield SentPrompt(float(sent_s[row]), blocks, int(sizes[one]), int(tokens[row]), bool(counted[row]))
 
     kv_blocks = blocks if isinstance(blocks, int) and alike else None
-    return RunTables(
-        measured.requests, steps, measured.http, kv_blocks, since_s, _step_w(backend), prompts, _block_tokens(run)
-    )  # fmt: skip
-
-
-def _block_tokens(run: Run) -> int:
-    """Tokens of the blocks that prompts name; 0 where none does."""
-    if run.schedule is None:
-        return 0
-    named = pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)
-    return pc.max(run.schedule["prefix_block_tokens"].filter(named)).as_py() or 0
+    return RunTables(measured.requests, steps, measured.http, kv_blocks, since_s, _step_w(backend), prompts)
 
 
 def _step_w(backend: Mapping[str, Any]) -> list[float]:
     """Limits of the power of the GPUs that a step keeps busy, by replica: one stage of a pipeline at a time."""
     found: list[float] = []
-    sides: list[Mapping[str, Any]] = [
-        side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)
-    ]
-    for side in sides or [backend]:
-        name, gpus = side.get("hardware"), side.get("gpus", backend.get("gpus_at_start"))
-        replicas, stages = side.get("replicas"), side.get("pp")
-        if not (
-            isinstance(name, str) and isinstance(gpus, int) and isinstance(replicas, int) and isinstance(stages, int)
-        ):
+    for side in sides_of(backend):
+        limits, replicas, stages = limits_w(side), side.get("replicas"), side.get("pp")
+        if limits is None or not isinstance(replicas, int) or not isinstance(stages, int) or min(replicas, stages) < 1:
             return []
-        pool, kind = side.get("expert_gpus", 0), str(side.get("expert_hardware", name))
-        try:
-            each_w = hardware(name).power_w, hardware(kind).power_w
-        except UsageError:  # a file that is gone
-            return []
-        if each_w[0] is None or each_w[1] is None or min(replicas, stages) < 1:
-            return []
-        found += [((gpus - pool) / stages * each_w[0] + pool * each_w[1]) / replicas] * replicas
+        found += [(limits.own / stages + limits.experts) / replicas] * replicas
     return found
 
 

@@ -114,7 +114,7 @@ def test_another_search_is_kept_out_of_the_folder(
 
     assert 2 == main([*line, "--tp", "2", "--out", str(tmp_path / "one")])
 
-    assert "another spec" in capsys.readouterr().err
+    assert "a search with --tp not given, not '2'" in capsys.readouterr().err
 
 
 def test_facts_of_the_deployment_give_output_per_gpu_and_dollar(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
+from harness.experiments.agents import search
 from harness.experiments.agents.agents_json import AgentTrial, TrialShare
 from harness.experiments.agents.search import SEEDS, Key, SearchOptions, Tier, estimate, next_keys, sides
 from harness.experiments.capacity.conditions import Condition
@@ -110,9 +111,10 @@ def test_a_tier_that_one_agent_misses_is_out_of_reach() -> None:
     assert [1] == [one.users for one in trials]
 
 
-def test_without_a_number_that_misses_nothing_is_claimed() -> None:
+def test_without_a_number_that_misses_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest number that was tried would pass for the capacity."""
-    given = SearchOptions(most=16)
+    monkeypatch.setattr(search, "MOST_AGENTS", 16)
+    given = SearchOptions()
     trials = searched({TTFT.text: 900.0, TPOT.text: 900.0}, given)
 
     found = estimate(TIER, trials, given)

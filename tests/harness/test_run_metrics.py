@@ -150,8 +150,8 @@ def test_no_slo_bounds_a_run():
 
 def prompts(*rows):
     """Prompts at these times, of these blocks of four tokens; the last value tells whether they are measured."""
-    found = [SentPrompt(at_s, np.array(blocks), 4 * len(blocks) + 1, measured) for at_s, blocks, measured in rows]
-    return replace(tables([1.0] * len(rows)), prompts=lambda: iter(found), block_tokens=4)
+    found = [SentPrompt(at_s, np.array(blocks), 4, 4 * len(blocks) + 1, measured) for at_s, blocks, measured in rows]
+    return replace(tables([1.0] * len(rows)), prompts=lambda: iter(found))
 
 
 def test_what_came_before_counts_prompts_of_the_warm_up_and_stops_at_the_first_new_block():
@@ -168,6 +168,16 @@ def test_the_working_set_is_of_whole_windows():
 
     assert [12.0, 4.0] == value("working_set", run)
     assert [8.0] == value("working_set", prompts((0.0, [1, 2], True)))
+
+
+def test_blocks_count_with_the_tokens_that_they_have():
+    """Where classes of traffic have blocks of other sizes, all would count as large as the largest."""
+    found = [SentPrompt(float(at), np.array(ids), size, 100, True) for at, ids, size in
+             ((0, [1, 2], 4), (1, [1, 2], 4), (2, [7], 64), (3, [7], 64))]  # fmt: skip
+    run = replace(tables([1.0] * 4), prompts=lambda: iter(found))
+
+    assert [(2 * 4 + 64) / 400] == value("cache_best", run)
+    assert [2 * 4 + 64.0] == value("working_set", run)
 
 
 def test_what_the_cache_found_is_of_answers_that_tell():

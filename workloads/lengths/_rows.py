@@ -5,28 +5,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from workloads.lengths._empirical import Empirical, load
+from workloads.lengths._empirical import load
 from workloads.lengths._summary_law import Law, SummaryLaw
 
 
+class Sampler(Protocol):
+    """What draws lengths."""
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]: ...
+    @property
+    def facts(self) -> Mapping[str, object]: ...
+    def quantile_tokens(self, percent: int) -> tuple[int, int]: ...
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]: ...
+
+
 @dataclass(frozen=True, slots=True)
-class EmpiricalLengths:
-    """One entry; where it has several lists, the field of a class that `plugin` makes chooses one."""
+class SampledLengths:
+    """Lengths that a `sampler` draws; a subclass sets it."""
 
-    figures: ClassVar[Mapping[str, Any]]
-    argument: ClassVar[str | None]
-    sampler: Empirical | SummaryLaw = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
-        if chosen not in self.figures:
-            raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
-        figures = self.figures[chosen]
-        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _summary_law(figures))
+    sampler: Sampler = field(init=False, repr=False, compare=False)
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
@@ -35,7 +37,7 @@ class EmpiricalLengths:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Preparation, tokenizer, source, licence."""
+        """Preparation, tokenizer, source, licence, and what is missing."""
         return self.sampler.facts
 
     def quantile_tokens(self, percent: int) -> tuple[int, int]:
@@ -45,6 +47,21 @@ class EmpiricalLengths:
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         """Endless (prompt_tokens, output_tokens)."""
         return self.sampler.pairs(rng)
+
+
+@dataclass(frozen=True, slots=True)
+class EmpiricalLengths(SampledLengths):
+    """One entry; where it has several lists, the field of a class that `plugin` makes chooses one."""
+
+    figures: ClassVar[Mapping[str, Any]]
+    argument: ClassVar[str | None]
+
+    def __post_init__(self) -> None:
+        chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
+        if chosen not in self.figures:
+            raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
+        figures = self.figures[chosen]
+        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _summary_law(figures))
 
 
 def _summary_law(known: Mapping[str, Any]) -> SummaryLaw:

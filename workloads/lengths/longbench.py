@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.lengths._empirical import CHUNK, load
+from workloads.lengths._rows import SampledLengths
 from workloads.readers import _lines, _texts
 
 TASKS = (
@@ -25,17 +25,8 @@ KEEP_CHARACTERS, KEEP_TOKENS, CUTS_TOKENS = 40_000, 2040, np.arange(1900, 2049)
 numbers at random. Source: LLMServe/DistServe, evaluation/2-benchmark-serving/0-prepare-dataset.py."""
 
 
-class _Sampler(Protocol):
-    @property
-    def mean_tokens(self) -> tuple[float, float]: ...
-    @property
-    def facts(self) -> Mapping[str, object]: ...
-    def quantile_tokens(self, percent: int) -> tuple[int, int]: ...
-    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]: ...
-
-
 @dataclass(frozen=True, slots=True)
-class Longbench:
+class Longbench(SampledLengths):
     """Prompt and output tokens of LongBench (summarization, questions, code) as DistServe cuts them.
 
     Without `path` from the quantiles of three tasks only (multi_news, multifieldqa_zh, passage_retrieval_zh; 200 rows
@@ -48,7 +39,6 @@ class Longbench:
 
     path: str | None = None
     tokenizer: str | None = None
-    sampler: _Sampler = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.path is None:
@@ -57,24 +47,6 @@ class Longbench:
             object.__setattr__(self, "sampler", load("longbench"))
         else:
             object.__setattr__(self, "sampler", _read(self.path, self.tokenizer))
-
-    @property
-    def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens of the sampler."""
-        return self.sampler.mean_tokens
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """Preparation, tokenizer, source, licence, and which tasks are there."""
-        return self.sampler.facts
-
-    def quantile_tokens(self, percent: int) -> tuple[int, int]:
-        """Quantile (0..100) of prompt and output, each alone."""
-        return self.sampler.quantile_tokens(percent)
-
-    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
-        return self.sampler.pairs(rng)
 
 
 @dataclass(frozen=True, slots=True)

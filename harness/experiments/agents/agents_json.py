@@ -35,7 +35,6 @@ class AgentTrial(Part, frozen=True, kw_only=True):
     requests_rps: Positive = 0.0
     output_tps: Positive = 0.0
     cache_found: Share | None = None
-    cache_best: Share | None = None
 
 
 class TierAgents(Part, frozen=True, kw_only=True):
@@ -58,6 +57,12 @@ class TierAgents(Part, frozen=True, kw_only=True):
     usd_per_agent_hour: Positive | None = None
     requests_rps: Positive | None = None
     why: Text = None
+
+    def narrower_than(self, tolerance: float) -> bool:
+        """Whether half of the interval is within this share of the agents, or the whole of it within one agent."""
+        if self.agents is None or self.low is None or self.high is None:
+            return False
+        return self.high - self.low < 1 or self.high - self.low <= 2 * tolerance * self.agents
 
 
 class AgentsAnswer(Document, frozen=True, kw_only=True):

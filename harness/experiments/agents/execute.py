@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import structs
 
-from harness import untrusted
-from harness.api import Slo
+from harness.api import WARM_UP, Slo
 from harness.data import codec
 from harness.data.codec import encode
 from harness.data.folder import cleaned
@@ -33,8 +34,9 @@ from harness.experiments.agents.search import (
     next_keys,
 )  # fmt: skip
 from harness.experiments.capacity.conditions import JOINT
+from harness.experiments.capacity.store import check_options, make_folder, read_folder
 from harness.metrics import slo
-from harness.metrics.measure import first_last, metrics, succeeded
+from harness.metrics.measure import cached_share, first_last, metrics, succeeded
 from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
@@ -47,9 +49,8 @@ CUT, RAMP = 0.25, 0.1
 """Of the horizon, what is added before it and not counted; of both together, in which part the agents start."""
 LATEST = 0.6
 """A trial counts from when all caches are warm, but at the latest from this part of it on."""
-WARM = "warm-up"
-"""The tag of requests that only warm the cache (`workloads.session_replay`)."""
-ANSWER = "agents.json"
+KIND = "agents"
+ANSWER = f"{KIND}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +133,20 @@ class Task:
 def simulated(task: Task) -> AgentTrial:
     """Make a trial under a virtual clock, in this process."""
     begun_s = time.monotonic()
-    made = trial.simulate(task.run)
-    return measured(task, made.plan, made.table, time.monotonic() - begun_s)
+    table = trial.simulate(task.run).table
+    return measured(task, table, time.monotonic() - begun_s)
 
 
-def measured(task: Task, planned: Plan, table: pa.Table, wall_s: float) -> AgentTrial:
+def measured(task: Task, table: pa.Table, wall_s: float) -> AgentTrial:
     """What a trial shows of every tier."""
-    table = table.sort_by("request_id")
-    warmed_s, settled = _warmed(planned, table)
-    cut_s = min(max(CUT * task.horizon_s, warmed_s), LATEST * (1 + CUT) * task.horizon_s)
+    warm = table.filter(pc.fill_null(pc.equal(table["tag"], WARM_UP), False))
+    warmed_s = np.nan_to_num(first_last(warm)[1], nan=np.inf)  # when each cache was warm
+    cut_s = min(max(CUT * task.horizon_s, warmed_s.max(initial=0.0)), LATEST * (1 + CUT) * task.horizon_s)
     cut = table.filter(pa.array(number(table, "scheduled_s") >= cut_s))
-    ok = succeeded(cut)
-    first_s, _ = first_last(cut)
-    ttft_s = (first_s - number(cut, "scheduled_s"))[ok]
-    tpot_s = metrics()["tpot"].of(cut.filter(pa.array(ok)))
+    ok = cut.filter(pa.array(succeeded(cut)))
+    ttft_s, tpot_s = metrics()["ttft"].of(ok), metrics()["tpot"].of(ok)
     tpot_s = tpot_s[np.isfinite(tpot_s) & (tpot_s > 0)]
     seconds = (1 + CUT) * task.horizon_s - cut_s
-    cached, prompts = number(cut, "cached_tokens"), number(cut, "prompt_tokens")
-    known = np.isfinite(cached)
     shares = {share.text: share for one in task.slos for share in _shares(cut, one)}
     return AgentTrial(
         users=task.key.users,
@@ -158,13 +155,13 @@ def measured(task: Task, planned: Plan, table: pa.Table, wall_s: float) -> Agent
         requests=len(cut),
         sessions=len(np.unique(cut["session"].to_numpy())),
         wall_s=wall_s,
-        settled=settled(cut_s),
+        settled=float((warmed_s <= cut_s).mean()) if len(warmed_s) else 1.0,
         shares=list(shares.values()),
         ttft_p95_s=float(np.quantile(ttft_s, 0.95)) if len(ttft_s) else None,
         speed_p10=float(1 / np.quantile(tpot_s, 0.9)) if len(tpot_s) else None,
         requests_rps=len(cut) / seconds,
         output_tps=float(number(cut, "output_tokens").sum()) / seconds,
-        cache_found=float(cached[known].sum() / prompts[known].sum()) if known.any() else None,
+        cache_found=cached_share(cut),
     )
 
 
@@ -187,14 +184,6 @@ def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]
     return TrialShare(text=text, met=int(met.sum()), of=of, sd=sd)
 
 
-def _warmed(planned: Plan, table: pa.Table) -> tuple[float, Callable[[float], float]]:
-    """When the last of the requests that only warm the cache was answered, and which share of them was at a time."""
-    warm = np.flatnonzero(np.asarray(planned.schedule.table["tag"].to_pylist(), object) == WARM)
-    end_s = first_last(table)[1][np.isin(table["request_id"].to_numpy(), warm)]
-    end_s = np.nan_to_num(end_s, nan=np.inf)
-    return float(end_s.max(initial=0.0)), lambda at_s: float((end_s <= at_s).mean()) if len(end_s) else 1.0
-
-
 def run_search(
     setup: Setup, out: Path | None, *, workers: int | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> AgentsAnswer:
@@ -202,10 +191,8 @@ def run_search(
     BackendError or NotValid for a trial that proves nothing."""
     if out is None:
         return _run(setup, None, [], workers, tell)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"'{out}' cannot be made: {error.strerror}.") from None
+    read_folder(out, KIND)
+    make_folder(out)
     with locked(out, "search"):
         return _run(setup, out, _stored(out, setup), workers, tell)
 
@@ -214,10 +201,10 @@ def _run(
     setup: Setup, out: Path | None, trials: list[AgentTrial], workers: int | None, tell: Callable[[str], None]
 ) -> AgentsAnswer:
     begun_s, interrupted = time.monotonic(), False
-    made = {Key(one.users, one.seed) for one in trials}
+    options = search_options(setup)
 
     def save(state: str) -> AgentsAnswer:
-        info = _answer(setup, trials, state, time.monotonic() - begun_s)
+        info = _answer(setup, options, trials, state, time.monotonic() - begun_s)
         if out is not None:
             write_json(out / ANSWER, encode(info))
         return info
@@ -225,13 +212,12 @@ def _run(
     save("running")
     with pool.of(workers if setup.first.virtual else 1) as processes:
         try:
-            while keys := [key for key in next_keys(setup.tiers, trials, setup.options) if key not in made]:
+            while keys := next_keys(setup.tiers, trials, setup.options):
                 if _spent(setup, time.monotonic() - begun_s):
                     break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
                 for one in _made(setup, tasks, processes, out, tell):
                     trials.append(one)
-                    made.add(Key(one.users, one.seed))
                     tell(_line(one))
                     save("running")
         except KeyboardInterrupt:
@@ -251,10 +237,9 @@ def _spent(setup: Setup, spent_s: float) -> bool:
 def _made(
     setup: Setup, tasks: Sequence[Task], processes: pool.Pool, out: Path | None, tell: Callable[[str], None]
 ) -> Iterator[AgentTrial]:
-    for task in tasks if not setup.first.virtual else ():
-        yield _real(task, out, tell)
-    for _, one in processes.map(simulated, tasks) if setup.first.virtual else ():
-        yield one
+    if setup.first.virtual:
+        return (one for _, one in processes.map(simulated, tasks))
+    return (_real(task, out, tell) for task in tasks)
 
 
 def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTrial:
@@ -273,7 +258,7 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTri
     verdict = result.run.info.verdict
     if not verdict.valid:
         raise NotValid(f"The trial of {task.key.users} agents is not valid: {' '.join(verdict.reasons)}")
-    return measured(task, plan(task.run), result.run.requests, time.monotonic() - begun_s)
+    return measured(task, result.run.requests, time.monotonic() - begun_s)
 
 
 def _line(one: AgentTrial) -> str:
@@ -282,15 +267,17 @@ def _line(one: AgentTrial) -> str:
     return f"{one.users} agents, seed {one.seed}: {one.requests:,} requests, TTFT p95 {ttft}, slowest tenth {speed}"
 
 
-def _answer(setup: Setup, trials: Sequence[AgentTrial], state: str, wall_s: float) -> AgentsAnswer:
+def _answer(
+    setup: Setup, options: Mapping[str, Any], trials: Sequence[AgentTrial], state: str, wall_s: float
+) -> AgentsAnswer:  # fmt: skip
     over = state != "running"
     found = [_per(setup.takes, estimate(tier, trials, setup.options)) for tier in setup.tiers] if over else []
     states = {one.state for one in found}
-    open_ = any(_half(one) > setup.options.tolerance for one in found if one.state == "resolved")
+    wide = any(one.state == "resolved" and not one.narrower_than(setup.options.tolerance) for one in found)
     return AgentsAnswer(
-        **_options(setup),
+        **options,
         state=state,
-        exit_code=1 if states == {"unreachable"} else 5 if "unresolved" in states or open_ else 0,
+        exit_code=1 if states == {"unreachable"} else 5 if "unresolved" in states or wide else 0,
         answers=found,
         trials=sorted(trials, key=lambda one: (one.users, one.seed)),
         requests=sum(one.requests for one in trials),
@@ -298,20 +285,11 @@ def _answer(setup: Setup, trials: Sequence[AgentTrial], state: str, wall_s: floa
     )
 
 
-def _half(one: TierAgents) -> float:
-    """Half of the interval as a share; what is left of one agent counts as none."""
-    if one.agents is None or one.low is None or one.high is None or one.high - one.low < 1:
-        return 0.0
-    return (one.high - one.low) / (2 * one.agents)
-
-
 def _per(takes: Resources, one: TierAgents) -> TierAgents:
     """Agents over what serves them."""
-    import msgspec
-
     if not one.agents:
         return one
-    return msgspec.structs.replace(
+    return structs.replace(
         one,
         per_gpu=one.agents / takes.gpus if takes.gpus else None,
         per_kw=one.agents / takes.kw if takes.kw else None,
@@ -319,7 +297,7 @@ def _per(takes: Resources, one: TierAgents) -> TierAgents:
     )
 
 
-def _options(setup: Setup) -> dict[str, Any]:
+def search_options(setup: Setup) -> dict[str, Any]:
     """The part of agents.json that is known before the first trial, without secrets of a server."""
     planned = setup.first
     clean = {
@@ -343,19 +321,17 @@ def _options(setup: Setup) -> dict[str, Any]:
 
 
 def _stored(out: Path, setup: Setup) -> list[AgentTrial]:
-    """The trials of the folder, where it holds this search. Raises UsageError for another one."""
-    file = out / ANSWER
-    if not file.exists():
-        if others := sorted({p.name for p in out.iterdir()} - {f"{ANSWER}.part", ".lock"}):
-            raise UsageError(f"'{out}' holds '{others[0]}', which is no part of a search; name an empty folder.")
+    """The trials of the folder. Raises UsageError where they are those of another search."""
+    before, now = read_folder(out, KIND), search_options(setup)
+    if before is None:
         return []
+    check_options(before, now, out)
+    for name in ("tiers", "horizon_s"):
+        if before.get(name) != now[name]:
+            raise UsageError(
+                f"'{out}' holds a search with {name} {before.get(name)}, not {now[name]}; name another --out."
+            )
     try:
-        read = untrusted.read_json(file)
-        before = codec.decode(AgentsAnswer, read)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{file}' cannot be read ({error}).") from None
-    now: Mapping[str, Any] = _options(setup)
-    for name in ("spec", "tiers", "horizon_s", "versions"):
-        if getattr(before, name) != now[name]:
-            raise UsageError(f"'{out}' holds a search with another {name}; name another --out.")
-    return list(before.trials)
+        return list(codec.decode(AgentsAnswer, before).trials)
+    except codec.Damaged as error:
+        raise UsageError(f"'{out / ANSWER}' is damaged ({error}); name another --out.") from None

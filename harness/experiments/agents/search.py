@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from harness.experiments.agents.agents_json import AgentTrial, TierAgents, TrialShare
 from harness.experiments.capacity.conditions import JOINT, Condition, conditions
 from harness.metrics import slo
@@ -42,6 +44,7 @@ WALL_TRIALS = 8
 STEP, WALL_STEP = 2, 4
 """Times as many agents in the next trial of a bracket."""
 MOST_AGENTS = 4096
+"""No more are tried."""
 
 
 class Key(NamedTuple):
@@ -68,7 +71,6 @@ class SearchOptions:
     tolerance: float = 0.1
     max_seeds: int = 32
     virtual: bool = True
-    most: int = MOST_AGENTS
 
 
 class Pooled(NamedTuple):
@@ -130,7 +132,7 @@ def _bracket(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> 
         users = high // step
     else:
         users = step * low
-    if users < 1 or users > given.most:
+    if users < 1 or users > MOST_AGENTS:
         return []
     return [Key(users, _seed(trials, users, given))]
 
@@ -258,18 +260,13 @@ def _line_crossing(condition: Condition, trials: Sequence[AgentTrial]) -> float 
 
 def _alternate(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> list[Key]:
     """On a wall clock: one more trial below or above the best guess, by turns, until the interval is narrow."""
-    found = estimate(tier, trials, given)
-    if found.agents is not None and found.low is not None and found.high is not None:
-        half = (found.high - found.low) / (2 * found.agents)
-        if half <= given.tolerance or found.high - found.low < 1:
-            return []
+    if estimate(tier, trials, given).narrower_than(given.tolerance):
+        return []
     low, high = sides(tier, trials)
     assert low is not None
     assert high is not None
-    here = min(max(_crossing(tier, trials), low), high)
-    pair = _pair(here, APART / 2)
-    counts = [sum(trial.users == users for trial in trials) for users in pair]
-    users = pair[0] if counts[0] <= counts[1] else pair[1]
+    pair = _pair(min(max(_crossing(tier, trials), low), high), APART / 2)
+    users = min(pair, key=lambda number: sum(trial.users == number for trial in trials))
     return [Key(users, _seed(trials, users, given))]
 
 
@@ -305,9 +302,9 @@ def estimate(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> 
     if low is None:
         few = high is not None and high <= 1
         why = "even one agent alone misses it." if few else "too few agents were tried."
-        return _with(known, state="unreachable" if few else "unresolved", why=why)
+        return replace(known, state="unreachable" if few else "unresolved", why=why)
     if high is None:
-        return _with(known, why=f"{low:,} agents still met it, and no more were tried.")
+        return replace(known, why=f"{low:,} agents still met it, and no more were tried.")
     return _by_seeds(tier, trials, known, given) if given.virtual else _by_knee(tier, trials, known)
 
 
@@ -316,15 +313,15 @@ def _by_seeds(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents, given
     pilot = _pilot(tier, trials, given)
     plan = _plan(tier, pilot, given) if len({trial.users for trial in pilot}) > 1 else None
     if plan is not None and _missing(*plan, trials=trials, given=given):
-        return _with(known, why="the search ended before its last trials.")
+        return replace(known, why="the search ended before its last trials.")
     numbers, seeds = plan or ((), range(0))
     final = [trial for trial in trials if trial.users in numbers and trial.seed - given.first_seed in seeds]
     found = _jackknife(tier, final)
     if found is None:
-        return _with(known, why="the share of requests within the bounds hardly falls with more agents.")
+        return replace(known, why="the share of requests within the bounds hardly falls with more agents.")
     binding = min(tier.wanted, key=lambda condition: _line_crossing(condition, final) or math.inf)
     low, agents, high = (math.exp(found.mean + side * found.half()) for side in (-1, 0, 1))
-    return _with(known, state="resolved", agents=agents, low=low, high=high, binding=binding.text,
+    return replace(known, state="resolved", agents=agents, low=low, high=high, binding=binding.text,
                  requests_rps=_rate_at(agents, final))  # fmt: skip
 
 
@@ -340,8 +337,8 @@ def _by_knee(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents) -> Tie
     one = found[binding]
     numbers = [trial.users for trial in trials]
     if one.low_rps < min(numbers) or one.high_rps > max(numbers):
-        return _with(known, binding=binding.text, why="the time was too short for an interval.")
-    return _with(
+        return replace(known, binding=binding.text, why="the time was too short for an interval.")
+    return replace(
         known, state="resolved", agents=one.rate_rps, low=one.low_rps, high=one.high_rps, binding=binding.text,
         requests_rps=_rate_at(one.rate_rps, trials),
     )  # fmt: skip
@@ -371,9 +368,3 @@ def _rate_at(agents: float, trials: Sequence[AgentTrial]) -> float:
         return means[low]
     part = (agents - numbers[low]) / (numbers[high] - numbers[low])
     return means[low] + min(1.0, part) * (means[high] - means[low])
-
-
-def _with(known: TierAgents, **more: object) -> TierAgents:
-    import msgspec
-
-    return msgspec.structs.replace(known, **more)

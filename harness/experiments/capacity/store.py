@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup
 
 SCHEMA = 1
-ANSWER, TABLE = "capacity.json", "trials.parquet"
+KIND = "capacity"
+ANSWER, TABLE = f"{KIND}.json", "trials.parquet"
 
 
 class Store:
@@ -30,7 +31,7 @@ class Store:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         if path is not None:
-            _read(path)
+            read_folder(path, KIND)
         self.ledger = Ledger()
 
     def __repr__(self) -> str:
@@ -46,9 +47,9 @@ class Store:
             yield
             return
         options = search_options(setup)
-        _make(self.path)
+        make_folder(self.path)
         with locked(self.path, "search"):
-            if (before := _read(self.path)) is not None:
+            if (before := read_folder(self.path, KIND)) is not None:
                 _check_same(before, options, self.path)
             self.ledger = Ledger(self.path / TABLE)
             write_json(self.path / ANSWER, {**options, "state": "running"})
@@ -83,7 +84,16 @@ def search_options(setup: Setup) -> Facts:
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     """Trials are only those of one system under one traffic; goals, tolerance and budget may change, and of chains the
     number of requests, which is their limit."""
-    free = {"goal", "requests"} if now["chains"] else {"goal"}
+    check_options(before, now, path, {"goal", "requests"} if now["chains"] else {"goal"})
+    if before.get("definition") != now["definition"]:
+        raise UsageError(
+            f"'{path}' holds a search by the definition '{before.get('definition')}', not '{now['definition']}'; "
+            "name another --out."
+        )
+
+
+def check_options(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, free: Set[str] = frozenset()) -> None:
+    """Raises UsageError where a folder holds a search with other options than now, or by other versions."""
     for group, prefix in (("spec", "--"), ("versions", "the version of ")):
         old, new = dict(before.get(group) or {}), dict(now[group])
         for name in sorted({*old, *new} - free):
@@ -93,26 +103,21 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -
                     f"'{path}' holds a search with {prefix}{name} {stored}, not {given}; "
                     "name another --out, or rerun that command to resume."
                 )
-    if before.get("definition") != now["definition"]:
-        raise UsageError(
-            f"'{path}' holds a search by the definition '{before.get('definition')}', not '{now['definition']}'; "
-            "name another --out."
-        )
 
 
 def _quoted(value: object) -> str:
     return "not given" if value is None else f"'{value}'"
 
 
-def _read(path: Path) -> Mapping[str, Any] | None:
-    """What a folder was made for; None for a new one. Raises UsageError for one that holds something else."""
+def read_folder(path: Path, kind: str) -> Mapping[str, Any] | None:
+    """What a folder of a search was made for; None for a new one. Raises UsageError for one with something else."""
     if not path.exists():
         return None
     if not path.is_dir():
         raise UsageError(f"'{path}' is a file; --out names a folder.")
-    file = path / ANSWER
+    file = path / f"{kind}.json"
     if not file.exists():
-        others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})  # a kill in the first write leaves it
+        others = sorted({p.name for p in path.iterdir()} - {f"{file.name}.part"})  # a kill in the first write leaves it
         if others:
             raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a search; name an empty folder.")
         return None
@@ -120,14 +125,15 @@ def _read(path: Path) -> Mapping[str, Any] | None:
         info = untrusted.read_json(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"'{file}' cannot be read ({error}).") from None
-    if not isinstance(info, dict) or info.get("kind") != "capacity":
-        raise UsageError(f"'{file}' was not written by 'bench capacity'; name an empty folder.")
+    if not isinstance(info, dict) or info.get("kind") != kind:
+        raise UsageError(f"'{file}' was not written by 'bench {kind}'; name an empty folder.")
     if not isinstance(info.get("schema"), int) or info["schema"] > SCHEMA:
         raise UsageError(f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer one.")
     return info
 
 
-def _make(path: Path) -> None:
+def make_folder(path: Path) -> None:
+    """Raises UsageError where it cannot be made."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

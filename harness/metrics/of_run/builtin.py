@@ -7,12 +7,14 @@ the run.
 from __future__ import annotations
 
 import math
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.api import RunMetric
 from harness.data.lists import Floats, first, last, lists, number
+from harness.metrics.measure import cached_share
 
 if TYPE_CHECKING:
     from harness.api import RunTables
@@ -122,45 +124,39 @@ def energy(run: RunTables) -> Floats:
 
 def cache_found(run: RunTables) -> Floats:
     """(1,): of all prompts whose answer says how much of them was cached; none where no prompt names blocks."""
-    if not run.block_tokens:
+    if next(run.prompts(), None) is None:
         return np.empty(0)
-    length = "prompt_tokens" if run.http is None else "prompt_tokens_server"
-    cached, tokens = number(run.requests, "cached_tokens"), number(run.requests, length)
-    known = np.isfinite(cached) & np.isfinite(tokens)
-    return np.array([cached[known].sum() / tokens[known].sum()]) if tokens[known].sum() else np.empty(0)
+    share = cached_share(run.requests)
+    return np.empty(0) if share is None else np.array([share])
 
 
 def cache_best(run: RunTables) -> Floats:
     """(1,): of the prompts that are measured; those of the warm-up came before."""
     seen: set[int] = set()
     found = tokens = 0
-    for prompt in run.prompts() if run.block_tokens else ():
+    for prompt in run.prompts():
         blocks = prompt.blocks.tolist()
+        hits = sum(1 for _ in takewhile(seen.__contains__, blocks))
         if prompt.measured:
-            hits = next((place for place, block in enumerate(blocks) if block not in seen), len(blocks))
-            found += hits * run.block_tokens
+            found += min(hits * prompt.block_tokens, prompt.tokens)
             tokens += prompt.tokens
-        seen.update(blocks)
+        seen.update(blocks[hits:])
     return np.array([found / tokens]) if tokens else np.empty(0)
 
 
 def working_set(run: RunTables) -> Floats:
     """(windows,): the last window is left out where it is not whole, unless it is the only one."""
-    found: list[float] = []
-    held: list[np.ndarray] = []
-    window = 0
-    for prompt in run.prompts() if run.block_tokens else ():
-        if not prompt.measured:
-            continue
-        place = int((prompt.sent_s - run.since_s) // WORKING_S)
-        if place > window and held:
-            found.append(float(len(np.unique(np.concatenate(held)))) * run.block_tokens)
-            held = []
-        window = place
-        held.append(prompt.blocks)
-    if held and not found:
-        found.append(float(len(np.unique(np.concatenate(held)))) * run.block_tokens)
-    return np.array(found)
+    windows = groupby(
+        (prompt for prompt in run.prompts() if prompt.measured),
+        lambda prompt: int((prompt.sent_s - run.since_s) // WORKING_S),
+    )
+    found = []
+    for _, prompts in windows:
+        blocks: dict[int, list[np.ndarray]] = {}  # by their tokens
+        for prompt in prompts:
+            blocks.setdefault(prompt.block_tokens, []).append(prompt.blocks)
+        found.append(sum(size * float(len(np.unique(np.concatenate(ids)))) for size, ids in blocks.items()))
+    return np.array(found[:-1] or found)
 
 
 # fmt: off
