@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--reference", type=int, default=60)
     parser.add_argument("--horizon", type=float, default=1200.0)
     given = parser.parse_args()
-    lines = []
+    lines, counts = [], list[tuple[int, int]]()
     for number in range(given.first, given.first + given.systems):
         name, setup = system(number, given.trace, given.horizon)
         found = []
@@ -72,7 +72,11 @@ def main() -> None:
         each = ", ".join(f"{one.agents:.3g}" for one in known)
         text = f"truth {truth or math.nan:.3g}, {len(held)} of {len(known)} hold (+-{half:.1%}): {each}"
         lines.append((len(held) / len(known), f"{name}: {text}"))
+        counts.append((len(held), len(known)))
         print(lines[-1][1], flush=True)
+    if counts:
+        worst = min(counts, key=lambda one: one[0] / one[1])
+        print(f"held {sum(h for h, _ in counts)} of {sum(k for _, k in counts)}; worst {worst[0]} of {worst[1]}")
     print("\nworst first")
     for _, line in sorted(lines):
         print(line)
