@@ -23,7 +23,7 @@ from harness.spec import build, parse
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import Space, block_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
-from workloads.trace_rows import above, conversations, extras, with_small_ids
+from workloads.trace_rows import above, alike, conversations, extras, with_small_ids
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
@@ -275,9 +275,7 @@ class SessionReplay:
         for row in range(len(table)):
             own = items[starts[row] : min(starts[row + 1], starts[row] + most[row])]
             first = begins.setdefault((int(units[row]), int(owners[row])), own)
-            size = min(len(own), len(first))
-            differ = np.flatnonzero(own[:size] != first[:size])
-            found[row] = differ[0] if len(differ) else size
+            found[row] = alike(own, first)
         return found
 
 

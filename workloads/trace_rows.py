@@ -273,3 +273,10 @@ def judge(table: pa.Table, wanted: Sequence[Condition], file: str) -> tuple[np.n
             dropped[f"not {condition}"] = failing
         kept &= holds
     return kept, dropped
+
+
+def alike(one: np.ndarray, other: np.ndarray) -> int:
+    """How many leading blocks two prompts have in common."""
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if len(differ) else size

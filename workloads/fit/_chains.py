@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from workloads.trace_rows import conversations
+from workloads.trace_rows import alike, conversations
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
@@ -93,13 +93,6 @@ def of(trace: Trace) -> Chains | None:
     prompts = [ids[row] for row in rows]
     kept = [0 if new else alike(prompts[i], prompts[i - 1]) for i, new in enumerate(begins)]
     return Chains(trace.table, trace.block_tokens, rows, begins, np.array(kept), common[order], prompts, not named)
-
-
-def alike(one: np.ndarray, other: np.ndarray) -> int:
-    """Leading blocks of both."""
-    size = min(len(one), len(other))
-    differ = np.flatnonzero(one[:size] != other[:size])
-    return int(differ[0]) if len(differ) else size
 
 
 def _common(prompts: list[np.ndarray]) -> np.ndarray:

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.fit import _laws
-from workloads.fit._chains import Chains, alike
+from workloads.fit._chains import Chains
+from workloads.trace_rows import alike
 
 LEAST_SESSIONS, LEAST_TURNS = 20, 100
 """Sessions of two turns or more, and turns after another one, below which nothing is fitted."""
