@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import make_coding_agent
+import make_tool_calling
 from workloads import traces
 from workloads.lengths._measured import joint_of, side_of, tilt_of
 from workloads.lengths.servegen import Servegen
@@ -144,6 +145,19 @@ SOURCES = (
         },
     ),
     Source(
+        "tool_turns",
+        "../agentic/office_work_8k.jsonl",
+        ("", ""),
+        None,
+        {
+            "preparation": "what a tool returned and the answer to it that calls the next tool; 41 of 8,192 sessions "
+            "of office work, from two places of the file",
+            "tokenizer": "not published",
+            "source": "Applied-Compute/trie @ 2067a98, workloads/office_work_8k.jsonl",
+            "licence": "Apache-2.0",
+        },
+    ),
+    Source(
         "mooncake",
         "mooncake/conversation_trace.jsonl",
         ("input_length", "output_length"),
@@ -252,6 +266,9 @@ def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
     if source.name == "agent_turns":
         new, answers = make_coding_agent.new_and_answer(traces.read(str(data / "agentic" / "weka")))
         return new, answers, len(new)
+    if source.name == "tool_turns":
+        tools, answers = make_tool_calling.new_and_answer(make_tool_calling.read(data / "traces" / source.rows))
+        return tools, answers, len(tools)
     if source.name == "deepseek_r1":
         pairs_of = Servegen(str(data / "traces" / source.rows)).pairs(np.random.default_rng(0))
         prompt, output = np.array(list(islice(pairs_of, DRAWN))).T

@@ -65,14 +65,14 @@ TABLE = [
     (
         "lengths",
         api.LengthQuantiles,
-        "agent-turns arxiv azure burstgpt bwb deepseek-r1 humaneval lmsys longbench mooncake sharegpt",
+        "agent-turns arxiv azure burstgpt bwb deepseek-r1 humaneval lmsys longbench mooncake sharegpt tool-turns",
     ),
     (
         "lengths",
         api.Sourced,
         (
             "agent-turns arxiv azure burstgpt burstgpt-published bwb deepseek-r1 fitted humaneval lmsys longbench "
-            "mooncake servegen sharegpt"
+            "mooncake servegen sharegpt tool-turns"
         ),
     ),
     ("sessions", Deadline, "compound"),

@@ -1,0 +1,105 @@
+"""Sessions of agents that call tools, as Applied Compute's `trie` has them (JSON lines: token counts of every turn)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from workloads.readers import _cells
+from workloads.readers._collect import Block
+from workloads.readers._requests import MORE, Requests, empty
+from workloads.readers.weka import LOCAL, TOOL
+
+_ID_BITS = 28
+
+
+class _Session(NamedTuple):
+    """One array value a request: tokens of prompt and answer, s that the tools before it took."""
+
+    prompt: np.ndarray
+    output: np.ndarray
+    delay_s: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedCompute:
+    """A line is a session: a first prompt, then per turn an answer, what its tool returned and how long the tool took.
+
+    `num_turns` turns make one request more, the last of which has the `final_assistant_response_length`. A prompt is
+    the one before, its answer and the tool's output, so all of it but that output is shared; sessions share nothing
+    among themselves. Counts are tokens, latencies seconds. How long the answers took is not recorded: stamps count the
+    tools' times only, from the end of the session before. Source: Applied-Compute/trie, Apache-2.0.
+    """
+
+    block_tokens: int = 64
+
+    form: ClassVar[str] = "json"
+    needs: ClassVar[tuple[str, ...]] = (
+        "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length",
+        "tool_call_latency", "final_assistant_response_length",
+    )  # fmt: skip
+    stamp: ClassVar[str] = "tool_call_latency"
+    facts: ClassVar[Mapping[str, str]] = {
+        "tokenizer": "not published",
+        "stamps": "seconds of the tools alone, answers take none; each session starts where the one before ended",
+        "clock": "session",
+    }
+
+    def __post_init__(self) -> None:
+        _cells.block_size(self.block_tokens)
+
+    def requests(self, block: Block) -> Requests:
+        """The requests of all sessions; one without prompt or output tokens is reported as dropped."""
+        sessions = [self._session(block, row) for row in range(block.size)]
+        sizes = np.array([len(s.prompt) for s in sessions], np.int64)
+        prompt = np.concatenate([s.prompt for s in sessions] or [np.zeros(0, np.int64)])
+        output = np.concatenate([s.output for s in sessions] or [np.zeros(0, np.int64)])
+        delay_s = np.concatenate([s.delay_s for s in sessions] or [np.zeros(0)])
+        first = np.concatenate(([True], np.diff(np.repeat(np.arange(len(sizes)), sizes)) > 0))[: len(prompt)]
+        blocks = prompt // self.block_tokens
+        offsets = np.concatenate(([0], np.cumsum(blocks)))
+        base = np.repeat(LOCAL | (block.start + np.arange(len(sizes))) << _ID_BITS, sizes)
+        ids = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks) + np.repeat(base, blocks)
+        return Requests(
+            self.stamp,
+            np.cumsum(delay_s),
+            1,
+            prompt,
+            output,
+            drops=empty("input_prompt_length", prompt, "assistant_response_length", output),
+            session=pa.array(np.repeat(block.start + np.arange(len(sizes)), sizes)).cast(pa.string()),
+            parent_row=pa.array(np.arange(len(prompt)) - 1, mask=first),
+            prefix_ids=pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids, pa.int64())),
+            expanded=True,
+            more={
+                "delay_s": pa.array(delay_s, MORE["delay_s"]),
+                "cause": pa.array([None if one else TOOL for one in first], MORE["cause"]),
+            },
+            lasts=float(delay_s.sum()),
+        )
+
+    def _session(self, block: Block, row: int) -> _Session:
+        def value(name: str) -> object:
+            return block.cells(name)[row]
+
+        def tokens(name: str, cell: object) -> int:
+            return _cells.tokens(cell, lambda message: block.fail(row, name, message))
+
+        turns_name, first_name, answer_name, tool_name, latency_name, final_name = self.needs
+        turns = tokens(turns_name, value(turns_name))
+        lists: list[list[object]] = []
+        for name in (answer_name, tool_name, latency_name):
+            given = value(name)
+            if not isinstance(given, list) or len(given) != turns:
+                got = f"{len(given)} values" if isinstance(given, list) else _cells.shown(given)
+                block.fail(row, name, f"a list of {turns} values expected, one per turn, got {got}")
+            lists.append(given)
+        answers = [tokens(answer_name, cell) for cell in lists[0]]
+        tools = [tokens(tool_name, cell) for cell in lists[1]]
+        delays_s = [_cells.number(cell, lambda message: block.fail(row, latency_name, message)) for cell in lists[2]]
+        first = tokens(first_name, value(first_name))
+        prompt = np.cumsum([first, *(a + t for a, t in zip(answers, tools, strict=True))])
+        output = np.array([*answers, tokens(final_name, value(final_name))], np.int64)
+        return _Session(prompt, output, np.array([0.0, *delays_s]))
