@@ -47,30 +47,30 @@ class ToolCalling:
     @property
     def mean_requests(self) -> float:
         """Mean number of requests: one more than calls of tools."""
-        return float(np.mean(_law(CALLS, np.linspace(0, 1, 100_001)).round())) + 1
+        return float(np.mean(law(CALLS, np.linspace(0, 1, 100_001)).round())) + 1
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
         """The next `count` sessions."""
         ranks = streams.sizes.random((count, 4))
-        sizes = _law(CALLS, ranks[:, 0]).round().astype(np.int64) + 1
+        sizes = law(CALLS, ranks[:, 0]).round().astype(np.int64) + 1
         first = starts_of(sizes)
 
         def pairs(rows: int) -> tuple[np.ndarray, np.ndarray]:
             new, answer = streams.pairs(rows)
-            new[first] = _law(QUESTION_TOKENS, ranks[:, 1]).round()
-            answer[first] = _law(FIRST_ANSWER_TOKENS, ranks[:, 2]).round()
-            answer[first + sizes - 1] = _law(LAST_ANSWER_TOKENS, ranks[:, 3]).round()
+            new[first] = law(QUESTION_TOKENS, ranks[:, 1]).round()
+            answer[first] = law(FIRST_ANSWER_TOKENS, ranks[:, 2]).round()
+            answer[first + sizes - 1] = law(LAST_ANSWER_TOKENS, ranks[:, 3]).round()
             return new, answer
 
         return conversations(
             sizes,
             streams._replace(pairs=pairs),
-            lambda n: self.tool_scale * _law(TOOL_S, streams.delays.random(n)),
+            lambda n: self.tool_scale * law(TOOL_S, streams.delays.random(n)),
             self.truncate_at_tokens,
             self.block_tokens,
         )
 
 
-def _law(quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
+def law(quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
     """Values at ranks in [0, 1), log-linear between the quantiles."""
     return np.asarray(np.exp(np.interp(ranks, RANKS, np.log(quantiles))))
