@@ -212,7 +212,8 @@ class RunSpec:
         "full (about 14; verifies prompt lengths) or off (none; every field is assumed to be accepted).", part=True,
     )
     senders: str | None = option(
-        ENDPOINT, "N", check.senders, "openai: number of sending processes. Default: auto (as many as the rate needs)."
+        ENDPOINT, "N", check.senders, "openai: number of sending processes, or hosts that send: ssh:HOST,ssh:HOST. "
+        "Default: auto (as many as the rate needs).", commas=True,
     )
     calibrate: float | None = option(
         ENDPOINT, "TIME", check.calibration_s,

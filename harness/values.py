@@ -5,6 +5,7 @@ The value is text from a command line or a plain value from TOML or JSON; `name`
 """
 
 import math
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -129,10 +130,13 @@ def warmup(value: object, name: str) -> str:
 
 
 def senders(value: object, name: str) -> str:
-    """'auto', or a number of processes from 1 to 256."""
+    """'auto', a number of processes from 1 to 256, or where each of them runs: 'ssh:HOST' or a command, with commas."""
     if value == "auto":
         return "auto"
-    allowed = "'auto' or how many processes send, 1 to 256"
+    allowed = "'auto' or how many processes send, 1 to 256, or where (ssh:HOST,ssh:HOST)"
+    places = [part.strip() for part in str(value).split(",")]
+    if len(places) <= 256 and all(re.fullmatch(r"ssh:[^\s-]\S*|\S+\s.+", place) for place in places):
+        return ",".join(places)
     number = _number(value, name, allowed)
     if number != int(number) or not 1 <= number <= 256:
         raise UsageError(f"{name} must be {allowed}, got '{value}'.")

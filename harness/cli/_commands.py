@@ -14,7 +14,7 @@ from harness.errors import UsageError, no_such
 
 COMMANDS = (
     "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
-    "fit", "validate", "policy", "list", "explain", "doctor", "init",
+    "fit", "validate", "policy", "list", "explain", "doctor", "init", "sender",
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30

@@ -145,9 +145,17 @@ _Optional: TypeAlias = Number | UnsetType | None
 
 
 class Sender(Part, frozen=True, kw_only=True):
-    """What a sending process reports of itself; UNSET what its platform does not report."""
+    """What a sending process reports of itself; UNSET what its platform does not report.
+
+    On another machine: its `host`; what its monotonic clock showed more than ours before the run, by how much more it
+    did after it, and the largest error of its times against ours in between.
+    """
 
     sender: _Optional = UNSET
+    host: Text | UnsetType = UNSET
+    clock_offset_s: _Optional = UNSET
+    clock_drift_s: _Optional = UNSET
+    clock_error_s: _Optional = UNSET
     sent: _Optional = UNSET
     loop: Text | UnsetType = UNSET
     cpu_s: _Optional = UNSET

@@ -14,9 +14,8 @@ async def _flushed(take_bytes: int, patience_s: float) -> int:
     """Bytes that come of `COUNT` messages while they are flushed, if the other side takes so many at a time."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        ours.setblocking(False)
         theirs.setblocking(False)
-        outbox = Outbox(ours, asyncio.get_running_loop())
+        outbox = Outbox(ours.fileno(), asyncio.get_running_loop())
         for _ in range(COUNT):
             outbox.send(bytes(SIZE))
         flushing = asyncio.ensure_future(outbox.flush(patience_s))

@@ -22,9 +22,12 @@ from harness.data.records import schedule_chunk
 from harness.data.run_json import Floor, FloorError
 from harness.data.schedule import Schedule, digest
 from harness.errors import BackendError
+from harness.ipc import Outbox
 from harness.metrics.quantiles import quantiles
 from harness.runner.remote.coordinator import Senders
-from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps
+from harness.runner.remote.hosts import READY_S, ending, greet, label, start
+from harness.runner.remote.sender import FLUSH_S, stored, work
+from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 
 FILL_S, FILL_RPS = 0.5, 1_000.0
 """How long the streams that are there from the beginning take to begin at least, and how many of them a second."""
@@ -115,6 +118,71 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
         "failed": sum(record.status != "ok" for record in records),
         "server_late_p99_s": late_p99_s,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrate:
+    """First message to a sender that shall measure the floor of its machine under its share of a schedule."""
+
+    backend: Remote
+    schedule: bytes
+    index: int
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Its answer: what `measure` found, or why it found nothing."""
+
+    found: dict[str, Any]
+    error: str | None = None
+
+
+async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The floor of senders on other machines: each measures its own, all at once; the larger errors count.
+
+    Raises BackendError where one of them cannot.
+    """
+
+    async def one(index: int) -> dict[str, Any]:
+        name = f"sender {index + 1} of {len(places)} ({label(places[index])})"
+        line = await start(places[index])
+        try:
+            await greet(line, name)
+            line.send(Calibrate(remote, schedule, index, len(places), seconds))
+            answer = await asyncio.wait_for(line.receive(), READY_S + 2 * seconds)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            raise BackendError(f"{name} {await ending(line)}") from None
+        finally:
+            await line.end(done=True)
+        if not isinstance(answer, Measured) or answer.error is not None:
+            raise BackendError(f"{name}: {getattr(answer, 'error', answer)}")
+        return answer.found
+
+    each = await asyncio.gather(*(one(index) for index in range(len(places))))
+    whole = {name: sum(found[name] for found in each) for name in ("streams", "rate_rps", "requests", "failed")}
+    worst: dict[str, Any] = {
+        part: {name: max((f[part][name] for f in each if f[part][name] is not None), default=None) for name in of}
+        for part, of in ((part, each[0][part]) for part in PARTS)
+    }
+    late_s = max((found["server_late_p99_s"] or 0.0 for found in each), default=0.0)
+    return {**worst, **whole, "seconds": seconds, "server_late_p99_s": late_s}
+
+
+async def serve(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> None:
+    """On another machine: send a share of a schedule, or measure the floor under it."""
+    if not isinstance(job, Calibrate):
+        await work(job, reader, outbox)
+        return
+    try:
+        with stored(job.schedule) as path:
+            ours = share(Schedule.load(path), job.index, job.count)
+        answer = Measured(await measure(job.backend, ours, 1, job.seconds))
+    except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
+        answer = Measured({}, f"{type(error).__name__}: {error}")
+    outbox.send(answer)
+    await outbox.flush(FLUSH_S)
 
 
 def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> Floor:

@@ -1,31 +1,25 @@
 """Coordinates the processes that send one schedule; reads and records the answers that they pass on."""
 
 import asyncio
-import contextlib
 import os
-import signal
-import socket
-import sys
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.api import End, Outcome, Remote, RequestRecord
+from harness.data.schedule import Schedule
 from harness.errors import BackendError
-from harness.ipc import frame, receive
 from harness.runner.remote import sender
+from harness.runner.remote.hosts import READY_S, Line, Offset, ending, greet, label, start
+from harness.runner.remote.split import share
 from harness.runner.transport import read
 from harness.runner.wall import ProgressListener, RecordSink
 
 LEAD_S = 0.3
 """Between the start message to the senders and time 0."""
-READY_S = 120.0
-"""How long a sender may take to open its connections and to build its first requests."""
-LEAVE_S = 2.0
-"""How long a sender that is done may take to leave."""
 LOOK_S, QUIET_S, STILL_S = 1.0, 3.0, 10.0
 """Each second it is seen which senders have reported nothing, as they do four times a second, for 3 s, which gives a
 warning, or for 10 s, which ends the run: they were stopped, or get no processor."""
@@ -33,17 +27,15 @@ FIRST, OF_MANY, MANY = 20, 100, 200
 """A run is stopped when its first 20 requests fail, when 20 in a row get no answer at all, or when 100 of the last 200
 fail, for other reasons than rejection: the server is unreachable, has gone away, or refuses the requests."""
 WORST: tuple[End, ...] = ("failed", "stopped", "interrupted", "finished")
-FRAME_BYTES = 1 << 24
 
 
 @dataclass(slots=True)
 class _Child:
-    """One sender: its process, its socket, and its progress so far."""
+    """One sender: where it runs, the line to it, and its progress so far."""
 
     index: int
-    process: asyncio.subprocess.Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    line: Line
+    where: str | None = None
     done: sender.Done | None = None
     sent: int = 0
     finished: int = 0
@@ -52,12 +44,18 @@ class _Child:
     """When its last message came, by the monotonic clock."""
     still_s: float | None = None
     """For how long it had reported nothing when it was given up."""
+    lost: bool = False
+    """Whether it ran on another machine and ended before its time."""
+    before: Offset | None = None
+    after: Offset | None = None
+    """The clock of another machine, before the run and after it."""
 
 
 @dataclass(slots=True)
 class Senders:
     """One run by `count` senders over the schedule stored in `path`; `interrupt` as for a `WallDriver`.
 
+    They are processes of this machine, or run one each where `hosts` says, whose clocks are compared with this one's.
     `taken` gets every record; `live` is updated; `begun` is called with time 0. Answers are read in this process.
     """
 
@@ -69,8 +67,9 @@ class Senders:
     taken: RecordSink
     live: ProgressListener
     begun: Callable[[float], None]
+    hosts: Sequence[str] = ()
     facts: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """What each sender reported of itself at the end."""
+    """What each sender reported of itself at the end, and what is known of its host."""
     _children: list[_Child] = field(default_factory=list, init=False)
     _interrupts: int = field(default=0, init=False)
     _error: str | None = field(default=None, init=False)
@@ -83,30 +82,41 @@ class Senders:
 
         Raises BackendError or UsageError when one of them cannot.
         """
-        for index in range(self.count):
-            self._children.append(await self._start(index))  # one by one: `close` knows those that were started
+        for index in range(self.count):  # one by one: `close` knows those that were started
+            where = self.hosts[index] if self.hosts else None
+            self._children.append(_Child(index, await start(where), where))
+        for child in self._children:
+            await greet(child.line, self._name(child))
+            schedule = os.fspath(self.path) if child.where is None else self.path.read_bytes()
+            child.line.send(sender.Job(self.backend, schedule, child.index, self.count, self.duration_s, self.drain_s))
         await self._all_ready()
         self._send(sender.Connect())
         await self._all_ready()
+        for child in self._children:
+            if child.where is not None:
+                child.before = await child.line.offset()
 
     async def _all_ready(self) -> None:
         for child in self._children:
             try:
-                ready = await asyncio.wait_for(receive(child.reader), READY_S)
+                ready = await asyncio.wait_for(child.line.receive(), READY_S)
             except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
                 raise BackendError(f"{self._name(child)} did not start ({type(error).__name__}).") from None
             assert isinstance(ready, sender.Ready)
             if ready.error is not None:
+                if child.where is not None:
+                    ready.error.args = (f"{self._name(child)}: {ready.error}",)
                 raise ready.error
 
     async def run(self) -> Outcome:
         """Start the senders, and record answers until all of them are done."""
-        epoch_s = time.monotonic() + LEAD_S
+        away = [child.before for child in self._children if child.before is not None]
+        epoch_s = time.monotonic() + LEAD_S + max((2 * offset.error_s for offset in away), default=0.0)
         self.backend.start_clock(epoch_s)
         self.live.start(epoch_s)
         self.begun(epoch_s)
-        self._send(sender.Go(epoch_s))
         for child in self._children:
+            child.line.send(sender.Go(epoch_s + (child.before.offset_s if child.before else 0.0)))
             child.last_message_s = epoch_s
         watching = asyncio.ensure_future(self._watch())
         try:
@@ -117,9 +127,15 @@ class Senders:
         ended: End = min((o.ended for o in outcomes), key=WORST.index, default="failed")
         if ended == "interrupted" and self._interrupts > 1:  # senders with nothing in flight had ended by the second
             ended = "stopped"
-        self.facts = _with_others([{"sender": c.index, **c.done.facts} for c in self._children if c.done])
+        for child in self._children:
+            if child.before is not None and child.done is not None:
+                child.after = await self._offset_after(child)
+        self.facts = _with_others([
+            {"sender": c.index, **(c.done.facts if c.done else {}), **_host(c)}
+            for c in self._children if c.done or c.before
+        ])  # fmt: skip
         return Outcome(
-            ended="stopped" if self._still else "failed" if self._error else ended,
+            ended="stopped" if self._gone else "failed" if self._error else ended,
             sent=sum(c.sent for c in self._children),
             not_sent=sum(o.not_sent for o in outcomes),
             cut=sum(o.cut for o in outcomes),
@@ -139,34 +155,19 @@ class Senders:
 
     async def close(self) -> None:
         """End whatever sender is left. Safe to call twice, and after a failed `open`."""
-        await asyncio.gather(*(self._end(child) for child in self._children))
+        await asyncio.gather(*(child.line.end(done=child.done is not None) for child in self._children))
 
-    async def _end(self, child: _Child) -> None:
-        child.writer.close()
-        for patience_s in (LEAVE_S if child.done else 0.0, LEAVE_S):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(child.process.wait(), patience_s)
-                return
-            with contextlib.suppress(ProcessLookupError):
-                child.process.kill()  # which takes effect on a frozen process once it is thawed
-
-    async def _start(self, index: int) -> _Child:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "harness.runner.remote.sender", str(theirs.fileno()), pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C is for this process, which tells the senders
-            )  # fmt: skip
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=FRAME_BYTES)
-        job = sender.Job(self.backend, os.fspath(self.path), index, self.count, self.duration_s, self.drain_s)
-        writer.write(frame(job))
-        return _Child(index, process, reader, writer)
+    async def _offset_after(self, child: _Child) -> Offset | None:
+        """None where the host left too early."""
+        try:
+            return await asyncio.wait_for(child.line.offset(), QUIET_S)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            return None
 
     async def _listen(self, child: _Child) -> None:
         while child.done is None:
             try:
-                message = await receive(child.reader)
+                message = await child.line.receive()
             except (asyncio.IncompleteReadError, ConnectionError):
                 await self._lost(child)
                 return
@@ -178,8 +179,7 @@ class Senders:
                 self._take(message.record)
             elif isinstance(message, sender.Progress):
                 self._progress(child, message)
-            else:
-                assert isinstance(message, sender.Done)
+            elif isinstance(message, sender.Done):
                 child.done = message
                 if message.error is not None:
                     self._crash = self._crash or message.traceback
@@ -227,15 +227,17 @@ class Senders:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
             for child in self._children:
+                if child.where is not None and child.done is None:
+                    child.line.send(sender.Ping(now_s))  # a host that hears nothing stops
                 if now_s - looked_s > 2 * LOOK_S:  # this process stood still: what they reported waits to be read
                     child.last_message_s = now_s
                 silent_s = now_s - child.last_message_s
-                if child.done is not None or child.still_s is not None or child.reader.at_eof():
+                if child.done is not None or child.still_s is not None or child.line.reader.at_eof():
                     continue
                 if silent_s >= STILL_S:
                     child.still_s = silent_s
-                    child.process.kill()
-                    child.writer.transport.abort()
+                    child.line.process.kill()
+                    child.line.writer.transport.abort()
                 elif QUIET_S <= silent_s < QUIET_S + LOOK_S:
                     self.live.say(
                         f"warning: {self._name(child)} has reported nothing for {silent_s:.0f} s, as if it were "
@@ -247,33 +249,53 @@ class Senders:
         if child.still_s is not None:
             how = f"stood still (stopped or frozen?) and reported nothing for {child.still_s:.0f} s"
         else:
-            code = await child.process.wait()
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            how = await ending(child.line)
         child.sent = max(child.sent, child.taken)  # its last progress message may be older than its last answer
         lost = child.sent - child.taken
         why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
-        if child.still_s is None:
+        if child.where is not None:
+            child.lost = True
+            ours = await asyncio.to_thread(lambda: share(Schedule.load(self.path), child.index, self.count))
+            why += f", and {len(ours.table) - child.sent:,} of its {len(ours.table):,} were not sent"
+        elif child.still_s is None:
             self._crash = self._crash or why  # a lost sender is a bug here, not a failure of the server
         self._stop(why)
 
     @property
-    def _still(self) -> bool:
-        """Whether that is what ended the run."""
-        return self._crash is None and any(child.still_s is not None for child in self._children)
+    def _gone(self) -> bool:
+        """Whether a frozen process or a lost host ended the run."""
+        return self._crash is None and any(child.still_s is not None or child.lost for child in self._children)
 
     def _send(self, message: object) -> None:
         for child in self._children:
-            if not child.writer.is_closing():
-                child.writer.write(frame(message))
+            child.line.send(message)
 
     def _name(self, child: _Child) -> str:
-        return f"sender {child.index + 1} of {self.count}"
+        where = "" if child.where is None else f" ({label(child.where)})"
+        return f"sender {child.index + 1} of {self.count}{where}"
+
+
+def _host(child: _Child) -> dict[str, Any]:
+    """The host of a sender and the offset of its clock; `clock_error_s` holds all through the run."""
+    if child.where is None or child.before is None:
+        return {}
+    before, after = child.before, child.after
+    drift_s = None if after is None else after.offset_s - before.offset_s
+    error_s = before.error_s if after is None or drift_s is None else max(before.error_s, abs(drift_s) + after.error_s)
+    return {
+        "host": label(child.where),
+        "clock_offset_s": before.offset_s,
+        "clock_drift_s": drift_s,
+        "clock_error_s": error_s,
+    }
 
 
 def _with_others(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The facts of the senders, with the cores busy with anything but them (a server on this machine too)."""
-    ours = sum(float(f.get("cpu_share") or 0.0) for f in facts)
-    for sender_facts in facts:
-        busy = sender_facts.pop("machine_cores_busy", None)
-        sender_facts["other_load_cores"] = None if busy is None else max(0.0, busy - ours)
+    """The facts of the senders, with the cores of their machine busy with anything but them (a server there too)."""
+    ours: dict[object, float] = defaultdict(float)
+    for each in facts:
+        ours[each.get("host")] += float(each.get("cpu_share") or 0.0)
+    for each in facts:
+        busy = each.pop("machine_cores_busy", None)
+        each["other_load_cores"] = None if busy is None else max(0.0, busy - ours[each.get("host")])
     return facts

@@ -18,7 +18,7 @@ from harness.runner.live import Live
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration
 from harness.runner.remote.coordinator import Senders
-from harness.runner.remote.split import events_rps, sender_count
+from harness.runner.remote.split import events_rps, hosts, sender_count
 from harness.runner.virtual import Interruptible
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class RemoteRun:
             notes = self.backend.describe().get("notes")
             for note in (*(notes if isinstance(notes, list | tuple) else ()), *self._too_long()):
                 self.say(str(note))
-            if self._count() > (cores := os.cpu_count() or 1):
+            if not hosts(self.plan.spec.senders) and self._count() > (cores := os.cpu_count() or 1):
                 self.say(f"warning: {self._count()} senders share {cores} cores; they will wait for one another")
             folder = self.folder()
             folder.update(content=dict(content.facts) if isinstance(content, Sourced) else {})
@@ -98,8 +98,9 @@ class RemoteRun:
         follow = scraper.follow if scraper is not None else lambda _: None
         path = folder.path / "schedule.parquet"
         senders = Senders(
-            self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow
-        )
+            self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow,
+            hosts=hosts(spec.senders),
+        )  # fmt: skip
         try:
             await senders.open()
             folder.update(startup_s=process_age_s())
@@ -145,8 +146,13 @@ class RemoteRun:
         self.say(
             f"measuring the client {'again ' if self._floors else ''}on a server that answers at once, {seconds:g} s"
         )
+        schedule = folder.path / "schedule.parquet"
         try:
-            found = await calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
+            found = await (
+                calibration.measure_hosts(self.backend, schedule.read_bytes(), places, seconds)
+                if (places := hosts(self.plan.spec.senders))
+                else calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
+            )
         except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
             folder.update(floor=None, floor_why=f"{type(error).__name__}: {error}")
             return

@@ -1,15 +1,16 @@
-"""A sender's process: `python -m harness.runner.remote.sender FD` sends its share of a schedule.
+"""A sender's process: `python -m harness.runner.remote.sender` sends its share of a schedule.
 
-FD is a socket to the process that coordinates the senders.
+Standard input and output lead to the process that coordinates the senders, here or on another machine.
 """
 
 import asyncio
 import contextlib
 import os
-import socket
-import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from traceback import extract_tb, format_exc
 
@@ -17,7 +18,7 @@ from harness import termination
 from harness.api import Outcome, Remote, Request, RequestRecord, Step
 from harness.data.dependencies import Releases
 from harness.data.schedule import Schedule
-from harness.errors import BenchError, Crashed
+from harness.errors import BenchError, Crashed, UsageError
 from harness.ipc import Outbox, receive
 from harness.runner.remote.process import SenderWatch
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
@@ -29,14 +30,21 @@ PROGRESS_S = 0.25
 """How often a sender reports its progress."""
 FLUSH_S = 60.0
 """The last answers are given up when the process that reads them takes nothing for so long."""
+ALONE_S = 30.0
+"""On another machine a sender stops when it has heard nothing for so long; it is sent a message each second."""
+HELLO = "bench sender "
+"""How the line begins that a sender writes before any message; its version follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """First message to a sender: sender `index` of `count`, sending its share of the schedule in `path`."""
+    """First message to a sender: sender `index` of `count`, sending its share of the schedule.
+
+    The schedule is the path of its file, or on another machine the bytes of that file.
+    """
 
     backend: Remote
-    path: str
+    schedule: str | bytes
     index: int
     count: int
     duration_s: float | None
@@ -56,8 +64,23 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for the time, at `sent_s` of the clock of the process that asks."""
+
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answer to a ping: the monotonic clock of the sender."""
+
+    sent_s: float
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Go:
-    """The run starts: time 0 is `epoch_s` of the machine's monotonic clock."""
+    """The run starts: time 0 is `epoch_s` of the sender's monotonic clock."""
 
     epoch_s: float
 
@@ -133,17 +156,12 @@ class Outgoing:
         self._outbox.send(Arrived(request, answer))
 
 
-async def serve(sock: socket.socket) -> None:
-    """Do the job that comes first, until it is done or the other process is gone."""
-    sock.setblocking(False)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=1 << 24)
-    await loop.connect_accepted_socket(lambda: asyncio.StreamReaderProtocol(reader), sock.dup())
-    outbox = Outbox(sock, loop)
-    job = await receive(reader)
+async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> None:
+    """Do the job, until it is done or the other process is gone."""
     assert isinstance(job, Job)
     try:
-        ours = share(Schedule.load(job.path), job.index, job.count)
+        with stored(job.schedule) as path:
+            ours = share(Schedule.load(path), job.index, job.count)
         driver, progress = _built(job, ours, outbox)
         outbox.send(Ready())
         assert isinstance(await receive(reader), Connect)
@@ -155,11 +173,24 @@ async def serve(sock: socket.socket) -> None:
         await outbox.flush(FLUSH_S)
         return
     try:
-        go = await receive(reader)
+        while isinstance(go := await receive(reader), Ping):
+            outbox.send(Pong(go.sent_s, time.monotonic()))
         assert isinstance(go, Go)
         await _run(job, go, driver, progress, reader, outbox)
     finally:
         await job.backend.close()
+
+
+@contextlib.contextmanager
+def stored(schedule: str | bytes) -> Iterator[str]:
+    """The path of a schedule."""
+    if isinstance(schedule, str):
+        yield schedule
+        return
+    with tempfile.NamedTemporaryFile(prefix="bench-sender-", suffix=".parquet") as file:
+        file.write(schedule)
+        file.flush()
+        yield file.name
 
 
 def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progress]:
@@ -184,11 +215,10 @@ async def _run(
     job: Job, go: Go, driver: WallDriver, progress: Progress, reader: asyncio.StreamReader, outbox: Outbox
 ) -> None:
     watch = SenderWatch()
-    others = [
-        asyncio.ensure_future(watch.run()),
-        asyncio.ensure_future(_listen(reader, driver)),
-        asyncio.ensure_future(_report(progress, outbox)),
-    ]
+    others = [asyncio.ensure_future(watch.run()), asyncio.ensure_future(_report(progress, outbox))]
+    over = asyncio.Event()
+    patience_s = ALONE_S if isinstance(job.schedule, bytes) else None
+    listening = asyncio.ensure_future(_listen(reader, driver, outbox, over, patience_s))
     try:
         with quiet_process():
             outcome = await driver.run(go.epoch_s)
@@ -202,6 +232,8 @@ async def _run(
         for other in others:
             other.cancel()
     await outbox.flush(FLUSH_S)
+    over.set()
+    await listening  # its clock may be asked for once more
 
 
 def _where(error: Exception) -> str:
@@ -210,15 +242,24 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
 
 
-async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:
-    """Take interrupts; exit when the coordinator is gone, because then no process records the answers."""
+async def _listen(
+    reader: asyncio.StreamReader, driver: WallDriver, outbox: Outbox, over: asyncio.Event, patience_s: float | None
+) -> None:
+    """Take interrupts and tell the time, until the coordinator is gone: an unfinished sender then exits at once.
+
+    No process would record its answers. Silence for `patience_s` means the same: the network between them is gone.
+    """
     while True:
         try:
-            message = await receive(reader)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            message = await asyncio.wait_for(receive(reader), patience_s)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            if over.is_set():
+                return
             os._exit(1)
         if isinstance(message, Interrupt):
             driver.interrupt()
+        elif isinstance(message, Ping):
+            outbox.send(Pong(message.sent_s, time.monotonic()))
 
 
 async def _report(progress: Progress, outbox: Outbox) -> None:
@@ -228,12 +269,30 @@ async def _report(progress: Progress, outbox: Outbox) -> None:
         outbox.send(Progress(progress.sent, progress.finished, late_s))
 
 
-def main() -> None:
-    """Serve the socket whose descriptor is the first argument."""
+async def _serve(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[None]], given: int, taken: int) -> None:
+    os.write(taken, f"{HELLO}{version('bench')}\n".encode())
+    reader = asyncio.StreamReader(limit=1 << 24)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(given, "rb", buffering=0))
+    outbox = Outbox(taken, loop)
+    try:
+        job = await receive(reader)
+    except (AttributeError, ImportError, TypeError) as error:
+        why = f"it cannot read its job ({type(error).__name__}: {error}); install the same versions on all hosts"
+        outbox.send(Ready(UsageError(f"{why}.")))
+        await outbox.flush(FLUSH_S)
+        return
+    await do(job, reader, outbox)
+
+
+def main(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[None]] = work) -> None:
+    """Serve the process at the other end of standard input and output: `do` gets its first message."""
     termination.led()  # by the process at the other end
-    sock = socket.socket(fileno=int(sys.argv[1]))
+    given, taken, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)  # what others print must not come between the messages
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        asyncio.run(serve(sock))
+        asyncio.run(_serve(do, given, taken))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,18 @@ EVENTS_PER_SENDER = 25_000
 """Token events a second that one sender takes well: half of what a core can, at 20 us an event."""
 
 
+def hosts(option: str | None) -> tuple[str, ...]:
+    """Where each sender runs, 'ssh:HOST' or a command that starts one; empty for processes of this machine."""
+    return tuple(option.split(",")) if option is not None and (":" in option or " " in option) else ()
+
+
 def sender_count(option: str | None, events_rps: float) -> int:
-    """How many senders: a number, or with "auto" as many as these token events a second need.
+    """How many senders: a number, one a host, or with "auto" as many as these token events a second need.
 
     One core is left for the rest. Raises ValueError for anything else.
     """
+    if places := hosts(option):
+        return len(places)
     if option is not None and option != "auto":
         count = int(option)
         if count < 1:
