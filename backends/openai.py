@@ -74,6 +74,8 @@ class OpenAI:
     `max_head_bytes` of the header block. `route` (round-robin,
     least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
+    `source` names addresses to send from, A|B or a network such as 10.0.0.0/24, of which each sender takes in turn
+    those of its machine: one address has 28,232 ports to a server.
     `tokenizer` is a file that counts answers after the run where the server reports no tokens and has no tokenizer.
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
@@ -118,6 +120,7 @@ class OpenAI:
     ca: str | None = None
     client_cert: str | None = None
     insecure: bool = False
+    source: str | None = None
     warm: int | None = None
     metrics: str = "auto"
     tokenizer: str | None = None
@@ -171,6 +174,8 @@ class OpenAI:
         key = self._key()
         if self.tokenizer is not None:
             local(self.tokenizer)  # a wrong path fails now, not after the run
+        if self.source is not None:
+            target.networks(self.source)
         headers, extra = _headers(self.header), _extra(self.extra_body)
         recorded = isinstance(content, RecordedContent)
         wanted = self._ask(headers, extra, recorded=recorded)
@@ -196,6 +201,12 @@ class OpenAI:
             raise UsageError(
                 f"About {expected} connections are needed, and this machine allows {allowed} open files; raise the "
                 "hard limit ('ulimit -Hn'), or use more senders."
+            )
+        ports = target.ports_per_address() * len(self._places) * max(1, *map(len, self._sources().values()), 0)
+        if ports < expected:
+            raise UsageError(
+                f"About {expected} connections are needed, and this machine has {ports} ports for them; send from more "
+                "of its addresses (source=A|B or source=NETWORK), or from more hosts (--senders)."
             )
         pool = self._connections(sender)
         stamps.kernel_stamps()  # the kernel has begun to stamp when this returns
@@ -435,6 +446,9 @@ class OpenAI:
     def _trust(self) -> target.Trust:
         return target.Trust(self.ca, self.client_cert, self.insecure)
 
+    def _sources(self) -> Mapping[int, Sequence[str]]:
+        return {} if self.source is None else target.own_addresses(self.source)
+
     def _build(self, request: Request) -> bytes:
         if self._builder is None:
             raise BackendError("The openai backend was not opened.")
@@ -445,10 +459,10 @@ class OpenAI:
         if self._pool is None:
             if self._builder is None:
                 raise BackendError("The openai backend was not opened.")
-            trust = self._trust()
+            trust, sources = self._trust(), self._sources()
             targets = [
                 Target(self._builder.first(p.url, proxy=p.whole_url) + (p.proxy_headers if p.whole_url else b""),
-                       p.peer(trust), p.label)
+                       p.peer(trust, sources), p.label)
                 for p in self._places
             ]  # fmt: skip
             limits = Limits(self.connect_s, self.timeout_s, self.first_token_s, self.idle_s, self.max_body_bytes,

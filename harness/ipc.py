@@ -35,7 +35,10 @@ async def receive(reader: asyncio.StreamReader, loads: Callable[[bytes], object]
 
 def limited(body: bytes) -> object:
     """The message of another machine. Raises pickle.UnpicklingError where it is made of anything but data of bench."""
-    return _Limited(io.BytesIO(body)).load()
+    try:
+        return _Limited(io.BytesIO(body)).load()
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from None
 
 
 class _Limited(pickle.Unpickler):

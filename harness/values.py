@@ -5,7 +5,7 @@ The value is text from a command line or a plain value from TOML or JSON; `name`
 """
 
 import math
-import re
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -135,8 +135,10 @@ def senders(value: object, name: str) -> str:
         return "auto"
     allowed = "'auto' or how many processes send, 1 to 256, or where (ssh:HOST,ssh:HOST)"
     places = [part.strip() for part in str(value).split(",")]
-    if len(places) <= 256 and all(re.fullmatch(r"ssh:[^\s-]\S*|\S+\s.+", place) for place in places):
-        return ",".join(places)
+    with suppress(ValueError):  # a quotation without end
+        words = [shlex.split(place) for place in places if place != "ssh:"]
+        if 0 < len(words) == len(places) <= 256 and all(w and (len(w) == 1) == w[0].startswith("ssh:") for w in words):
+            return ",".join(places)
     number = _number(value, name, allowed)
     if number != int(number) or not 1 <= number <= 256:
         raise UsageError(f"{name} must be {allowed}, got '{value}'.")

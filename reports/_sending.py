@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo
+from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, Sender
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from harness.validity import answer_warnings
@@ -29,6 +29,7 @@ from reports import _format
 from reports._format import clean
 from reports._system import Facts, first, pairs, part
 
+NAMED_HOSTS = 4
 INSTANT_S = 1e-6
 """A schedule shorter than this comes at one instant: no clock of a network tells such gaps apart."""
 
@@ -290,6 +291,7 @@ def _signed(value: float | None, unit: str, shown: str) -> str:
 
 def _client(run: Run) -> Iterator[tuple[str, str]]:
     yield "Senders", ", ".join(_sending(run))
+    yield "Hosts", "; ".join(map(_host, _hosts(run)))
     yield "Stamps", _stamps(run)
     yield "Read lag", ", ".join(_lag(run))
     yield "Client floor", ", ".join(_floor(run.info))
@@ -320,7 +322,26 @@ def _processes(run: Run) -> str:
     count = len(own.per_sender) if own.senders is None else own.senders
     if not count and own.senders is None and run.http is not None:
         count = pc.count_distinct(run.http["sender"]).as_py()
-    return _format.count(count, "sender")
+    hosts = _hosts(run)
+    if not hosts:
+        return _format.count(count, "sender")
+    names = [*dict.fromkeys(clean(sender.host, 60) for sender in hosts)]
+    named = ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
+    known = _format.seconds(most(hosts, "clock_error_s"))
+    return f"{_format.count(count, 'sender')} on {named} (clocks known to {known})"
+
+
+def _hosts(run: Run) -> list[Sender]:
+    """The senders on other machines."""
+    return [sender for sender in run.info.client.per_sender if sender.host]
+
+
+def _host(sender: Sender) -> str:
+    """A host and its monotonic clock against that of the machine that recorded the run."""
+    offset_s, drift_s, error_s = (float(value or 0.0) for value in
+                                  (sender.clock_offset_s, sender.clock_drift_s, sender.clock_error_s))  # fmt: skip
+    drift = f"drifted by {_format.seconds(abs(drift_s))}" if sender.clock_drift_s else "not compared after the run"
+    return f"{clean(sender.host, 60)}: clock {offset_s:+,.6f} s, {drift}, known to {_format.seconds(error_s)}"
 
 
 def _stamps(run: Run) -> str:

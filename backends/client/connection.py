@@ -6,6 +6,7 @@ import math
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -20,8 +21,10 @@ Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]
 Control = Sequence[tuple[int, int, bytes]]
 _unpack = STAMP.unpack
 _MAY_WANT = "it may want a certificate of the client (client_cert=FILE)"
+_BIND_ADDRESS_NO_PORT = 24
+"""Of <linux/in.h>."""
 _NO_ROOM = {
-    errno.EADDRNOTAVAIL: "no local port is left; lower --rate, or send from several addresses",
+    errno.EADDRNOTAVAIL: "no local port is left; lower --rate, or send from several addresses (source=A|B)",
     errno.EMFILE: "too many open files; raise the limit with 'ulimit -n'",
 }
 
@@ -70,6 +73,10 @@ class Connection:
         try:
             self.sock, _ = stamped_socket(family)
             self.fd = self.sock.fileno()
+            if (sources := self.peer.sources.get(family)) is not None:
+                if sys.platform == "linux":  # the port is chosen by connect, which knows those that are free to there
+                    self.sock.setsockopt(socket.IPPROTO_IP, _BIND_ADDRESS_NO_PORT, 1)
+                self.sock.bind((next(sources), 0))
             self._recvmsg = self.sock.recvmsg
             code = self.sock.connect_ex(address)
         except OSError as error:  # no file is left, or no such family of addresses

@@ -15,7 +15,7 @@ import ssl
 import struct
 from array import array
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
@@ -168,7 +168,8 @@ _TCP_INFO = struct.Struct("=100xI32xI")
 class Peer:
     """Where a connection goes: the addresses to try in turn, and what must happen before the first request.
 
-    `tunnel` is sent to a proxy first (CONNECT); `server_name` is what a certificate must name, with `tls`.
+    `tunnel` is sent to a proxy first (CONNECT); `server_name` is what a certificate must name, with `tls`. `sources`
+    give the address of this machine for the next connection, by family.
     """
 
     addresses: Sequence[tuple[int, SocketAddress]]
@@ -176,6 +177,7 @@ class Peer:
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
     tunnel: bytes | None = None
+    sources: Mapping[int, Iterator[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

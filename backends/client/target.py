@@ -11,7 +11,10 @@ import resource
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -19,6 +22,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from backends.client.message import Peer, SocketAddress
 from harness.errors import BackendError, UsageError
 
+MOST_SOURCES = 1024
+"""Addresses of a network that are tried."""
+PORTS = 28_232
+"""Of net.ipv4.ip_local_port_range, by default 32768 to 60999."""
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
@@ -91,8 +98,8 @@ class Place:
         words = f"{unquote(user)}:{unquote(urlsplit(self.proxy).password or '')}".encode()
         return b"Proxy-Authorization: Basic " + base64.b64encode(words) + b"\r\n"
 
-    def peer(self, trust: Trust) -> Peer:
-        """How to connect, in this process."""
+    def peer(self, trust: Trust, sources: Mapping[int, Sequence[str]]) -> Peer:
+        """How to connect, in this process, and from which of its addresses of each family, in turn."""
         tunnel = None
         if self.proxy is not None and self.secure:
             where = self.label.encode("idna" if not self.label.isascii() else "ascii")
@@ -103,6 +110,7 @@ class Place:
             tls=trust.context() if self.secure else None,
             server_name=urlsplit(self.url).hostname if self.secure else None,
             tunnel=tunnel,
+            sources={family: cycle(own) for family, own in sources.items()},
         )
 
 
@@ -197,6 +205,42 @@ class Limits:
         """How often to look whether one has passed: a quarter of the shortest, 10 ms to `SWEEP_S`."""
         given = [s for s in (self.connect_s, self.total_s, self.first_token_s, self.idle_s) if s is not None]
         return min(SWEEP_S, max(0.01, min(given) / 4))
+
+
+def networks(source: str) -> list[IPv4Network | IPv6Network]:
+    """Those named in `source`; an address is one of a single address. Raises UsageError."""
+    found = []
+    for part in source.split("|"):
+        try:
+            found.append(ip_network(part.strip(), strict=False))
+        except ValueError:
+            raise UsageError(
+                f"source: '{part.strip()}' is neither an IP address nor a network such as 10.0.0.0/24."
+            ) from None
+    return found
+
+
+def own_addresses(source: str) -> dict[int, list[str]]:
+    """By family the addresses of this machine among those of `source`. Raises UsageError where there is none."""
+    own: dict[int, list[str]] = {}
+    for network in networks(source):
+        family = socket.AF_INET if network.version == 4 else socket.AF_INET6
+        for address in map(str, islice(network.hosts(), MOST_SOURCES)):
+            with socket.socket(family) as sock, suppress(OSError):
+                sock.bind((address, 0))
+                own.setdefault(family, []).append(address)
+    if not own:
+        raise UsageError(f"This machine has no address of source={source}.")
+    return own
+
+
+def ports_per_address() -> int:
+    """Connections that one address of this machine can have to one server: 28,232 unless Linux was told otherwise."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return PORTS
+    return int(high) - int(low) + 1
 
 
 def open_files(otherwise: int) -> int:

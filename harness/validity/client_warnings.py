@@ -61,6 +61,7 @@ CONNECT_S = 0.010
 RETRANSMITS = 0.001
 FILES_SHARE = 0.80
 SLOPE_PPM = 100.0
+HOST_CLOCK_S = 0.001
 FLOOR_SHARE = 0.10
 
 
@@ -89,6 +90,8 @@ def _remedy(info: RunInfo, senders: Senders) -> str:
     if most(senders, "cpu_share_max") <= CPU_SHARE:
         return QUIETER
     waits = most(senders, "run_wait_share") > RUN_WAIT_SHARE
+    if any(sender.host for sender in senders):
+        return "lower --rate, or send from more hosts"
     count, cores = info.client.senders or len(senders), info.host.get("cores")
     cores = cores if isinstance(cores, int) else os.cpu_count() or 1
     if waits or count >= cores:
@@ -248,6 +251,14 @@ def _clock(run: Run, senders: Senders) -> Iterator[RunWarning]:
             "taken at a step are those of the process",
             "let the clock be slewed, not stepped, while measuring",
             {"clock_steps": steps, "clock_slope_ppm": slope},
+        )
+    if (error_s := most(senders, "clock_error_s")) > HOST_CLOCK_S:
+        yield RunWarning(
+            "host-clocks",
+            f"the clocks of the hosts that sent are known to {ms(error_s)} only: requests of two hosts may be in "
+            "another order; times within a request are not affected",
+            "send from hosts with shorter round trips, and have their clocks synchronized",
+            {"clock_error_s": error_s},
         )
     if stamps_of(run.info) == "process":
         yield RunWarning(

@@ -424,6 +424,7 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
     from harness.ipc import frame
     from harness.runner.live import Live
     from harness.runner.remote.coordinator import Senders, _Child
+    from harness.runner.remote.hosts import Line
     from harness.runner.remote.sender import Done
 
     async def run() -> Outcome:
@@ -432,7 +433,7 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
         reader = asyncio.StreamReader()
         reader.feed_data(frame(Done(Outcome("interrupted", 3, 7, 0), {})))
         writer = SimpleNamespace(is_closing=lambda: True)
-        senders._children = [_Child(0, cast("Any", None), reader, cast("Any", writer))]
+        senders._children = [_Child(0, Line(cast("Any", None), reader, cast("Any", writer)))]
         for _ in range(presses):
             senders.interrupt()
         return await senders.run()

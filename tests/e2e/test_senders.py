@@ -24,6 +24,7 @@ from harness.options import RunSpec
 from harness.registry import make
 from harness.runner.live import Live
 from harness.runner.remote.coordinator import Senders, _Child
+from harness.runner.remote.hosts import Line
 from harness.runner.remote.sender import Arrived, Progress
 from harness.runner.run import Result, execute
 
@@ -174,7 +175,7 @@ def test_a_sender_that_dies_ends_the_run_and_is_named(url, tmp_path):
     """Half of the load would go on as if it were the whole."""
 
     def kill(senders: Senders) -> None:
-        senders._children[0].process.kill()
+        senders._children[0].line.process.kill()
 
     outcome, records = sent(url, tmp_path / "schedule.parquet", kill, after=40)
 
@@ -186,15 +187,16 @@ def test_a_sender_that_dies_ends_the_run_and_is_named(url, tmp_path):
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders are given up after 3 s, so that a test is short."""
-    for name, value_s in {"LOOK_S": 0.1, "QUIET_S": 1.0, "STILL_S": 3.0, "LEAVE_S": 0.5}.items():
+    for name, value_s in {"LOOK_S": 0.1, "QUIET_S": 1.0, "STILL_S": 3.0}.items():
         monkeypatch.setattr(f"harness.runner.remote.coordinator.{name}", value_s)
+    monkeypatch.setattr("harness.runner.remote.hosts.LEAVE_S", 0.5)
 
 
 def test_a_sender_that_stands_still_ends_the_run_and_is_named(url, tmp_path, impatient):
     """Its socket stays open: the run would wait for its answers for ever."""
 
     def stop(senders: Senders) -> None:
-        senders._children[0].process.send_signal(signal.SIGSTOP)
+        senders._children[0].line.process.send_signal(signal.SIGSTOP)
 
     outcome, records = sent(url, tmp_path / "schedule.parquet", stop, after=40)
     later = {record.request_id for record in records if record.scheduled_s > 2}
@@ -232,7 +234,7 @@ def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_path):
         for message in (Progress(5, 5), *answers):
             reader.feed_data(frame(message))
         reader.feed_eof()
-        await senders._listen(_Child(0, Killed(), reader, None))  # type: ignore[arg-type]  # as much as is needed
+        await senders._listen(_Child(0, Line(Killed(), reader, None)))  # type: ignore[arg-type]  # as much as is needed
         return senders._error, len(taken.records)
 
     error, records = asyncio.run(main())

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -169,7 +170,10 @@ class Senders:
             try:
                 message = await child.line.receive()
             except (asyncio.IncompleteReadError, ConnectionError):
-                await self._lost(child)
+                await self._lost(child, await ending(child.line) if child.still_s is None else None)
+                return
+            except pickle.UnpicklingError as error:
+                await self._lost(child, f"sent what no sender of this version sends ({error})")
                 return
             child.last_message_s = time.monotonic()
             if isinstance(message, sender.Arrived):
@@ -245,11 +249,9 @@ class Senders:
                     )
             looked_s = now_s
 
-    async def _lost(self, child: _Child) -> None:
-        if child.still_s is not None:
+    async def _lost(self, child: _Child, how: str | None) -> None:
+        if how is None:
             how = f"stood still (stopped or frozen?) and reported nothing for {child.still_s:.0f} s"
-        else:
-            how = await ending(child.line)
         child.sent = max(child.sent, child.taken)  # its last progress message may be older than its last answer
         lost = child.sent - child.taken
         why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"

@@ -17,7 +17,8 @@ from harness.errors import BackendError, UsageError
 from harness.ipc import frame, limited, receive
 from harness.runner.remote.sender import HELLO, Ping, Pong
 
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2", "--")
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2",
+       "-o", "ConnectTimeout=10", "--")  # fmt: skip
 """No question to a user who cannot see it; a network that is gone is noticed within 15 s."""
 READY_S = 120.0
 """How long a sender may take to start, to open its connections and to build its first requests."""
@@ -132,9 +133,9 @@ async def greet(line: Line, name: str) -> None:
                     "install the same version on all hosts."
                 )
             return
+        heard = text or heard
         if line.reader.at_eof():
             break
-        heard = text or heard
     last = f", and printed {heard[:80]!r}" if heard else ""
     raise BackendError(f"{name} did not start: its command {await ending(line)}{last}.")
 
