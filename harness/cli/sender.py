@@ -1,6 +1,7 @@
 """`bench sender`: sends a share of a schedule for `bench run --senders` on another machine."""
 
-import sys
+import os
+import stat
 
 import click
 
@@ -15,6 +16,9 @@ def command() -> None:
     """
     from harness.runner.remote import calibration, sender
 
-    if sys.stdin.isatty():
-        raise UsageError("'bench sender' is started by 'bench run --senders ssh:HOST'; it has no use on a terminal.")
+    kind = os.fstat(0).st_mode
+    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+        raise UsageError(
+            "'bench sender' needs a pipe as its standard input: 'bench run --senders ssh:HOST' starts it."
+        )
     sender.main(calibration.serve)

@@ -1,0 +1,295 @@
+"""Senders on other hosts: processes behind a command, and network namespaces with a clock of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+
+from backends.client.message import Answer
+from backends.client.null_server import Timing, running, take_truth
+from backends.openai import OpenAI
+from harness.api import Outcome, Request, RequestRecord
+from harness.data.records import scheduled_table
+from harness.data.schedule import Schedule, digest
+from harness.errors import BackendError, UsageError
+from harness.ipc import frame, limited
+from harness.registry import make
+from harness.runner.live import Live
+from harness.runner.remote.coordinator import Senders
+from harness.runner.remote.hosts import Line, command, greet, label
+from harness.runner.remote.sender import Arrived, Ping, Pong
+
+HERE = f"{sys.executable} -m harness sender"
+"""Starts a sender as a shell on another machine would."""
+SHIFT_S = 5000
+
+
+def _permitted(*words: str) -> bool:
+    try:
+        return subprocess.run([*words], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def _elsewhere() -> tuple[str, float]:
+    """A host with another monotonic clock, where this user may make one, and by how much it differs."""
+    other_time = ("unshare", "-T", "--monotonic", str(SHIFT_S))
+    return (" ".join((*other_time, HERE)), SHIFT_S) if _permitted(*other_time, "true") else (HERE, 0.0)
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a run of `Senders` gave."""
+
+    records: list[RequestRecord] = field(default_factory=list)
+    outcome: Outcome | None = None
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    epoch_s: float = 0.0
+    error: Exception | None = None
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        if len(self.records) == 40:
+            self.enough.set()
+
+    def add_steps(self, steps: object) -> None:
+        pass
+
+    def started(self, epoch_s: float) -> None:
+        self.epoch_s = epoch_s
+
+    def arrivals_s(self) -> np.ndarray:
+        """(requests,) in order."""
+        return np.sort([record.sent_s for record in self.records if record.sent_s is not None])
+
+
+def send(
+    backend: OpenAI, path: Path, times_s: Sequence[float], hosts: Sequence[str],
+    disturb: Callable[[Senders], None] | None = None,
+) -> Sent:  # fmt: skip
+    """A request of 4 tokens at each of these times, by one sender a host; `disturb` is called after 40 records."""
+    table = scheduled_table([Request(i, at_s, 20, 4) for i, at_s in enumerate(times_s)])
+    Schedule(table, digest(table)).save(path)
+    sent = Sent()
+
+    async def main() -> None:
+        await backend.open(make("content", "calibrated"))
+        count = len(hosts) or 1
+        senders = Senders(backend, path, count, None, 5.0, sent, Live(total=len(times_s)), sent.started, hosts)
+        try:
+            await senders.open()
+            going = asyncio.ensure_future(senders.run())
+            if disturb is not None:
+                await asyncio.wait_for(sent.enough.wait(), 60)
+                disturb(senders)
+            sent.outcome = await asyncio.wait_for(going, 120)
+            sent.facts = senders.facts
+        finally:
+            await senders.close()
+
+    asyncio.run(main())
+    return sent
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server that answers 20 ms after a request."""
+    with running(Timing(0.02, 0.002, 4)) as found:
+        yield found
+
+
+def test_two_hosts_send_one_schedule_by_one_clock(url: str, tmp_path: Path) -> None:
+    """Requests would be lost or sent twice, or the times of a host would be off by what its clock shows."""
+    place, shift_s = _elsewhere()
+    sent = send(OpenAI(url, source="127.0.0.2|127.0.0.3"), tmp_path / "s.parquet", np.arange(60) * 0.01, (HERE, place))
+    served = take_truth(url).requests
+    here, there = sent.facts
+    delays_s = {record.request_id: served[str(record.request_id)].arrived_s - sent.epoch_s - record.sent_s
+                for record in sent.records if record.sent_s is not None}  # fmt: skip
+
+    assert list(range(60)) == sorted(record.request_id for record in sent.records)
+    assert {"ok"} == {record.status for record in sent.records}
+    assert all(record.sent_s >= record.scheduled_s for record in sent.records)
+    assert (30, 30) == (here["sent"], there["sent"])
+    assert abs(there["clock_offset_s"] - shift_s) <= there["clock_error_s"] < 0.1
+    assert abs(here["clock_offset_s"]) <= here["clock_error_s"] < 0.1
+    assert min(delays_s.values()) > -max(here["clock_error_s"], there["clock_error_s"])
+    assert max(delays_s.values()) < 1.0
+
+
+def test_a_lost_host_is_named_with_what_it_left_undone(url: str, tmp_path: Path) -> None:
+    """Half of the load would go on as if it were the whole, or the server would be blamed (exit code 3)."""
+
+    def kill(senders: Senders) -> None:
+        senders._children[1].line.process.kill()
+
+    sent = send(OpenAI(url), tmp_path / "s.parquet", np.arange(400) * 0.01, (HERE, HERE), kill)
+    assert sent.outcome is not None and sent.outcome.error is not None
+    without, unsent, whole = map(int, re.findall(r"(\d+) (?:requests|of its|were)", sent.outcome.error))
+    recorded = sum(record.request_id % 2 for record in sent.records)
+
+    assert ("stopped", None) == (sent.outcome.ended, sent.outcome.crash)
+    assert sent.outcome.error.startswith(f"sender 2 of 2 ({label(HERE)}) was ended by SIGKILL; ")
+    assert 200 == whole == recorded + without + unsent
+    assert recorded >= 10
+    assert len(sent.records) + without == sent.outcome.sent
+
+
+class _Host:
+    """The other end of a line: a clock that is ahead, and answers that come late, more so in one direction."""
+
+    def __init__(self, reader: asyncio.StreamReader, ahead_s: float, rng: np.random.Generator) -> None:
+        self._reader, self._ahead_s, self._rng = reader, ahead_s, rng
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes) -> None:
+        ping = limited(data[4:])
+        assert isinstance(ping, Ping)
+        out_s, back_s = self._rng.exponential(0.001, 2) * (1, 3)
+        time.sleep(out_s)
+        pong = Pong(ping.sent_s, time.monotonic() + self._ahead_s)
+        asyncio.get_running_loop().call_later(back_s, self._reader.feed_data, frame(pong))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_offset_is_never_off_by_more_than_its_error(seed: int) -> None:
+    """Times of two hosts would be put in the wrong order, with a promise that they are not."""
+
+    async def main() -> tuple[float, float]:
+        reader = asyncio.StreamReader()
+        line = Line(Any, reader, _Host(reader, 7.0, np.random.default_rng(seed)), limited)  # type: ignore[arg-type]
+        found = await line.offset()
+        return found.offset_s, found.error_s
+
+    offset_s, error_s = asyncio.run(main())
+
+    assert abs(offset_s - 7.0) <= error_s < 0.01
+
+
+def test_what_a_host_sends_runs_nothing_here() -> None:
+    """A host that was broken into could run commands on the machine that controls the run."""
+    answer = Answer(how="complete")
+    answer.data.append(b"x")
+    answer.read_s.append(1.5)
+    message = limited(frame(Arrived(Request(1, 0.0, 5, 4), answer))[4:])
+
+    assert isinstance(message, Arrived)
+    assert [1.5] == [*message.answer.read_s]  # type: ignore[attr-defined]  # an Answer
+    for evil in (os.system, subprocess.run, eval, Path, Senders.open):
+        with pytest.raises(pickle.UnpicklingError):
+            limited(pickle.dumps(evil))
+
+
+@pytest.mark.parametrize(
+    ("printed", "kind", "says"),
+    [
+        ("welcome\nbench sender 0.0.9\n", UsageError, "h has bench '0.0.9', and this machine has bench"),
+        ("bench: command not found\n", BackendError, "h did not start: its command ended with exit code 127, and"),
+    ],
+)
+def test_a_host_without_this_version_gets_one_sentence(printed: str, kind: type[Exception], says: str) -> None:
+    """Messages of another version would be a traceback, or read as something else."""
+
+    class Ended:
+        async def wait(self) -> int:
+            return 127
+
+    async def main() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(printed.encode())
+        reader.feed_eof()
+        await greet(Line(Ended(), reader, None), "h")  # type: ignore[arg-type]  # as much as is needed
+
+    with pytest.raises(kind, match=re.escape(says)):
+        asyncio.run(main())
+
+
+def test_a_host_is_reached_by_ssh_and_anything_else_by_its_command() -> None:
+    """A password prompt that nobody sees would keep the run waiting."""
+    ssh = command("ssh:me@far")
+
+    assert ["ssh", "BatchMode=yes"] == [ssh[0], ssh[2]]
+    assert ["--", "me@far", "bench", "sender"] == ssh[-4:]
+    assert ["docker", "exec", "-i", "a b", "bench", "sender"] == command("docker exec -i 'a b' bench sender")
+
+
+@pytest.fixture
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two network namespaces, each with a cable to this one: 10.213.K.1 here, 10.213.K.2 there."""
+    names = tuple(f"bench-{os.getpid()}-{k}" for k in (1, 2))
+    if not _permitted("ip", "netns", "add", names[0]):
+        pytest.skip("this user may not make network namespaces (ip netns add)")
+    with ExitStack() as left:
+        for k, name in enumerate(names, 1):
+            steps = [
+                *([f"ip netns add {name}"] if k > 1 else []),
+                f"ip link add b{os.getpid()}v{k} type veth peer name eth0 netns {name}",
+                f"ip addr add 10.213.{k}.1/24 dev b{os.getpid()}v{k}",
+                f"ip link set b{os.getpid()}v{k} up",
+                f"ip -n {name} addr add 10.213.{k}.2/24 dev eth0",
+                f"ip -n {name} addr add 10.213.{k}.3/24 dev eth0",
+                f"ip -n {name} link set eth0 up",
+                f"ip -n {name} route add default via 10.213.{k}.1",
+            ]
+            left.callback(subprocess.run, ["ip", "netns", "del", name], check=True)  # takes the cable with it
+            for step in steps:
+                subprocess.run(step.split(), check=True)
+        yield names[0], names[1]
+
+
+@pytest.mark.nightly
+def test_two_namespaces_are_two_hosts(namespaces: tuple[str, str], bench: Callable, tmp_path: Path) -> None:
+    """One schedule, by the clock of this machine: Kolmogorov-Smirnov, offsets, and what the server received when."""
+    shifts_s = (SHIFT_S, -20.0)
+    hosts = tuple(f"ip netns exec {name} unshare -T --monotonic={shift_s:g} {HERE}"
+                  for name, shift_s in zip(namespaces, shifts_s, strict=True))  # fmt: skip
+    times_s = np.cumsum(np.random.default_rng(5).exponential(0.01, 1000))
+    log = tmp_path / "log.jsonl"
+    server = bench("serve", "--backend", "null:ttft=0.02,itl=0.002", "--host", "10.213.1.1", "--port", "0",
+                   "--log", str(log), "--grace", "0s")  # fmt: skip
+    backend = OpenAI(f"http://10.213.1.1:{int(server.stdout.readline())}/v1", source="10.213.0.0/22")
+    sent = send(backend, tmp_path / "two.parquet", times_s, hosts)
+    local = send(OpenAI(backend.url), tmp_path / "one.parquet", times_s, ())
+    server.send_signal(signal.SIGTERM)
+    server.communicate(timeout=30)
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    received = {row["x_request_id"]: row["received_s"] - sent.epoch_s for row in rows if "received_s" in row}
+    # whatever the server needs to notice a request, it needs of both hosts, and now and then it is quick
+    quickest_s = [min(received[str(record.request_id)] - record.sent_s for record in sent.records
+                      if record.request_id % 2 == k and record.sent_s is not None) for k in (0, 1)]  # fmt: skip
+    to_schedule, to_one = (ks_2samp(sent.arrivals_s(), of, method="asymp") for of in (times_s, local.arrivals_s()))
+    print(json.dumps({  # figures
+        "ks": [float(found.statistic) for found in (to_schedule, to_one)],
+        "late_p99_us": [1e6 * float(np.quantile([r.sent_s - r.scheduled_s for r in run.records if r.sent_s is not None],
+                                                0.99)) for run in (sent, local)],
+        "offset_error_us": [1e6 * (f["clock_offset_s"] - s) for f, s in zip(sent.facts, shifts_s, strict=True)],
+        "stated_us": [1e6 * f["clock_error_s"] for f in sent.facts],
+        "drift_us": [1e6 * f["clock_drift_s"] for f in sent.facts], "quickest_us": [1e6 * q for q in quickest_s],
+    }, default=str))  # fmt: skip
+
+    assert [*range(1000)] == sorted(record.request_id for record in sent.records)
+    assert {"ok"} == {record.status for record in (*sent.records, *local.records)}
+    assert to_schedule.pvalue > 0.01
+    assert to_one.pvalue > 0.01
+    for facts, shift_s in zip(sent.facts, shifts_s, strict=True):
+        assert abs(facts["clock_offset_s"] - shift_s) <= facts["clock_error_s"] < 0.05
+    assert all(-sent.facts[k]["clock_error_s"] < quickest_s[k] < 0.05 for k in (0, 1))
