@@ -57,8 +57,9 @@ LINES = [
     "explain tpot",
     "doctor --no-engine",
 ]
-SILENT = {"serve", "init", "quick"}
-"""Commands without a result of their own: a server, one that writes a file, and one that prints that of capacity."""
+SILENT = {"serve", "sender", "init", "quick"}
+"""Commands without a result of their own: a server, one that sends for a run, one that writes a file, and one that
+prints that of capacity."""
 
 
 @pytest.fixture(scope="module")

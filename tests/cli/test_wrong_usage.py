@@ -75,6 +75,13 @@ WRONG: list[tuple[str, int, str, str]] = [
         "object",
     ),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --senders two", 2, "--senders must be 'auto' or", "'two'"),
+    (
+        "run --backend openai:url=http://127.0.0.1:1/v1 --senders ssh:a,b",
+        2,
+        "or where (ssh:HOST,ssh:HOST)",
+        "'ssh:a,b'",
+    ),
+    ("sender", 2, "'bench sender' needs a pipe", "bench run --senders ssh:HOST"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --senders 0", 2, "--senders must be 'auto' or", "'0'"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --calibrate no", 2, "--calibrate must be a duration", "'no'"),
     (

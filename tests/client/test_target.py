@@ -102,6 +102,41 @@ def test_a_machine_without_room_for_a_connection_says_what_is_missing(
     assert says in str(asyncio.run(run()))
 
 
+def test_connections_leave_from_the_named_addresses_in_turn() -> None:
+    """One address has 28,232 ports to a server; the second one would never be used."""
+
+    async def run(listener: socket.socket) -> list[str]:
+        own = target.own_addresses("127.0.0.2|127.0.0.4/30")
+        place = target.Place("http://h/v1", [(socket.AF_INET, listener.getsockname())])
+        pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", place.peer(target.Trust(), own), "server")])
+        try:
+            await pool.warm(4)
+            accepted = [listener.accept() for _ in range(4)]
+            for sock, _ in accepted:
+                sock.close()
+            return [address[0] for _, address in accepted]
+        finally:
+            pool.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        seen = asyncio.run(run(listener))
+
+    assert ["127.0.0.2", "127.0.0.5", "127.0.0.6", "127.0.0.2"] == seen
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("here", "'here' is neither an IP address nor a network"),
+        ("203.0.113.0/30", "no address of source=203.0.113.0/30"),
+    ],
+)
+def test_addresses_that_this_machine_does_not_have_are_reported(source: str, says: str) -> None:
+    """Every connection would fail with 'Cannot assign requested address'."""
+    with pytest.raises(UsageError, match=says):
+        target.own_addresses(source)
+
+
 @pytest.mark.parametrize(
     ("url", "likely"),
     [

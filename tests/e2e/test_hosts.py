@@ -134,20 +134,21 @@ def test_two_hosts_send_one_schedule_by_one_clock(url: str, tmp_path: Path) -> N
     assert max(delays_s.values()) < 1.0
 
 
-def test_a_lost_host_is_named_with_what_it_left_undone(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_a_lost_host_is_named_with_what_it_left_undone(count: int, url: str, tmp_path: Path) -> None:
     """Half of the load would go on as if it were the whole, or the server would be blamed (exit code 3)."""
 
     def kill(senders: Senders) -> None:
-        senders._children[1].line.process.kill()
+        senders._children[-1].line.process.kill()
 
-    sent = send(OpenAI(url), tmp_path / "s.parquet", np.arange(400) * 0.01, (HERE, HERE), kill)
+    sent = send(OpenAI(url), tmp_path / "s.parquet", np.arange(200) * 0.01, (HERE,) * count, kill)
     assert sent.outcome is not None and sent.outcome.error is not None
     without, unsent, whole = map(int, re.findall(r"(\d+) (?:requests|of its|were)", sent.outcome.error))
-    recorded = sum(record.request_id % 2 for record in sent.records)
+    recorded = sum(record.request_id % count == count - 1 for record in sent.records)
 
     assert ("stopped", None) == (sent.outcome.ended, sent.outcome.crash)
-    assert sent.outcome.error.startswith(f"sender 2 of 2 ({label(HERE)}) was ended by SIGKILL; ")
-    assert 200 == whole == recorded + without + unsent
+    assert sent.outcome.error.startswith(f"sender {count} of {count} ({label(HERE)}) was ended by SIGKILL; ")
+    assert 200 // count == whole == recorded + without + unsent
     assert recorded >= 10
     assert len(sent.records) + without == sent.outcome.sent
 
@@ -272,8 +273,8 @@ def test_two_namespaces_are_two_hosts(namespaces: tuple[str, str], bench: Callab
     server.send_signal(signal.SIGTERM)
     server.communicate(timeout=30)
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    received = {row["x_request_id"]: row["received_s"] - sent.epoch_s for row in rows if "received_s" in row}
-    # whatever the server needs to notice a request, it needs of both hosts, and now and then it is quick
+    received = {row["x_request_id"]: row["received_s"] - sent.epoch_s for row in reversed(rows) if "received_s" in row}
+    # the first run, whose ids come first; now and then a server notices a request as soon as it is there
     quickest_s = [min(received[str(record.request_id)] - record.sent_s for record in sent.records
                       if record.request_id % 2 == k and record.sent_s is not None) for k in (0, 1)]  # fmt: skip
     to_schedule, to_one = (ks_2samp(sent.arrivals_s(), of, method="asymp") for of in (times_s, local.arrivals_s()))

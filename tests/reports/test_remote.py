@@ -130,6 +130,20 @@ def test_a_killed_run_tells_what_it_has(remote_run: RemoteRun) -> None:
     assert Html().render(run)
 
 
+def test_hosts_are_named_with_what_is_known_of_their_clocks(remote_run: RemoteRun) -> None:
+    """A reader could not tell where the load came from, nor whether the hosts agree on the time."""
+    host = {"host": "far", "clock_offset_s": 5000.25, "clock_drift_s": -2e-5, "clock_error_s": 1.5e-3}
+    near = {"host": "near", "clock_offset_s": 0.0, "clock_drift_s": None, "clock_error_s": 8e-5}
+    run = remote_run(client={"senders": 2, "per_sender": [host, near]})
+    run = dataclasses.replace(run, info=conclude.conclude(run, slo.restored(run.info), None, None))
+    text, page = " ".join(Text(width=100).render(run).split()), Html().render(run)
+
+    assert "2 senders on far, near (clocks known to 1.50 ms)" in text
+    assert "the clocks of the hosts that sent are known to 1.5 ms only" in text.replace("The clocks", "the clocks")
+    assert "far: clock +5,000.250000 s, drifted by 0.0200 ms, known to 1.50 ms" in page
+    assert "near: clock +0.000000 s, not compared after the run, known to 0.0800 ms" in page
+
+
 @pytest.mark.parametrize("facts", [{}, {"per_sender": []}, {"per_sender": [{}]}, {"senders": 2}])
 def test_missing_facts_are_left_out(facts: dict[str, Any], remote_run: RemoteRun) -> None:
     """A folder of another version would end in a traceback."""
