@@ -18,7 +18,5 @@ def command() -> None:
 
     kind = os.fstat(0).st_mode
     if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
-        raise UsageError(
-            "'bench sender' needs a pipe as its standard input: 'bench run --senders ssh:HOST' starts it."
-        )
+        raise UsageError("'bench sender' needs a pipe as its standard input: 'bench run --senders ssh:HOST' starts it.")
     sender.main(calibration.serve)

@@ -225,7 +225,7 @@ def test_a_host_without_this_version_gets_one_sentence(printed: str, kind: type[
 
 
 def test_a_host_is_reached_by_ssh_and_anything_else_by_its_command() -> None:
-    """A password prompt that nobody sees would keep the run waiting."""
+    """A password prompt that the user does not see would keep the run waiting."""
     ssh = command("ssh:me@far")
 
     assert ["ssh", "BatchMode=yes"] == [ssh[0], ssh[2]]

@@ -120,7 +120,7 @@ async def start(where: str | None) -> Line:
 
 async def greet(line: Line, name: str) -> None:
     """Wait until a sender is there. Raises BackendError where it does not start, UsageError of another version."""
-    heard = ""
+    printed = ""
     for _ in range(BANNER_LINES):
         try:
             text = (await asyncio.wait_for(line.reader.readline(), READY_S)).decode(errors="replace").strip()
@@ -133,10 +133,10 @@ async def greet(line: Line, name: str) -> None:
                     "install the same version on all hosts."
                 )
             return
-        heard = text or heard
+        printed = text or printed
         if line.reader.at_eof():
             break
-    last = f", and printed {heard[:80]!r}" if heard else ""
+    last = f", and printed {printed[:80]!r}" if printed else ""
     raise BackendError(f"{name} did not start: its command {await ending(line)}{last}.")
 
 

@@ -31,7 +31,7 @@ PROGRESS_S = 0.25
 FLUSH_S = 60.0
 """The last answers are given up when the process that reads them takes nothing for so long."""
 ALONE_S = 30.0
-"""On another machine a sender stops when it has heard nothing for so long; it is sent a message each second."""
+"""On another machine a sender stops when nothing has come for so long; a message comes each second."""
 HELLO = "bench sender "
 """How the line begins that a sender writes before any message; its version follows."""
 
@@ -233,7 +233,7 @@ async def _run(
             other.cancel()
     await outbox.flush(FLUSH_S)
     over.set()
-    await listening  # its clock may be asked for once more
+    await listening  # its clock may be read once more
 
 
 def _where(error: Exception) -> str:
