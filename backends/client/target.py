@@ -235,7 +235,7 @@ def own_addresses(source: str) -> dict[int, list[str]]:
 
 
 def ports_per_address() -> int:
-    """Connections that one address of this machine can have to one server: 28,232 unless Linux was told otherwise."""
+    """Connections that one address of this machine can have to one server: 28,232 on Linux by default."""
     try:
         low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
     except (OSError, ValueError):

@@ -5,10 +5,10 @@ import os
 import pickle
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.api import End, Outcome, Remote, RequestRecord
 from harness.data.schedule import Schedule
@@ -18,6 +18,8 @@ from harness.runner.remote.hosts import READY_S, Line, Offset, ending, greet, la
 from harness.runner.remote.split import share
 from harness.runner.transport import read
 from harness.runner.wall import ProgressListener, RecordSink
+
+T = TypeVar("T")
 
 LEAD_S = 0.3
 """Between the start message to the senders and time 0."""
@@ -95,14 +97,18 @@ class Senders:
         await self._all_ready()
         for child in self._children:
             if child.where is not None:
-                child.before = await child.line.offset()
+                child.before = await self._in_time(child, child.line.offset())
+
+    async def _in_time(self, child: _Child, coming: Coroutine[None, None, T]) -> T:
+        """What comes from a sender before the run. Raises BackendError where it does not come."""
+        try:
+            return await asyncio.wait_for(coming, READY_S)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, pickle.UnpicklingError) as error:
+            raise BackendError(f"{self._name(child)} did not start ({type(error).__name__}).") from None
 
     async def _all_ready(self) -> None:
         for child in self._children:
-            try:
-                ready = await asyncio.wait_for(child.line.receive(), READY_S)
-            except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
-                raise BackendError(f"{self._name(child)} did not start ({type(error).__name__}).") from None
+            ready = await self._in_time(child, child.line.receive())
             assert isinstance(ready, sender.Ready)
             if ready.error is not None:
                 if child.where is not None:
@@ -162,7 +168,7 @@ class Senders:
         """None where the host left too early."""
         try:
             return await asyncio.wait_for(child.line.offset(), QUIET_S)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, pickle.UnpicklingError):
             return None
 
     async def _listen(self, child: _Child) -> None:
