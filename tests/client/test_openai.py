@@ -185,6 +185,22 @@ def test_a_machine_that_allows_too_few_files_is_reported_before_the_run(
         asyncio.run(run())
 
 
+def test_addresses_with_too_few_ports_are_reported_before_the_run(
+    scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-way through, requests would fail with 'Cannot assign requested address'."""
+    server = scripted(calm={})
+    monkeypatch.setattr("backends.client.target.ports_per_address", lambda: 1000)
+
+    async def run() -> None:
+        async with opened(server.url("calm"), source="127.0.0.2|127.0.0.3") as backend:
+            await backend.connect(0, 500.0, 1.0)
+            await backend.connect(0, 1000.0, 100.0)
+
+    with pytest.raises(UsageError, match="About 3500 connections are needed, and this machine has 2000 ports"):
+        asyncio.run(run())
+
+
 def test_each_server_is_probed_and_they_share_the_requests(scripted: Callable, opened: Callable) -> None:
     """The second server would get fields that it refuses, or no requests at all."""
     one, two = scripted(calm={}), scripted(calm={})
