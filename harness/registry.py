@@ -63,9 +63,13 @@ def folder(package: str) -> Path:
     """The directory of a package, found without importing it (nor its parents' contents)."""
     top, *rest = package.split(".")
     spec = importlib.util.find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
-        raise UsageError(f"Package '{top}' is not installed; install the project with 'pip install .'.")
-    return Path(spec.submodule_search_locations[0]).joinpath(*rest)
+    own = Path(__file__).parents[1] / top
+    if spec is None or not spec.origin or Path(spec.origin).parent != own:
+        raise UsageError(
+            f"Package '{top}' of bench lies in '{own}', and Python finds {spec and spec.origin} instead: rename yours, or "
+            "install bench into an environment of its own."
+        )
+    return own.joinpath(*rest)
 
 
 def names(kind: str) -> list[str]:
