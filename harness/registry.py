@@ -63,13 +63,14 @@ def folder(package: str) -> Path:
     """The directory of a package, found without importing it (nor its parents' contents)."""
     top, *rest = package.split(".")
     spec = importlib.util.find_spec(top)
-    own = Path(__file__).parents[1] / top
-    if spec is None or not spec.origin or Path(spec.origin).parent != own:
+    if spec is None or spec.origin is None:
+        raise UsageError(f"Package '{top}' is not installed; install the project with 'pip install .'.")
+    found, own = Path(spec.origin), Path(__file__).parents[1] / top
+    if found.parent != own and own.exists():
         raise UsageError(
-            f"Package '{top}' of bench lies in '{own}', and Python finds {spec and spec.origin} instead: rename yours, or "
-            "install bench into an environment of its own."
+            f"'{found}' hides the package '{top}' of bench; rename it, or install bench in an environment of its own."
         )
-    return own.joinpath(*rest)
+    return found.parent.joinpath(*rest)
 
 
 def names(kind: str) -> list[str]:
