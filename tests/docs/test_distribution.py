@@ -61,7 +61,7 @@ def test_an_image_copies_files_that_are_there() -> None:
 
 
 @pytest.mark.nightly
-def test_the_wheel_holds_the_four_packages_with_their_data(dist: Path, wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_holds_the_four_packages_with_their_data(wheel: Path, tmp_path: Path) -> None:
     """A preset, a template or a baseline would be missing on every machine but ours."""
     uv("build", "--quiet", "--wheel", "--out-dir", tmp_path, TOP)
     (direct,) = tmp_path.glob("*.whl")
