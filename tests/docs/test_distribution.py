@@ -123,7 +123,7 @@ def test_the_wheel_alone_runs_the_demo_without_a_network(wheel: Path, tmp_path: 
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", ["--from {wheel} bench", "{wheel}"])
 def test_a_command_that_is_run_once_needs_no_installation(command: str, wheel: Path, tmp_path: Path) -> None:
-    """`uvx goodput-bench` looks for a command of that name."""
+    """`uvx goodput-bench` starts a command of that name."""
     arguments = command.format(wheel=wheel).split()
 
     assert uv("tool", "run", "--quiet", *arguments, "--version", cwd=tmp_path).startswith("bench ")
