@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+CORE := $(VENV)/.core# what users install
+STAMP := $(VENV)/.installed# and what tests and checks need
 LOCK ?= .ci/requirements.lock # versions with hashes; LOCK= installs the newest within the bounds of pyproject.toml
+CORE_LOCK := $(if $(strip $(LOCK)),.ci/core.lock)
 INSTALLER := .ci/installer.lock
 CLOCKED := tests/client tests/docs/test_ci.py tests/e2e tests/engine/test_process.py tests/real tests/server
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes compiles everything again
 
-REQUIRES := $(if $(strip $(LOCK)),--require-hashes -r $(strip $(LOCK)),-e '.[dev]')
+install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
+	  echo "uv failed; installing with pip, which takes two minutes" >&2; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
 .PHONY: help demo test idle clocked others compiled lint check gate baselines gallery pictures claims systems perf nightly lock audit clean
@@ -18,18 +22,20 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml $(LOCK) $(INSTALLER)
+$(CORE): pyproject.toml $(CORE_LOCK) $(INSTALLER)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "bench needs Python 3.11 or newer; name one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(INSTALLER)
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python $(REQUIRES) || { \
-	  echo "uv failed; installing with pip, which takes two minutes" >&2; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(REQUIRES); }
+	$(call install,$(if $(CORE_LOCK),--require-hashes -r $(CORE_LOCK),-e .))
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## a short run of the built-in engine, then the curve of a simulated system and its page, about 40 s
+$(STAMP): $(CORE) $(LOCK)
+	$(call install,$(if $(CORE_LOCK),--require-hashes -r $(strip $(LOCK)),-e '.[dev]'))
+	@touch $@
+
+demo: $(CORE) ## a short run of the built-in engine, then the curve of a simulated system and its page, about 40 s
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1 --duration 10s
 	$(BIN)/bench sweep --backend sim --latency abc:distserve --policy vllm-v0 --rate 1:5:1 --requests 1000
 
@@ -128,7 +134,8 @@ nightly: $(STAMP) ## run the slow tests, then install other servers and clients 
 
 lock: $(STAMP) ## renew the versions and hashes of .ci/*.lock; run the tests before you commit them
 	$(COMPILE) --extra dev -o .ci/requirements.lock pyproject.toml
-	printf 'editables\nhatchling>=1.25\nuv\n' | $(COMPILE) -o $(INSTALLER) -
+	$(COMPILE) --constraints .ci/requirements.lock -o .ci/core.lock pyproject.toml
+	printf 'editables\nhatch-fancy-pypi-readme>=25.1\nhatchling>=1.25\nuv\n' | $(COMPILE) -o $(INSTALLER) -
 
 audit: $(STAMP) ## look up known vulnerabilities of the locked versions; needs the network
 	@for lock in .ci/*.lock; do \

@@ -63,9 +63,14 @@ def folder(package: str) -> Path:
     """The directory of a package, found without importing it (nor its parents' contents)."""
     top, *rest = package.split(".")
     spec = importlib.util.find_spec(top)
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None:
         raise UsageError(f"Package '{top}' is not installed; install the project with 'pip install .'.")
-    return Path(spec.submodule_search_locations[0]).joinpath(*rest)
+    found, own = Path(spec.origin), Path(__file__).parents[1] / top
+    if found.parent != own and own.exists():
+        raise UsageError(
+            f"'{found}' hides the package '{top}' of bench; rename it, or install bench in an environment of its own."
+        )
+    return found.parent.joinpath(*rest)
 
 
 def names(kind: str) -> list[str]:

@@ -23,6 +23,7 @@ NOT_READ = (
     "tests/golden/",
     "docs/claims.json",
     "changelog.d/",
+    "CHANGELOG.md",
     "docs/design/",
 )
 """The table itself, stored output of other programs, and records of the past."""

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from harness.api import Content, LearningContent, RecordedContent, Request, TextContent
 from harness.errors import UsageError
+from harness.version import __version__
 
 Api = Literal["chat", "completions"]
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
@@ -239,16 +239,9 @@ def fixed_headers(key: str | None, *, stream: bool = True) -> list[tuple[str, st
         ("Content-Type", "application/json"),
         ("Accept", "text/event-stream" if stream else "application/json"),
         ("Accept-Encoding", "identity"),
-        ("User-Agent", f"bench/{_version()}"),
+        ("User-Agent", f"bench/{__version__}"),
     ]
     return [("Authorization", f"Bearer {key}"), *found] if key else found
-
-
-def _version() -> str:
-    try:
-        return version("bench")
-    except PackageNotFoundError:  # run from the source tree
-        return "0"
 
 
 def host_header(parts: SplitResult) -> str:

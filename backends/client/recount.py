@@ -72,7 +72,7 @@ def local(path: str) -> LocalTokenizer:
         from tokenizers import Tokenizer  # an optional extra
     except ImportError:
         raise UsageError(
-            "Counting by a tokenizer needs the library tokenizers; install it with pip install 'bench[tokenizers]'."
+            "Counting by a tokenizer needs the library tokenizers: pip install 'goodput-bench[tokenizers]'."
         ) from None
     file = Path(path)
     file = file / "tokenizer.json" if file.is_dir() else file

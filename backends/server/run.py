@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
@@ -23,6 +22,7 @@ from backends.server.service import Service
 from backends.server.truth import TruthLog
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
+from harness.version import __version__
 
 SERVICES = ("engine", "null", "sim")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -92,7 +92,7 @@ async def serving(options: Options, service: Service | None = None) -> AsyncIter
         names = list(dict.fromkeys([options.name or service.model, service.model]))
         truth = TruthLog(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
         hosts = LOOPBACK if options.host in LOOPBACK else None
-        front = Front(service, truth, names, version("bench"), options.max_queue, options.max_body_bytes,
+        front = Front(service, truth, names, __version__, options.max_queue, options.max_body_bytes,
                       options.body_s, options.api_key, hosts, faults)  # fmt: skip
         async with _listening(front, options) as running:
             yield running

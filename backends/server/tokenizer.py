@@ -272,7 +272,7 @@ def of_folder(folder: Path) -> Tokenizer | None:
     try:
         import tokenizers
     except ImportError:
-        raise UsageError(f"'{path}' needs the package tokenizers: pip install 'bench[tokenizers]'.") from None
+        raise UsageError(f"'{path}' needs the package tokenizers: pip install 'goodput-bench[tokenizers]'.") from None
     try:
         library = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  the library raises Exception itself

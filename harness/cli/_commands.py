@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from harness.errors import UsageError, no_such
+from harness.version import __version__
 
 COMMANDS = (
     "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
@@ -79,9 +80,7 @@ Exit codes
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        click.echo(f"bench {version('bench')}")
+        click.echo(f"bench {__version__}")
         ctx.exit()
 
 

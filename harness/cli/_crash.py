@@ -7,11 +7,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from harness import compose
 from harness.errors import BenchError
+from harness.version import __version__
 
 MOST_CHARACTERS = 300
 """Of an exception's own message in the sentence; the file has it whole."""
@@ -54,7 +54,7 @@ def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str
         lines = "".join(traceback.format_exception(error)).splitlines(keepends=True)
         cut = ["  ...\n"] if len(lines) > 2 * MOST_LINES else []  # an endless recursion repeats itself
         text = "".join([*lines[:MOST_LINES], *cut, *lines[-MOST_LINES:]] if cut else lines)
-        head = f"bench {version('bench')}, Python {platform.python_version()}, {platform.platform()}"
+        head = f"bench {__version__}, Python {platform.python_version()}, {platform.platform()}"
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", errors="replace", prefix="bench-crash-", suffix=".txt", delete=False
         ) as file:

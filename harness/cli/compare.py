@@ -139,7 +139,7 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     tool; or several, as a,b,c. Without them, new pairs of runs are made. An SLO, goal or warm-up given here rescores
     stored runs.
     """
-    from harness.cli import _compare
+    from harness.cli import _compare, _terminal
 
     files = _compare.checked(options)
     of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
@@ -149,13 +149,16 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     if alone is not None:
         raise UsageError(f"--{alone} goes with --trend FOLDER --accept RUN.")
     info: CompareAnswer | TrendAnswer
+    page: Path | None = None
     if options["trend"] is not None:
         info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, files)
     elif options["base"] or options["head"] or options["run"]:
-        info = _made(runs, options, query, config)
+        info, page = _made(runs, options, query, config)
     else:
         info = _stored(runs, options, query, config)
     _compare.write(info, files)
+    if page is not None and not options["quiet"]:
+        _terminal.note(f"report: {page}")
     return info.exit_code
 
 
@@ -209,8 +212,10 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, confi
     return answer.compare(matched, settings, base=runs[0], head=runs[1])
 
 
-def _made(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> CompareAnswer:
-    """The answer on pairs that are made now; it stands in their folder too."""
+def _made(
+    runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None
+) -> tuple[CompareAnswer, Path | None]:
+    """The answer on pairs that are made now, and its page; both stand in their folder."""
     from harness import compose, configs
     from harness.cli import _compare, _terminal
     from harness.data.codec import encode
@@ -233,9 +238,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], query: Given, config:
         exit_code=first_of(made.exit_code or 0, info.exit_code),
     )
     write_json(made.out / "compare.json", encode(info))
-    if not options["no_html"]:
-        compose.write_answer_page(info, made.out, say)
-    return info
+    return info, None if options["no_html"] else compose.write_answer_page(info, made.out, say)
 
 
 def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:

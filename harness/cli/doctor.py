@@ -19,6 +19,10 @@ import click
 from harness import compose
 from harness.cli._options import formats
 from harness.errors import BenchError
+from harness.version import __version__
+
+DISTRIBUTION = "goodput-bench"
+"""Its name where packages are installed from; `bench` is another project there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +44,15 @@ def packages() -> Found:
     """Everything that the installation asks for, in versions it accepts."""
     missing = [name for name in _required() if not _installed(name)]
     if not missing:
-        return Found("packages", "ok", f"bench {metadata.version('bench')} and all it needs")
+        return Found("packages", "ok", f"bench {__version__} and all it needs")
     return Found("packages", "FAIL", f"missing: {', '.join(missing)}", "pip install .")
 
 
 def _required() -> list[str]:
     try:
-        lines = metadata.requires("bench") or []
+        lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
-        return ["bench"]
+        return [DISTRIBUTION]
     return [re.split(r"[^A-Za-z0-9_.-]", line)[0] for line in lines if "extra ==" not in line]
 
 

@@ -1,16 +1,18 @@
 """Facts about this machine and this process that a result must carry."""
 
-import importlib.metadata as metadata
 import os
 import platform
 import time
+from importlib.metadata import version
 from pathlib import Path
+
+from harness.version import __version__
 
 
 def versions() -> dict[str, str]:
     """Versions of everything that could change a result."""
-    names = ("bench", "numpy", "pyarrow")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+    libraries = {name: version(name) for name in ("numpy", "pyarrow")}
+    return {"python": platform.python_version(), "bench": __version__, **libraries}
 
 
 def host() -> dict[str, object]:

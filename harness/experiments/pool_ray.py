@@ -1,6 +1,6 @@
 """Ray behind the seam of `pool`: the same calls on a cluster of this machine, or on one that runs elsewhere.
 
-Needs the extra `ray` (`pip install 'bench[ray]'`), on every node of a cluster the same version of bench.
+Needs the extra `ray` (`pip install 'goodput-bench[ray]'`), on every node of a cluster the same version of bench.
 """
 
 from __future__ import annotations
@@ -92,4 +92,4 @@ def _module() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise UsageError("Ray is not installed; pip install 'bench[ray]', or take --pool processes.") from None
+        raise UsageError("Ray is not installed; pip install 'goodput-bench[ray]', or take --pool processes.") from None

@@ -71,8 +71,8 @@ def _no_package(patch: pytest.MonkeyPatch) -> None:
 
 
 def _not_installed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(metadata, "requires", _raise(metadata.PackageNotFoundError("bench")))
-    patch.setattr(metadata, "version", _raise(metadata.PackageNotFoundError("bench")))
+    patch.setattr(metadata, "requires", _raise(metadata.PackageNotFoundError("goodput-bench")))
+    patch.setattr(metadata, "version", _raise(metadata.PackageNotFoundError("goodput-bench")))
 
 
 def _no_engine(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def _no_engine(patch: pytest.MonkeyPatch) -> None:
         (_read_only, doctor.disk, "warn", "not writable"),
         (_no_blas, doctor.blas, "warn", "slow"),
         (_no_package, doctor.packages, "FAIL", "missing: rich"),
-        (_not_installed, doctor.packages, "FAIL", "missing: bench"),
+        (_not_installed, doctor.packages, "FAIL", "missing: goodput-bench"),
         (_no_engine, doctor.engine, "FAIL", "--backend sim"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

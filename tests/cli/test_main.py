@@ -81,4 +81,4 @@ def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> Non
 
     main(["--version"])
 
-    assert f"bench {version('bench')}\n" == capsys.readouterr().out
+    assert f"bench {version('goodput-bench')}\n" == capsys.readouterr().out

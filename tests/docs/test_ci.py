@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import yaml
 TOP = Path(__file__).resolve().parents[2]
 FOLDER = TOP / "docs" / "ci"
 FILES = sorted(FOLDER.glob("*.yml"))
+ACTION = TOP / "action.yml"
 PINNED = re.compile(r"^\s*- uses: [\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
+EXPRESSION = re.compile(r"\$\{\{ (\w+)\.([\w-]+) \}\}")
 SMALL = {"WORKLOAD": "chatbot", "SLO": "ttft=0.25,tpot=0.1", "RATE": "2", "REQUESTS": "40", "SERIES": "sim"}
 NEUTRAL = {"GIT_CONFIG_GLOBAL": os.devnull}  # not the signing key or hooks of the user who runs the tests
 SYSTEM = "sim:latency=abc:distserve,policy=vllm-v0"
+
+NOTHING: Mapping[str, str] = defaultdict(str)
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -49,12 +54,12 @@ def job(repository: Path, tmp_path: Path) -> Run:
     def run(file: str, name: str, **values: str) -> subprocess.CompletedProcess[str]:
         environment = {
             **os.environ, **NEUTRAL, "PATH": f"{programs}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(summary),
-            **SMALL, **values,
+            "GITHUB_OUTPUT": str(tmp_path / "outputs.txt"), **SMALL, **values,
         }  # fmt: skip
-        for script in scripts(FOLDER / file, name):
+        for script, given in steps(FOLDER / file, name, environment):
             done = subprocess.run(
-                ["/bin/bash", "-e", "-c", script], cwd=repository, env=environment, capture_output=True, text=True,
-                timeout=400,
+                ["/bin/bash", "-e", "-c", script], cwd=repository, env={**environment, **given}, capture_output=True,
+                text=True, timeout=400,
             )  # fmt: skip
             if done.returncode:
                 break
@@ -81,16 +86,37 @@ def jobs(file: Path) -> Mapping[str, Any]:
     return found
 
 
-def scripts(file: Path, name: str) -> list[str]:
-    """The scripts of a job, all but the installation and those that only a failure runs."""
-    steps = jobs(file)[name]["steps"]
-    return [step["run"] for step in steps if "run" in step and step["name"] != "Install bench"]
+def steps(file: Path, name: str, environment: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The scripts of a job, all but the installation; those of the action with variables of their own."""
+    for step in jobs(file)[name]["steps"]:
+        if step.get("uses") == "./":
+            yield from of_action({key: filled(text, env=environment) for key, text in step.get("with", {}).items()})
+        elif "run" in step and step["name"] != "Install bench":
+            yield step["run"], {}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def of_action(values: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """The scripts of the action, but for its installation, with the variables that they get from its inputs."""
+    action = yaml.safe_load(ACTION.read_text(encoding="utf-8"))
+    inputs = {name: values.get(name, about["default"]) for name, about in action["inputs"].items()}
+    for step in action["runs"]["steps"]:
+        if "run" in step and step["name"] != "Install bench":
+            yield step["run"], {key: filled(text, inputs=inputs) for key, text in step.get("env", {}).items()}
+
+
+def filled(text: str, **contexts: Mapping[str, str]) -> str:
+    """The text with the values of its `${{ CONTEXT.NAME }}`."""
+    return EXPRESSION.sub(lambda found: contexts[found[1]][found[2]], text)
+
+
+@pytest.mark.parametrize("file", [*FILES, ACTION], ids=lambda file: file.name)
 def test_actions_are_pinned_to_a_commit(file: Path) -> None:
     """A tag can be moved to other code, which would then see the secrets of every user of the workflow."""
-    used = [line for line in file.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    used = [
+        line
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line and "- uses: ./ #" not in line and not line.startswith("#")
+    ]
 
     assert used
     assert [] == [line for line in used if not PINNED.match(line)]
@@ -112,17 +138,19 @@ def test_a_job_may_read_and_only_the_series_may_be_written(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_nothing_that_others_write_is_pasted_into_a_script(file: Path) -> None:
     """The title of a pull request could be a command."""
-    assert [] == [s for name in jobs(file) for s in scripts(file, name) if "${{" in s]
+    given = [(file, name, script) for name in jobs(file) for script, _ in steps(file, name, NOTHING) if "${{" in script]
+
+    assert [] == given
 
 
 @pytest.mark.nightly
 def test_a_pull_request_that_changes_nothing_passes(job: Run, repository: Path) -> None:
     """If this failed, every pull request would be red, or the result would not be seen."""
     done = job("pull-request.yml", "simulator")
-    suite = next(ET.parse(repository / "bench.xml").iter("testsuite"))  # noqa: S314  our own file
+    suite = next(ET.parse(repository / "bench-results" / "bench.xml").iter("testsuite"))  # noqa: S314  our own file
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert "equivalent" in (repository / "summary.md").read_text(encoding="utf-8")
+    assert "equivalent" in (repository / "bench-results" / "summary.md").read_text(encoding="utf-8")
     assert ("0", "0") == (suite.get("failures"), suite.get("errors"))
 
 
@@ -135,7 +163,7 @@ def test_a_pull_request_that_slows_the_simulator_fails(job: Run, repository: Pat
     done = job("pull-request.yml", "simulator")
 
     assert done.returncode in (1, 4), done.stderr
-    assert "policy" in (repository / "summary.md").read_text(encoding="utf-8")
+    assert "policy" in (repository / "bench-results" / "summary.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.nightly
@@ -144,7 +172,7 @@ def test_pairs_of_two_servers_are_compared_at_night(job: Run, repository: Path) 
     done = job("nightly.yml", "paired", BASE=SYSTEM, HEAD=SYSTEM, PAIRS="1")
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert (repository / "compare.json").exists()
+    assert (repository / "bench-results" / "compare.json").exists()
 
 
 @pytest.mark.nightly

@@ -48,6 +48,17 @@ def test_every_locked_version_is_one_with_hashes(lock: Path) -> None:
         assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", entry), entry
 
 
+def test_users_are_given_the_tested_versions_of_what_the_core_needs() -> None:
+    """The demo would run other versions than the tests, and would install the tools of the tests."""
+    tested, core = (locked(TOP / ".ci" / name) for name in ("requirements.lock", "core.lock"))
+
+    assert {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]} <= set(core)
+    assert {"pytest", "mypy", "ray", "playwright"}.isdisjoint(core)
+    assert [] == [
+        r for name in core for r, _ in core[name] if r.specifier not in [t.specifier for t, _ in tested[name]]
+    ]
+
+
 def test_what_installs_and_builds_is_locked() -> None:
     installer = locked(TOP / ".ci" / "installer.lock")
 

@@ -1,6 +1,7 @@
 """Plug-ins are found by name, ours and those of other packages."""
 
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,6 +64,17 @@ def test_a_package_that_is_not_there_is_reported() -> None:
     """A broken installation would end in a traceback."""
     with pytest.raises(UsageError, match=r"pip install \."):
         registry.folder("nowhere.at.all")
+
+
+def test_a_script_of_the_user_that_hides_a_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Names as common as `reports` would give an empty list, or a traceback of an import."""
+    script = tmp_path / "reports.py"
+    script.touch()
+    monkeypatch.delitem(sys.modules, "reports", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(UsageError, match=rf"'{re.escape(str(script))}' hides the package 'reports' of bench"):
+        registry.folder("reports.formats")
 
 
 @pytest.fixture

@@ -84,7 +84,9 @@ def test_every_pool_gives_the_same_answer() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'bench[ray]'")
+@pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'goodput-bench[ray]'"
+)
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_cluster_of_ray_gives_the_same_answer() -> None:
     """A search on a cluster would place another system than a laptop; and an error must come back as itself."""

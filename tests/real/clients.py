@@ -16,10 +16,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from harness.version import __version__
 
 HERE = Path(__file__).resolve().parent
 NIGHTLY = HERE.parents[1] / ".nightly"
@@ -136,7 +137,7 @@ def bench(programs: Path, server: Server) -> Report:
     rows = load(folder / "aiperf").requests.to_pylist()
     good = [row for row in rows if row["status"] == "ok"]
     return Report(
-        version("bench"), len(good), [f"{row['status']}: {row['error']}" for row in rows if row["status"] != "ok"],
+        __version__, len(good), [f"{row['status']}: {row['error']}" for row in rows if row["status"] != "ok"],
         ttft_s=median(row["token_s"][0] - row["scheduled_s"] for row in good),
         itl_s=median(b - a for row in good for a, b in pairwise(row["token_s"])),
         tpot_s=median((row["token_s"][-1] - row["token_s"][0]) / (row["output_tokens"] - 1) for row in good),

@@ -140,7 +140,7 @@ def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
         from tokenizers import Tokenizer  # an optional extra
     except ImportError:
         raise UsageError(
-            f"{wanted_by} needs the library tokenizers; install it with pip install 'bench[tokenizers]'."
+            f"{wanted_by} needs the library tokenizers; install it with pip install 'goodput-bench[tokenizers]'."
         ) from None
     try:
         stored = Path(path).read_bytes()

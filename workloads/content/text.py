@@ -20,7 +20,7 @@ class Text:
     that is all prefix one token early. A chat template adds tokens that are not counted here (`calibrated` learns
     them). Which word stands where is drawn from `seed`, as in `tokens`; with `bust` no prompt begins like another.
     The words (up to 256) are tried out beside one another when the tokenizer is loaded; needs `pip install
-    'bench[tokenizers]'`. Source: the vocabulary of the tokenizer, whose SHA-256 is in `facts`.
+    'goodput-bench[tokenizers]'`. Source: the vocabulary of the tokenizer, whose SHA-256 is in `facts`.
     """
 
     tokenizer: str
