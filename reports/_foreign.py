@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from harness import registry
 from harness.data.folder import Run
@@ -25,6 +24,7 @@ from harness.validity.warnings import is_closed
 from reports import _data
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+Facts: TypeAlias = dict[str, Any]
 
 PERCENTS = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 """Every percentile that one of the formats has."""
@@ -140,15 +140,3 @@ def chunks(value: object) -> Iterator[str]:
         yield "]"
     else:
         yield json.dumps(value, allow_nan=False)
-
-
-def pooled(run: Run) -> tuple[Floats, Floats]:
-    """Times and tokens of all token events of the measured requests that ended well."""
-    found = [(np.empty(0), np.empty(0))]
-    for piece in _data.pieces(run):
-        ok = piece.filter(pa.compute.equal(piece["status"], "ok"))
-        found.append((lists(ok, "token_s").values, lists(ok, "token_n").values))
-    return np.concatenate([t for t, _ in found]), np.concatenate([n for _, n in found])
-
-
-Facts: TypeAlias = dict[str, Any]

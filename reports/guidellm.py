@@ -36,7 +36,8 @@ class Guidellm:
     """GuideLLM's metrics by GuideLLM's definitions, over the requests after the warm-up."""
 
     omits: ClassVar[str] = (
-        "the gaps between the tokens of an answer, and so ITL; classes, stages, bounds other than ttft, tpot and e2e"
+        "the gaps between the tokens of an answer, and so ITL; classes, stages, bounds other than ttft, tpot and e2e; "
+        "its token rates over time count an answer at its end"
     )
 
     def render(self, run: Run) -> Iterator[str]:
@@ -75,9 +76,11 @@ def _scenario(found: Listed) -> Facts:
     model, url = _foreign.system(found.info)
     isl, osl = (max(1, round(float(found.column(name).mean()))) for name in ("prompt_tokens", "output_tokens_asked"))
     strategy = _strategy(found)
-    profile = {"concurrent": {"kind": "concurrent", "streams": [strategy.get("streams")]},
-               "trace": {"kind": "throughput", "max_concurrency": len(found.events.ok)}}.get(strategy["type_"],
-                                                   {"kind": strategy["type_"], "rate": [strategy.get("rate")]})  # fmt: skip
+    profile: Facts = {"kind": strategy["type_"], "rate": [strategy.get("rate")]}
+    if strategy["type_"] == "concurrent":
+        profile = {"kind": "concurrent", "streams": [strategy["streams"]]}
+    elif strategy["type_"] == "trace":
+        profile = {"kind": "throughput", "max_concurrency": len(found.events.ok)}
     return {
         "backend": {"kind": "openai_http", "target": url or "http://localhost", "model": model},
         "profile": profile,
@@ -234,7 +237,7 @@ def _merged(times: Sequence[float], weights: Sequence[float]) -> tuple[Floats, F
     order = np.argsort(np.asarray(times), kind="stable")
     at_s, weight = np.asarray(times)[order], np.asarray(weights)[order]
     first = np.concatenate([[True], np.diff(at_s) > _MERGED_S])
-    return at_s[first], np.bincount(np.cumsum(first) - 1, weight)
+    return at_s[first], np.bincount(np.cumsum(first) - 1, weight).astype(np.float64)
 
 
 def _requests(found: Listed, mask: Mask) -> Iterator[Facts]:

@@ -6,7 +6,7 @@ Source: llm-d-benchmark, package llmd-benchmark-report 0.2.1, schema_v0_2.py.
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,7 +54,7 @@ def _run(found: Listed) -> Facts:
     what = f"{info.schedule.sha256}{info.started}{info.backend.get('backend') or info.backend.get('name')}"
     facts: Facts = {"uid": hashlib.sha256(what.encode()).hexdigest()[:32], "description": info.workload.name}
     if info.started:
-        begun = datetime.fromtimestamp(found.epoch_s + found.events.start_s, timezone.utc)
+        begun = datetime.fromtimestamp(found.epoch_s + found.events.start_s, UTC)
         duration_s = _duration_s(found)
         facts["time"] = {"start": begun.isoformat(), "end": (begun + timedelta(seconds=duration_s)).isoformat(),
                          "duration": f"PT{duration_s:.6f}S"}  # fmt: skip
@@ -68,7 +68,7 @@ def _duration_s(found: Listed) -> float:
 
 def _component(found: Listed) -> Facts:
     """The measured system: an inference engine where the backend says on which GPUs it is, else its name."""
-    info, backend = found.info, found.info.backend
+    info, backend = found.info, dict[str, Any](found.info.backend)
     model, url = _foreign.system(info)
     name = str(backend.get("backend") or backend.get("name"))
     version = str(backend.get("version") or info.versions.get("bench", "unknown"))
