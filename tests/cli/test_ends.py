@@ -42,6 +42,7 @@ LINES = {
     "explain": ["gamma"],
     "doctor": [],
     "init": ["x.toml"],
+    "import-command": ["vllm bench serve"],
 }
 """A line for each command that gets as far as its body."""
 

@@ -56,6 +56,7 @@ LINES = [
     "list policies",
     "explain tpot",
     "doctor --no-engine",
+    "import-command vllm-bench",
 ]
 SILENT = {"serve", "init", "quick"}
 """Commands without a result of their own: a server, one that writes a file, and one that prints that of capacity."""

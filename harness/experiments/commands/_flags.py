@@ -123,9 +123,11 @@ def normal(line: Line, prompt: tuple[float, float], output: tuple[float, float])
     if not prompt[1] and not output[1]:
         line.add("--workload", f"fixed:prompt={round(prompt[0])},output={round(output[0])}")
         return
-    line.add("--workload", f"normal:prompt_mean={prompt[0]:g},prompt_cv={prompt[1] / prompt[0]:.6g},"
-                           f"output_mean={output[0]:g},output_cv={output[1] / output[0]:.6g},"
-                           "prompt_cap=none,output_cap=none")  # fmt: skip
+    found = []
+    for name, (mean, spread) in (("prompt", prompt), ("output", output)):
+        # without a spread the law is so narrow that all lengths are the same whole number
+        found.append(f"{name}_mean={mean:g},{name}_cv={max(spread / mean, 1e-6):.6g},{name}_cap=none")
+    line.add("--workload", f"normal:{','.join(found)}")
 
 
 def users(line: Line, number: int, requests: int | None) -> None:
