@@ -189,7 +189,7 @@ def test_a_key_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("vllm bench serv --model x", "Did you mean 'vllm bench serve'?"),
         ("wrk -t2 http://x", "no command of a load generator"),
@@ -207,9 +207,11 @@ def test_a_key_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ("aiperf profile --config x.yml", "configuration file is not read"),
     ],
 )
-def test_a_wrong_command_is_answered_by_a_sentence(text: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_command_is_answered_by_a_sentence(
+    text: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert 2 == main(["import-command", text])
-    assert said in capsys.readouterr().err
+    assert sentence in capsys.readouterr().err
 
 
 def test_every_tool_has_a_profile_and_reasons() -> None:

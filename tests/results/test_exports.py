@@ -125,7 +125,7 @@ def test_the_weights_and_elements_of_guidellm_are_its_own(runs: dict[str, Run], 
     ],
 )
 def test_what_a_file_does_not_have_is_not_made_up(file: str, form: str, why: str) -> None:
-    """A converted file would show gaps, or a rate, that nobody measured."""
+    """A converted file would show gaps, or a rate, that were not measured."""
     with pytest.raises(UsageError, match=why):
         "".join(compose.render_run(form, imports.open(GOLDEN / file)[0]))
 

@@ -14,7 +14,7 @@ LOCAL = "http://127.0.0.1:8000"
 
 @dataclass(slots=True)
 class Flags:
-    """Flags with their values, those given several times one after the other; `used` are those that were asked for."""
+    """Flags with their values, those given several times one after the other; `used` are those that were looked at."""
 
     given: dict[str, list[str]]
     used: set[str] = field(default_factory=set)

@@ -51,7 +51,7 @@ def vllm(flags: Flags, line: Line) -> None:
 
 
 def sglang(flags: Flags, line: Line) -> None:
-    """The bench command of SGLang's bench_serving; its native route is asked for by OpenAI's."""
+    """The bench command of SGLang's bench_serving; its native route is replaced by OpenAI's."""
     backend = flags.text("--backend") or "sglang"
     chat = backend.endswith("chat")
     if not backend.endswith(("-oai", "-oai-chat")) and backend not in (

@@ -93,7 +93,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return path
 
 
-def told(python: Path, code: str, path: Path) -> dict[str, float]:
+def figures(python: Path, code: str, path: Path) -> dict[str, float]:
     """What a loader finds."""
     script = f"import json\npath = {str(path)!r}\n{code}\nprint('found', json.dumps(found))\n"
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=280, cwd=path.parent,
@@ -108,7 +108,7 @@ def test_the_tools_own_loader_finds_the_same_figures(environment, source, form, 
     """A dashboard made for the tool would refuse the file, or show other numbers."""
     name, code = LOADERS[form]
     programs = environment(name)
-    found = told(programs / "python", code, written(form, source, tmp_path))
+    found = figures(programs / "python", code, written(form, source, tmp_path))
     (run,) = [folder.load(source)] if source.is_dir() else imports.open(source)
     table = run.measured
     ours = {name: sample(metrics()[name], table, succeeded(table)).mean() * 1e3 for name in ("ttft_sent", "tpot")}
@@ -130,7 +130,7 @@ whole = convert(path).results.request_performance.aggregate
 latency = whole.latency.time_to_first_token
 found = {{"ttft_ms": latency.mean * (1 if latency.units == "ms" else 1e3), "all": whole.requests.total}}
 """
-    found = told(environment("llm-d") / "python", code, path)
+    found = figures(environment("llm-d") / "python", code, path)
     (run,) = [folder.load(source)] if source.is_dir() else imports.open(source)
 
     assert found["all"] == len(run.measured)
