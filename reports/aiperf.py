@@ -87,7 +87,7 @@ def _value(value: float | list[float], unit: str) -> Facts:
 
 
 def _ns(found: Listed, at_s: float) -> int:
-    return round((found.epoch_s + float(at_s)) * 1e9)
+    return round(found.epoch_s * 1e6) * 1000 + round(float(at_s) * 1e9)  # a float of both would be 256 ns apart
 
 
 def _aggregates(found: Listed) -> Iterator[str]:

@@ -45,7 +45,7 @@ CASES = {
         "--arrivals": "closed:users=16,think=0s",
         "--requests": "64",
         "--seed": "3",
-        "--extra-body": '{"temperature": 0.0, "a b": 1}',
+        "--extra-body": '{"temperature": 0, "a b": 1}',
     },
     f"{VLLM} --num-prompts 8": {"--arrivals": "closed:users=8,think=0s"},
     f"{VLLM} --burstiness inf --request-rate 2 --num-prompts 90 --num-warmups 10 --header a=b c=d": {
@@ -71,7 +71,7 @@ CASES = {
         "--backend": "openai:url=http://127.0.0.1:30000/v1",
         "--workload": "uniform:prompt_min=50,prompt_max=100,output_min=5,output_max=10",
         "--output-lengths": "server",
-        "--extra-body": '{"temperature": 0.0}',
+        "--extra-body": '{"temperature": 0}',
     },
     "aiperf profile -m m -u h:8000 --endpoint-type chat --streaming --request-rate 20 --arrival-pattern gamma "
     "--arrival-smoothness 0.25 --benchmark-duration 60 --isl 500 --isl-stddev 50 --osl 64 "

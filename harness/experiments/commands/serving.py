@@ -202,7 +202,7 @@ def _rest(flags: Flags, line: Line, extra: str) -> None:
     fields: dict[str, object] = {}
     for name in SAMPLING:
         if (value := flags.number(f"--{name}")) is not None:
-            fields[name.replace("-", "_")] = round(value) if name in ("top-k", "logprobs") else value
+            fields[name.replace("-", "_")] = round(value) if value == round(value) else value
     if (given := flags.text(extra)) is not None:
         fields |= _flags.as_json(given, extra)
     _flags.body(line, fields)
