@@ -19,7 +19,6 @@ from harness.experiments.rescore.side_by_side import events_of_run, gaps_of_run,
 from harness.metrics.measure import missing
 from harness.metrics.profiles._base import Events, Judged, Times
 from harness.metrics.quantiles import quantiles
-from harness.spec import parse
 from harness.validity.warnings import is_closed
 from reports import _data
 
@@ -109,14 +108,26 @@ def known(values: Floats) -> Floats:
     return found
 
 
-def arrivals(info: RunInfo) -> tuple[str, float | None, int | None]:
-    """Name of the arrivals, the coefficient of variation of their gaps where the law is a gamma, users of a loop."""
-    law = parse(info.workload.arrivals) if info.workload.arrivals else None
-    if law is None:
-        return "", None, None
-    cv = {"poisson": 1.0, "gamma": float(law.args.get("cv", 1.0)), "constant": 0.0}.get(law.name)
-    users = int(law.args.get("users", 1)) if is_closed(info.workload) else None
-    return law.name, cv, users
+def arrivals(found: Listed) -> tuple[str, float | None, int | None]:
+    """Name of the arrivals, the coefficient of variation of their gaps where the law is a gamma, users of a loop.
+
+    Of a loop whose users are not known, as in a file of another tool, they are the most requests under way.
+    """
+    text = found.info.workload.arrivals or ""
+    name = text.partition(":")[0]
+    if is_closed(found.info.workload):
+        stated = None if found.info.source else int(registry.make("arrivals", text).users)
+        return name, None, stated or max(1, _most_under_way(found.events))
+    cv = {"poisson": 1.0, "constant": 0.0}.get(name)
+    return name, float(registry.make("arrivals", text).cv) if name == "gamma" else cv, None
+
+
+def _most_under_way(events: Events) -> int:
+    """Most requests between sending and their last token; at one instant those that end go first."""
+    there = ~np.isnan(events.sent_s) & ~np.isnan(events.end_s)
+    at_s = np.concatenate([events.end_s[there], events.sent_s[there]])
+    steps = np.repeat([-1, 1], int(there.sum()))
+    return int(np.cumsum(steps[np.argsort(at_s, kind="stable")]).max(initial=0))
 
 
 def system(info: RunInfo) -> tuple[str, str]:

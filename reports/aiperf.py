@@ -161,7 +161,7 @@ def _one(value: float, unit: str) -> Facts:
 def _config(found: Listed) -> Facts:
     """The configuration as far as AIPerf's has a place for it: arrivals it does not know are a fixed schedule."""
     info = found.info
-    law, cv, users = _foreign.arrivals(info)
+    law, cv, users = _foreign.arrivals(found)
     model, url = _foreign.system(info)
     phase: Facts = {"name": "profiling", "kind": "profiling", "requests": len(found.events.ok)}
     if users is not None:

@@ -64,7 +64,7 @@ def _states(found: Listed) -> dict[str, Mask]:
 def _strategy(found: Listed) -> Facts:
     """Of arrivals that guidellm does not know, a trace: they are due at times of their own."""
     info = found.info
-    law, _, users = _foreign.arrivals(info)
+    law, _, users = _foreign.arrivals(found)
     if users is not None:
         return {"type_": "concurrent", "streams": users}
     if law in ("poisson", "constant") and info.workload.rate_rps:
@@ -97,7 +97,7 @@ def _benchmark(found: Listed) -> Facts:
     start_s, end_s = found.epoch_s + events.start_s, found.epoch_s + float(np.nanmax(events.end_s, initial=0.0))
     of = hashlib.sha256(f"{found.info.schedule.sha256}{found.info.started}".encode()).hexdigest()[:32]
     slo = {_BOUNDS[metric]: limit * 1e3 for metric, limit in found.limits.items()}
-    late_s = float(np.nanmean(events.sent_s - events.due_s))
+    late_s = float(np.mean(_foreign.known(events.sent_s - events.due_s))) if not np.isnan(events.sent_s).all() else 0.0
     time_s = float(np.mean(found.times.e2e[events.ok])) if events.ok.any() else 0.0
     none_s = dict.fromkeys(("queued_time_avg", "resolve_start_delay_avg", "resolve_end_delay_avg",
                             "finalized_delay_avg", "processed_delay_avg", "request_start_delay_avg"), 0.0)  # fmt: skip

@@ -86,7 +86,7 @@ def _component(found: Listed) -> Facts:
 
 def _load(found: Listed) -> Facts:
     info = found.info
-    law, _, users = _foreign.arrivals(info)
+    law, _, users = _foreign.arrivals(found)
     lengths = {name: found.column(column) for name, column in
                (("input_seq_len", "prompt_tokens"), ("output_seq_len", "output_tokens_asked"))}  # fmt: skip
     standard: Facts = {

@@ -32,7 +32,7 @@ class Vllm:
         info, table, seen = run.info, found.run.requests, _data.seen(found.run)
         slo = _data.slo(run)
         keys = vllm_keys(table, slo, summarize(table, slo, seen=seen), found.events.start_s, seen=seen)
-        _, cv, users = _foreign.arrivals(info)
+        _, cv, users = _foreign.arrivals(found)
         facts = {
             "date": datetime.fromtimestamp(found.epoch_s).strftime("%Y%m%d-%H%M%S"),  # noqa: DTZ006  # local, as theirs
             "endpoint_type": str(info.backend.get("backend") or info.backend.get("name")),

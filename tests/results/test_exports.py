@@ -130,6 +130,21 @@ def test_what_a_file_does_not_have_is_not_made_up(file: str, form: str, why: str
         "".join(compose.render_run(form, imports.open(GOLDEN / file)[0]))
 
 
+@pytest.mark.parametrize("form", [*KEPT, "llm-d"])
+def test_a_run_in_which_everything_failed_is_written_too(form: str, tmp_path: Path) -> None:
+    """Its figures have no values, and it is the run that a user wants to show to others."""
+    broken = json.loads((GOLDEN / "vllm-detailed.json").read_text())
+    rows = len(broken["errors"])
+    (tmp_path / "failed.json").write_text(json.dumps(broken | {"errors": ["boom"] * rows, "output_lens": [0] * rows}))
+    run = imports.open(tmp_path / "failed.json")[0]
+    (tmp_path / "made").mkdir()
+
+    back = imports.open(written(run, form, tmp_path / "made"))[0]
+
+    assert rows == back.info.summary.requests
+    assert 0 == back.info.summary.status["ok"]
+
+
 def test_the_command_names_what_the_format_cannot_hold(runs, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = str(runs["open"].path)
