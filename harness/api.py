@@ -275,6 +275,16 @@ class Arrivals(Protocol):
 
 
 @runtime_checkable
+class Omits(Protocol):
+    """The result format of another tool, which cannot hold everything of a run."""
+
+    @property
+    def omits(self) -> str:
+        """What it cannot hold, as a list for one line."""
+        ...
+
+
+@runtime_checkable
 class GapLaw(Protocol):
     """Arrivals whose gaps follow one law, which a schedule can be tested against."""
 

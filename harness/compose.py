@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry, termination
+from harness.api import Omits
 from harness.data import codec, files
 from harness.errors import BenchError, UsageError
 from harness.experiments import answers
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from workloads.trace_tools.download import Fetched, KnownTrace
     from workloads.traces import Trace
 
-Content = str | bytes | Mapping[str, bytes]
+Content = str | bytes | Iterator[str] | Mapping[str, bytes | Iterator[str]]
 """A report in one form: text, a binary file, or several of them by name."""
 EXPORTS = ("github-smaller", "github-bigger", "bencher", "pytorch")
 """Forms of a comparison that other tools read."""
@@ -263,6 +264,13 @@ def render_run(form: str, run: Run, **given: object) -> Any:
     return registry.make("reports", form, **given).render(run)
 
 
+def omitted(form: str) -> str | None:
+    """What a format of another tool cannot hold of a run, in one line; None of our own formats."""
+    name = form.partition(":")[0]
+    made = registry.make("reports", form) if name in registry.names("reports") else None
+    return made.omits if isinstance(made, Omits) else None
+
+
 def run_document(run: Run) -> Document:
     """The report of a run, for a page."""
     from reports.answers import run as reported
@@ -326,7 +334,8 @@ def render(
     if isinstance(result, Mapping | codec.Document):
         return render_answer(result, form, color=color, blocks=blocks, columns=columns)
     if not isinstance(result, Report):
-        return str(render_run(form, result, color=color, curve=columns is not None, ascii=not blocks))
+        content = render_run(form, result, color=color, curve=columns is not None, ascii=not blocks)
+        return content if isinstance(content, str) else "".join(content)
     if form == "json":
         return json.dumps(result.facts, indent=2, default=str) + "\n"
     from reports.document import csv, markdown, text
@@ -465,10 +474,11 @@ def beside(path: str | Path, ending: str = "html") -> Path:
     return given.with_name(f"report.{ending}" if given.name in _STANDS_FOR_FOLDER else f"{given.name}.report.{ending}")
 
 
-def put(path: Path, content: str | bytes) -> None:
+def put(path: Path, content: str | bytes | Iterator[str]) -> None:
     """Write the file whole or not at all. Raises UsageError where it cannot be written, BenchError on a full disk."""
+    pieces = [content] if isinstance(content, str | bytes) else content
     try:
-        files.put(path, content.encode() if isinstance(content, str) else content)
+        files.put(path, (piece.encode() if isinstance(piece, str) else piece for piece in pieces))
     except OSError as error:
         raise files.refused(path, error) from None
 

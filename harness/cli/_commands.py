@@ -15,7 +15,7 @@ from harness.version import __version__
 
 COMMANDS = (
     "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
-    "fit", "validate", "policy", "list", "explain", "doctor", "init", "sender",
+    "fit", "validate", "policy", "list", "explain", "doctor", "init", "import-command", "sender",
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30
@@ -87,7 +87,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(
     cls=Commands,
     what="command",
-    modules={name: f"harness.cli.{name}" for name in COMMANDS},
+    modules={name: f"harness.cli.{name.replace('-', '_')}" for name in COMMANDS},
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EPILOG,

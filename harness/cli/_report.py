@@ -22,11 +22,14 @@ from harness.validity.conclude import completed
 
 PICTURES = ("svg", "pdf", "png")
 """Forms of one figure; png without --figure: of every figure."""
-FILES = ("html", "parquet", "perfetto", *PICTURES)
+FOLDERS = ("aiperf",)
+"""Forms that are several files with names of their own."""
+FILES = ("html", "parquet", "perfetto", *FOLDERS, *PICTURES)
 """Forms that are never printed."""
 _DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
-_ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json"}
+_ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json",
+         **{form: f"{form}.json" for form in ("vllm", "guidellm", "llm-d")}}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ def report_options(
     named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if any(_name(form) in PICTURES for form in forms):
         compose.find_browser()  # before anything is drawn for it
+    if out is None and (several_files := [form for form in forms if _name(form) in FOLDERS]):
+        raise UsageError(f"The results of {several_files[0]} are several files; name their folder with --out FOLDER.")
     folder = None
     if out is not None:
         several = _wants_folder(forms, out, figure)
@@ -140,7 +145,8 @@ def _check(out: str, *, folder: bool) -> None:
 def _wants_folder(forms: Sequence[str], out: str, figure: str | None) -> bool:
     """Whether --out names a folder: it is one, or several files are made."""
     every_figure = figure is None and any(_name(form) == "png" for form in forms)
-    return len(forms) > 1 or every_figure or Path(out).is_dir() or out.endswith("/")
+    folders = not {_name(form) for form in forms}.isdisjoint(FOLDERS)
+    return len(forms) > 1 or every_figure or folders or Path(out).is_dir() or out.endswith("/")
 
 
 def write(content: Content, subject: Subject, form: str, options: ReportOptions) -> Iterator[Path]:
@@ -150,7 +156,8 @@ def write(content: Content, subject: Subject, form: str, options: ReportOptions)
         content = content[options.figure]
     if isinstance(content, Mapping):
         for name, picture in content.items():
-            one = path.with_name(f"{path.stem}-{name}{path.suffix}")
+            own = _name(form) in FOLDERS
+            one = path.with_name(name if own else f"{path.stem}-{name}{path.suffix}")
             compose.put(one, picture)
             yield one
         return
@@ -172,7 +179,7 @@ def _place(subject: Subject, form: str, options: ReportOptions) -> Path:
 
 SHARED = ("sweep", "capacity")
 """Answers that are curves over the rate, of which several go onto one page."""
-APART = ("parquet", "perfetto")
+APART = ("parquet", "perfetto", "vllm", "guidellm", "aiperf", "llm-d")
 """Forms that are a file of one run."""
 HERE = "bench-report"
 

@@ -17,6 +17,8 @@ Examples
       print to standard output; also text, json, csv and junit
   bench report RUN --format html,md,csv,parquet,png,perfetto --out made
       write report.html, report.md, ..., and report-FIGURE.png for each figure
+  bench report RUN --format vllm --out result.json
+      the run as 'vllm bench serve --save-result' writes it; likewise aiperf, guidellm, llm-d
   bench report curve --figure attainment_rate --format pdf --out attainment.pdf
       one figure, for a paper or a slide; an unknown NAME lists all names
 
@@ -27,6 +29,7 @@ Values
           of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
   NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one per figure; needs Chromium or Chrome),
           perfetto (timeline for ui.perfetto.dev); with options: perfetto:requests=500
+          vllm, aiperf, guidellm, llm-d: the run as a result of that tool, for what reads it
           of one --figure: svg, pdf, png; by default NAME.svg in the current folder
 """
 
@@ -60,6 +63,7 @@ def command(
     """
     import webbrowser
 
+    from harness import compose
     from harness.cli import _report, _terminal
 
     # a wrong name is reported before the first run is read
@@ -77,4 +81,6 @@ def command(
                 _terminal.say(str(path))
                 if options.show and form == "html":
                     webbrowser.open(path.resolve().as_uri())
+        if (lost := compose.omitted(form)) is not None:
+            _terminal.note(f"The format of {form.partition(':')[0]} does not hold {lost}.")
     return 0

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import BenchError, UsageError
@@ -59,16 +60,20 @@ def is_device(path: Path) -> bool:
         return False
 
 
-def put(path: Path, content: bytes) -> None:
-    """Write the file aside and move it in one step; a device is written to. Raises OSError where that fails."""
-    if is_device(path):
-        path.write_bytes(content)
-        return
-    part = path.with_name(f"{path.name}.part")
+def put(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write the file, or its pieces, aside and move it in one step; a device is written to.
+
+    Raises OSError where that fails.
+    """
+    device = is_device(path)
+    part = path if device else path.with_name(f"{path.name}.part")
     try:
-        part.write_bytes(content)
-        part.replace(path)
+        with part.open("wb") as file:
+            file.writelines([content] if isinstance(content, bytes) else content)
+        if not device:
+            part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        if not device:
+            part.unlink(missing_ok=True)
         error.filename = error.filename or str(path)  # the system names no file where a write fails
         raise

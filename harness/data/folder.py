@@ -44,7 +44,9 @@ _TABLES = ("requests", "steps", "http", "server_metrics", "actions")
 OURS = ("run.json", "schedule.parquet", "journal.parquet",
          *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")))  # fmt: skip
 """Files of a run."""
-_REPORT = re.compile(r"report\.(html|md|txt|json|xml|csv|parquet|perfetto\.json)|report-[a-z0-9_]+\.png")
+_REPORT = re.compile(
+    r"report\.(html|md|txt|json|xml|csv|parquet|(perfetto|vllm|guidellm|llm-d)\.json)|report-[a-z0-9_]+\.png"
+)
 """Reports, which `bench report` makes again: report.html, report.csv, a picture of each figure."""
 
 

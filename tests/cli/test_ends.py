@@ -43,6 +43,7 @@ LINES = {
     "doctor": [],
     "init": ["x.toml"],
     "sender": [],
+    "import-command": ["vllm bench serve"],
 }
 """A line for each command that gets as far as its body."""
 

@@ -86,6 +86,7 @@ TABLE = [
     ("readers", MappedReader, "csv jsonl parquet"),
     ("readers", TextReader, "chat-log messages openai-batch sharegpt"),
     ("results", FilesReader, "aiperf inference-perf"),
+    ("reports", api.Omits, "aiperf guidellm llm-d vllm"),
 ]
 
 

@@ -215,7 +215,7 @@ def test_gaps_inside_events_are_zeros_where_the_tool_has_them():
 
 def test_vllm_0_32_takes_a_role_chunk_for_a_token(source):
     """The defect that made TTFT 3 ms instead of 203 would not be seen."""
-    seen = side_by_side._events(source)
+    seen = side_by_side.events_of_run(source)
     role = dataclasses.replace(seen, opened_s=seen.sent_s + 0.003)
     times = registry.make("profiles", "vllm-0-32").times(role)
     later = (seen.last_s - role.opened_s)[seen.ok & (seen.tokens > 1)] / (seen.tokens - 1)[seen.ok & (seen.tokens > 1)]

@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.experiments.imports._table import ToolRun, as_run
 
 _ENDS = (".json", ".jsonl")
+_YAML = (".yaml", ".yml")
 
 
 class Reader(Protocol):
@@ -101,16 +102,22 @@ def _beside(reader: Reader) -> Sequence[str]:
 
 
 def documents(path: Path) -> list[Any]:
-    """Every JSON value of a file, in order. Raises UsageError for a file that is not all JSON, or holds none."""
+    """Every JSON value of a file, in order; of YAML the one document.
+
+    Raises UsageError for a file that is not all JSON, or holds none.
+    """
     try:
         text = untrusted.read_text(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"'{path}' cannot be read as results: {why}.") from None
     try:
+        if path.suffix in _YAML:
+            return [untrusted.parse_yaml(text, f"'{path}'")]
         found: list[Any] = untrusted.parse_json(text, f"'{path}'", _values)
     except ValueError as error:
-        raise UsageError(f"'{path}' holds no results that bench knows: it is not JSON ({error}).") from None
+        kind = "YAML" if path.suffix in _YAML else "JSON"
+        raise UsageError(f"'{path}' holds no results that bench knows: it is not {kind} ({error}).") from None
     if not found:
         raise UsageError(f"'{path}' is empty; name a file of results.")
     return found

@@ -52,13 +52,7 @@ def made(requested: Sequence[str]) -> list[Profile]:
 def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> Profiles:
     """A column per profile, and of each row how far the columns lie apart."""
     lost = missing(source.table)
-    events = _events(source, lost)
-    gaps: Gaps | None = None
-    if "itl" not in lost:
-        ok = source.seen.ok
-        made, seen = (number(source.seen.table, column)[ok].sum() for column in ("output_tokens", "events"))
-        gaps = Gaps(source.seen.sample("itl", ok), max(0, int(made - seen)))
-    limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
+    events, gaps, limits = events_of_run(source, lost), gaps_of_run(source, lost), limits_of(slo)
     pooled: dict[bool, list[float]] = {}
     timed = "sent_s" not in lost  # else every request begins at 0: there is no duration
     columns = [_column(profile, events, gaps, limits, pooled, timed=timed) for profile in profiles]
@@ -66,11 +60,25 @@ def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> Profi
     return Profiles(limits, left_out, columns, _apart([column.values for column in columns]))
 
 
+def limits_of(slo: Slo) -> dict[str, float]:
+    """The bounds of an SLO that other tools know, in seconds: those on ttft, tpot and e2e of every request."""
+    return {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
+
+
+def gaps_of_run(source: Source, lost: Collection[str] = ()) -> Gaps | None:
+    """The gaps between token events of the requests that ended well; None where the file has them not."""
+    if "itl" in lost:
+        return None
+    ok = source.seen.ok
+    made, seen = (number(source.seen.table, column)[ok].sum() for column in ("output_tokens", "events"))
+    return Gaps(source.seen.sample("itl", ok), max(0, int(made - seen)))
+
+
 def _for_all(bound: Bound) -> bool:
     return bound.tag is None and bound.percentile is None
 
 
-def _events(source: Source, lost: Collection[str] = ()) -> Events:
+def events_of_run(source: Source, lost: Collection[str] = ()) -> Events:
     """What the profiles see; not the tokens of each event, nor the gaps, where the file has them not."""
     by_event = "token_n" not in lost
     table = source.table
