@@ -80,16 +80,17 @@ def chain(request: VisibleRequest, size: int, output_tokens: int = 0) -> tuple[l
     each, ids = request.prefix_block_tokens, request.prefix_ids
     named = each * len(ids)
     named_tokens = request.prompt_tokens + (output_tokens if named - request.prompt_tokens >= each else 0)
-    return linked(ids, each, min(named_tokens, named) // size, size)
+    model = 0 if request.model is None else int.from_bytes(request.model.encode())  # its adapter makes KV another
+    return linked(ids, each, min(named_tokens, named) // size, size, model)
 
 
-def linked(ids: ListOf[int], each: int, full: int, size: int) -> tuple[list[int], int]:
+def linked(ids: ListOf[int], each: int, full: int, size: int, model: int = 0) -> tuple[list[int], int]:
     """Keys of `full` blocks of `size` tokens in a content of `ids` with `each` tokens, and the last link.
 
     A key stands for all content up to the end of its block: it is made of the chain of ids up to the one that holds
     the last token of the block, and of the place of the block.
     """
-    link = hash((_SEED, each))
+    link = hash((_SEED, each, model) if model else (_SEED, each))
     keys: list[int] = []
     for number, one in enumerate(ids, 1):
         link = hash((link, 2 * one + 1))  # Note: odd, because hash(-1) == hash(-2)
