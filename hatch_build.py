@@ -21,6 +21,7 @@ TOP = Path(__file__).parent
 PACKAGES = ("harness", "workloads", "backends", "reports")
 COMPILED = (
     "backends/serving/actions.py",
+    "backends/serving/adapters.py",
     "backends/serving/batch.py",
     "backends/serving/blocks.py",
     "backends/serving/cluster.py",

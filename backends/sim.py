@@ -20,7 +20,7 @@ from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
 from backends.serving.replica import Replica
 from backends.serving.routing import requirements
-from backends.simulator.core import preemption_costs
+from backends.simulator.core import Lora, adapter_facts, preemption_costs
 from backends.simulator.ended import EndedSequence, columns, records
 from backends.simulator.flow import Flow
 from backends.simulator.layout import (
@@ -48,12 +48,19 @@ from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRe
 from harness.catalog import Shape, facts_of_files, hardware, model
 from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
 from harness.errors import UsageError
+from harness.spec import build, parse
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
 HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink", "none")})
 """Options of a cluster with prefill and decode replicas only, and the values that change nothing elsewhere."""
 COMPAT_LACKS = MappingProxyType(
-    {"admission": ("fcfs",), "speculate": (None, "off"), "prefix_cache": ("off", "false"), "preempt": ("recompute",)}
+    {
+        "admission": ("fcfs",),
+        "lora": (None,),
+        "speculate": (None, "off"),
+        "prefix_cache": ("off", "false"),
+        "preempt": ("recompute",),
+    }
 )
 """Options that a compatibility mode does not support, and the values that mean off."""
 
@@ -71,6 +78,8 @@ class Sim:
 
     A router that acts (`bench list routers`) moves KV between replicas alike over `link`, too (nvlink where the GPU has
     it, else pcie). `fail` plans failures: `replica:1@60s..90s`, with `,requeue` its requests go back to the router.
+
+    With `lora=slots=8,rank=16` requests that name a model run with a LoRA adapter, and wait while it has no slot.
 
     `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
     KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
@@ -90,6 +99,7 @@ class Sim:
     prefix_cache: str = "off"
     speculate: str | None = None
     preempt: str = "recompute"
+    lora: str | None = None
     tp: int = 1
     pp: int = 1
     dp: int = 1
@@ -111,6 +121,7 @@ class Sim:
     seed: int = 0
     usd_per_hour: float | None = None
     cluster: Cluster = field(init=False)
+    adapted: Lora | None = field(init=False, repr=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
     _parts: tuple[ReplicaGroup, ...] = field(init=False, repr=False)
@@ -132,6 +143,7 @@ class Sim:
             raise ValueError(f"usd_per_hour must be more than 0, got {self.usd_per_hour}")
         if self.handoff not in ("pull", "push"):
             raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
+        self.adapted = None if self.lora is None else build(Lora, parse(f"lora:{self.lora}"))
         self._parts = replica_groups(self)
         first = self._parts[0]
         acts = router_acts(first.router)
@@ -154,8 +166,8 @@ class Sim:
             self._refuse({**COMPAT_LACKS, **HAND_OFF, "fail": (None,)}, f"compat={self.compat} has no")
             if acts:
                 raise UsageError(f"compat={self.compat} has no router that acts; leave out router={self.router}.")
-        elif isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None):
-            raise UsageError("latency=recorded repeats a run without failures and routers that act; leave them out.")
+        elif isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None or self.lora is not None):
+            raise UsageError("latency=recorded repeats a run without failures, adapters and routers that act.")
         elif self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
             unused = {name: off for name, off in HAND_OFF.items() if name != "link" or not acts}
             self._refuse(unused, "Without prefill and decode replicas there is no")
@@ -178,7 +190,8 @@ class Sim:
         memory = core.memory(token_bytes(part, self))
         blocks = blocks_of(part, memory, self)
         journal, cost = Journal() if self.journal else None, block_cost(part, memory, self)
-        front = core.replica(memory, blocks, index, journal, cost)
+        adapters = None if self.adapted is None else self.adapted.adapters(model(self.model), part.shape)
+        front = core.replica(memory, blocks, index, journal, cost, adapters)
         if (stages := part.shape.pp) > 1:
             Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(stages)])
         return front
@@ -314,5 +327,6 @@ class Sim:
             ),
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
+            **adapter_facts(self.lora, self.cluster.replicas),
             **facts_of_files(self.model, tuple(dict.fromkeys(part.shape.hardware for part in self._parts))),
         }  # fmt: skip

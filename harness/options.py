@@ -159,6 +159,9 @@ class RunSpec:
     preempt: str | None = option(
         SYSTEM, "HOW", check.one_spec, "Preemption when KV memory runs out: recompute (default) or swap.", part=True
     )
+    lora: str | None = option(
+        SYSTEM, "SPEC", check.text, "sim: LoRA adapters of requests that name a model: slots=8,rank=16.", part=True
+    )
     prefix_cache: str | None = option(
         SYSTEM, "ON", check.text, "on: share the KV of common prompt prefixes. Default: off.", part=True
     )

@@ -101,7 +101,8 @@ def fidelity(info: RunInfo) -> str:
     if sending.sent == 0:
         return "nothing was sent"
     if texts := list(_texts(sending)):
-        expected = first(part(info.workload.provenance, "arrivals"), "expected")
+        of = info.workload.provenance
+        expected = first(of, "expected") or first(part(of, "arrivals"), "expected")
         return ", ".join(texts) + (f"; expected {expected}" if expected else "")
     if sending.line:
         return clean(sending.line, 600).removeprefix("sending: ")

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.metrics.measure import first_last, metrics
+from harness.validity.server_metrics import queue_shares
 from reports import _data
-from reports._format import count, option
+from reports._format import clean, count, option
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -34,14 +35,23 @@ FIRST = "first"
 
 _ROWS = 65_536
 
+TOLD = (LATENESS, QUEUE, PREFILL, DECODE)
 APART = (LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE)
 TOGETHER = (LATENESS, FIRST, DECODE)
-RULE = (
+NAMES = {
+    LATENESS: "client lateness", QUEUE: "queue", FIRST: "queue and prefill", PREFILL: "prefill", HANDOFF: "hand-off",
+    STALL: "stall", DECODE: "decode", "preempted": "preempted", "unknown": "unknown (no stamps)",
+}  # fmt: skip
+STALLED = (
     "Stall is the time after the first token in which the request waits to decode or its replica works on prompts "
     "alone."
 )
 UNSTAMPED = (
     "This backend stamps no stages, so queue and prefill are not separate; --backend engine and --backend sim do."
+)
+BY_SERVER = (
+    "The time before the first token is divided between queue and prefill as in the server's answer, or as in the mean "
+    "of its histograms over the second in which the request ended."
 )
 
 
@@ -65,8 +75,13 @@ class Stages:
 
     @property
     def apart(self) -> bool:
-        """Whether queue and prefill are separate."""
+        """Whether every phase is stamped."""
         return self.keys == APART
+
+
+def note(keys: tuple[str, ...]) -> str:
+    """Where these phases are from."""
+    return {APART: STALLED, TOLD: BY_SERVER}.get(keys, UNSTAMPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,8 @@ def of(run: Run) -> Stages | None:
     """The phases of every request; None where no request ended well."""
     stamped = np.isfinite(_data.column(run, "prefill_start_s")) & np.isfinite(_data.column(run, "prefill_end_s"))
     apart = bool(np.any(stamped & _data.answered(run)))
-    keys = APART if apart else TOGETHER
+    queued = None if apart else queue_shares(run)
+    keys = APART if apart else TOGETHER if queued is None else TOLD
     first, last = (_data.metric(run, name) for name in ("ttft", "e2e"))  # both from the scheduled time
     alone = prompts_alone(run) if apart else {}
     seconds = np.empty((len(keys), run.requests.num_rows))
@@ -96,7 +112,10 @@ def of(run: Run) -> Stages | None:
             seconds[:, here] = _apart(rows, alone)
         else:
             sent = rows.column("sent_s")
-            seconds[:, here] = np.stack([sent, rows.first - sent, rows.last - rows.first])
+            before, decode = rows.first - sent, rows.last - rows.first
+            share = None if queued is None else queued[here]
+            parts = [before] if share is None else [before * share, before * (1.0 - share)]
+            seconds[:, here] = np.stack([sent, *parts, decode])
     seconds[:, ~_data.answered(run)] = np.nan
     found = Stages(keys, seconds)
     return found if np.any(found.known) else None
@@ -305,6 +324,19 @@ def causes(run: Run) -> dict[str, int] | None:
     names, counts = np.unique(found[missed].astype(str), return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return {str(names[i]) or UNKNOWN: int(counts[i]) for i in order}
+
+
+def missed(run: Run) -> str:
+    """How many requests missed the SLO, and what each of the client and the phases of the server caused; '-' where the
+    server does not tell. Empty where none missed, or the SLO bounds no single request."""
+    found = causes(run)
+    if not found:
+        return ""
+    silent = (QUEUE, PREFILL) if FIRST in found else ()
+    counts = {**dict.fromkeys(TOLD, 0), **found}
+    each = [f"{NAMES.get(key, f'failed ({clean(key)})')} {'-' if key in silent else f'{n:,}'}"
+            for key, n in counts.items()]  # fmt: skip
+    return f"{sum(found.values()):,} of {run.requests.num_rows:,} requests: {', '.join(each)}"
 
 
 UNKNOWN = "unknown"

@@ -73,7 +73,7 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
 
 def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
     """What else decides who gets memory and how many tokens a step gives, where it is not as it is by default."""
-    for name, usual in (("admission", "fcfs"), ("preempt", "recompute"), ("speculate", "off")):
+    for name, usual in (("admission", "fcfs"), ("preempt", "recompute"), ("lora", None), ("speculate", "off")):
         if (text := first(backend, name)) is not None and text != usual:
             yield f"{name} {text}"
     if (predictor := first(backend, "predictor")) is not None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from harness import registry
@@ -27,6 +28,7 @@ from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._presets import Preset
 from workloads.arrivals._exact import Conditional
+from workloads.arrivals._expected import expected
 from workloads.arrivals.closed import Closed
 from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions
@@ -63,7 +65,8 @@ def one(
     total_rps = made.mean_rate_rps
     if sessions_made is not None:
         made, total_rps = slowed(made, sessions_made.mean_requests)
-    made = for_run(made, total_rps, run)
+    span_s = span_of(total_rps, run)
+    made = for_run(made, span_s)
     facts = provenance(lengths_made, made, preset.provenance)
     if sessions_made is not None:
         facts["sessions"] = spec_of(sessions_made)
@@ -90,6 +93,7 @@ def one(
         settles_s=settles_s(made),
         arrivals_rps=None if timing == "closed" else made.mean_rate_rps,
         timing=timing,
+        expected=None if span_s is None else partial(expected, [made], span_s, what([sessions_made])),
     )
 
 
@@ -100,11 +104,20 @@ def timing_of(arrivals: Arrivals | None) -> Timing:
     return "recorded" if isinstance(arrivals, RecordedArrivals) else "drawn"
 
 
-def for_run(arrivals: Arrivals, rate_rps: float, run: tuple[int | None, float | None]) -> Arrivals:
-    """Arrivals whose rate is exact over a run of so many requests (all at `rate_rps`) or seconds, where they can."""
+def span_of(rate_rps: float, run: tuple[int | None, float | None]) -> float | None:
+    """Seconds of a run of so many requests (all at `rate_rps`) or seconds; None for one without end."""
     requests, duration_s = run
-    spans_s = [s for s in (requests and requests / rate_rps, duration_s) if s]
-    return arrivals.for_run(min(spans_s)) if spans_s and isinstance(arrivals, Conditional) else arrivals
+    return min((s for s in (requests and requests / rate_rps, duration_s) if s), default=None)
+
+
+def for_run(arrivals: Arrivals, span_s: float | None) -> Arrivals:
+    """Arrivals whose rate is exact over a run of so many seconds, where they can."""
+    return arrivals.for_run(span_s) if span_s is not None and isinstance(arrivals, Conditional) else arrivals
+
+
+def what(sessions: Iterable[Sessions | None]) -> str:
+    """What arrives, in the words of the rate of a run."""
+    return "sessions" if any(one is not None and one.mean_requests > 1 for one in sessions) else "req"
 
 
 def settles_s(arrivals: Arrivals) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 from harness import registry
 from harness.api import Arrivals, Content, GapLaw, Lengths, Loaded, RateCurve
@@ -17,10 +18,13 @@ from workloads._build import (
     sessions_of,
     settles_s,
     slowed,
+    span_of,
     spec_of,
     timing_of,
+    what,
 )
 from workloads._presets import Class, Preset
+from workloads.arrivals._expected import expected
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
 from workloads.mixed import Mixed, Sessions
@@ -51,9 +55,10 @@ def mix(
     shared = None if shared_spec is None else _shared(shared_spec, rate_rps, preset, _mean(weights, each))
     tasks_rps = shared.mean_rate_rps if shared else (rate_rps or preset.rate_rps) / _mean(weights, each)
     total_rps = tasks_rps * _mean(weights, each)
-    shared = shared and for_run(shared, total_rps, run)
+    span_s = span_of(total_rps, run)
+    shared = shared and for_run(shared, span_s)
     made = tuple(
-        _class(c, number, s, tasks_rps * weight, (total_rps, run))
+        _class(c, number, s, tasks_rps * weight, span_s)
         for number, (c, s, weight) in enumerate(zip(classes, sessions, weights, strict=True))
     )
     facts = _mixed_facts(classes, made, preset)
@@ -61,6 +66,7 @@ def mix(
         workload = Blend(made, shared, tuple(weights) if shared else (), facts)
     except ValueError as error:
         raise UsageError(f"'{name}': {error}") from None
+    parts = [shared] if shared else [c.arrivals for c in made]
     names = ",".join(f"{c.tag}={registry.name_of(c.arrivals)}" for c in made)
     return Loaded(
         name=name,
@@ -77,6 +83,7 @@ def mix(
         settles_s=max(settles_s(c.arrivals) for c in made),
         arrivals_rps=tasks_rps,
         timing=timing_of(shared),
+        expected=None if span_s is None else partial(expected, parts, span_s, what(sessions)),
     )
 
 
@@ -117,12 +124,12 @@ def _class(
     number: int,
     sessions: Sessions | None,
     tasks_rps: float,
-    run: tuple[float, tuple[int | None, float | None]],
+    span_s: float | None,
 ) -> Mixed:
     arrivals = registry.make("arrivals", c.arrivals)
     if "rate_rps" not in {f.name for f in dataclasses.fields(arrivals)}:
         raise UsageError(f"class {c.name}: '{c.arrivals}' has a rate of its own, so it cannot be given a share.")
-    arrivals = for_run(dataclasses.replace(arrivals, rate_rps=tasks_rps), *run)
+    arrivals = for_run(dataclasses.replace(arrivals, rate_rps=tasks_rps), span_s)
     lengths: Lengths = registry.make("lengths", c.lengths)
     slo = {} if c.deadline_s is None else {"task": c.deadline_s}
     prefixes = prefixes_of(c.prefixes, number)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
 import numpy as np
 
 from harness.api import Content, LearningContent, RecordedContent, Request, TextContent
@@ -121,12 +122,11 @@ class Builder:
         return [pair for pair in found if pair[0] not in theirs]
 
     def body(self, request: Request) -> bytes:
-        """The JSON body. Token ids are put in by numpy: 100,000 of them would hold other requests up for 10 ms."""
+        """The JSON body. Ids are put in by msgspec: 100,000 of them hold others up for 3 ms, with `json` for 10."""
         if self.ask.prompt != "ids":
             return _json(self.fields(request))
-        return _json(self._around(request, {"prompt": []})).replace(
-            b'"prompt":[]', b'"prompt":[%b]' % _joined(salted_ids(self.content, request, self.ask)), 1
-        )
+        ids = msgspec.json.encode(salted_ids(self.content, request, self.ask).tolist())
+        return _json(self._around(request, {"prompt": []})).replace(b'"prompt":[]', b'"prompt":%b' % ids, 1)
 
     def fields(self, request: Request) -> dict[str, object]:
         """The body as plain data."""
@@ -175,20 +175,6 @@ def _in_form_of(api: Api, recorded: Mapping[str, object]) -> Mapping[str, object
 
 def _json(fields: Mapping[str, object]) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _joined(ids: np.ndarray) -> bytes:
-    """(T,) ids, of which none is negative, as decimal numbers with commas between them."""
-    width = len(str(ids.max(initial=0)))
-    left = ids.astype(np.uint64)
-    text, shown = np.full((len(ids), width + 1), ord(","), np.uint8), np.ones((len(ids), width + 1), bool)
-    for place in reversed(range(width)):
-        rest = left // np.uint64(10)
-        text[:, place] = left - rest * np.uint64(10) + ord("0")
-        if place:
-            shown[:, place - 1] = rest > 0
-        left = rest
-    return text[shown].tobytes()[:-1]
 
 
 def _merged(base: dict[str, object], extra: Mapping[str, object]) -> dict[str, object]:

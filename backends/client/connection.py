@@ -17,6 +17,7 @@ from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, READ, STAMP, WRITE,
 from backends.client.target import Limits, NotSecureError, Secure
 
 READ_BYTES = 65536
+OK = 200
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]
 Control = Sequence[tuple[int, int, bytes]]
 _unpack = STAMP.unpack
@@ -223,6 +224,8 @@ class Connection:
         except BadFraming as error:
             self._lose("failed", f"the answer {error}")
             return
+        if self._framing.status == OK:
+            call.rest = b""  # it will not be sent again; 2,000 prompts of 100,000 tokens under way are 1 GB
         if done:
             self._complete()
 

@@ -158,7 +158,7 @@ class Actions(Generic[T]):
         source, target = loop.cluster.replicas[action.source], loop.cluster.replicas[action.target]
         if source.cache is None or target.cache is None or source.blocks.size != target.blocks.size:
             return
-        keys = chain(action.request, source.blocks.size)[0]
+        keys = chain(action.request, source.blocks.size).keys
         stored = source.cache.stored_tokens(keys) // source.blocks.size
         copied = target.insert_prefix(keys[:stored], now_s)
         if copied:

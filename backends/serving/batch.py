@@ -27,8 +27,8 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads", "map_s",
-                 "preempted", "prefills", "repeats", "repeats_until_s", "replica", "running",
+    __slots__ = ("adapter_s", "context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads",
+                 "preempted", "prefills", "repeats", "repeats_until_s", "replica", "running", "setup_s",
                  "start_s", "steps", "swap_s", "swaps", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
@@ -43,7 +43,8 @@ class Batch:
     def __init__(self) -> None:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
         self.decode_seqs = 0  # rows: decoding sequences, their drafts, and finished rows of a padded batch
-        self.map_s = 0.0  # what mapping its new pages takes before it can run
+        self.setup_s = 0.0  # what mapping its new pages and loading adapters take before it can run
+        self.adapter_s = 0.0  # what each of its steps takes longer with adapters
         self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
         # The policy promises to form it again until something ends, arrives or runs short: True, or for so many steps,
@@ -95,7 +96,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_end_tick", "_output", "_request", "admitted", "arrived_s", "blocks",
+        "_computed", "_emitted", "_end_tick", "_output", "_request", "adapter", "admitted", "arrived_s", "blocks",
         "cached_tokens", "decode_start_s", "group", "handoff_end_s", "handoff_start_s", "joined_tick", "order",
         "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "table", "token_n",
         "token_s",
@@ -107,6 +108,7 @@ class Sequence:
         self.admitted = -1  # order of (the last) admission on this replica
         self.arrived_s = arrived_s
         self.prompt = request.prompt_tokens
+        self.adapter = None if request.extra is None else request.extra.model
         self._output = request.output_tokens
         self._computed = 0
         self._emitted = 0

@@ -45,7 +45,7 @@ class Pipeline:
         front = self.front
         for lane in self.lanes:
             lane.waiting, lane.blocks, lane.cache, lane.swap = front.waiting, front.blocks, front.cache, front.swap
-            lane.inbox, lane.outbox, lane.whole = front.inbox, front.outbox, front.whole
+            lane.adapters, lane.inbox, lane.outbox, lane.whole = front.adapters, front.inbox, front.outbox, front.whole
 
     @property
     def in_flight(self) -> int:

@@ -11,10 +11,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from itertools import takewhile
+from typing import cast
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.blocks import Blocks
 
+CHAINS = 4
+"""How many times as many keys as blocks are remembered of sessions, which may return after their blocks are gone."""
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
 
 
@@ -72,39 +75,70 @@ class Hold:
         self.blocks: list[int] = []  # by their numbers on the shelf
 
 
-def chain(request: VisibleRequest, size: int, output_tokens: int = 0) -> tuple[list[int], int]:
+class Linked:
+    """A chain of keys: `ids` of which the first `count` are part of it, the keys of `full` blocks, and the last link.
+
+    What continues the content of `ids` begins its chain here. Keys beyond `full` are not of the chain.
+    """
+
+    __slots__ = ("begin", "count", "full", "ids", "keys", "link")
+
+    def __init__(self, begin: int, ids: ListOf[int], count: int, keys: list[int], link: int) -> None:
+        self.begin = begin
+        self.ids = ids
+        self.count = count
+        self.keys = keys
+        self.full = len(keys)
+        self.link = link
+
+    def leads_to(self, begin: int, ids: ListOf[int], full: int) -> bool:
+        """Whether the chain of `full` blocks of a content begins with this one."""
+        return begin == self.begin and full >= self.full and ids[: len(self.ids)] == self.ids
+
+
+def chain(request: VisibleRequest, size: int, output_tokens: int = 0, before: Linked | None = None) -> Linked:
     """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain.
 
-    They are those of the prompt, and those that an answer of `output_tokens` fills.
+    They are those of the prompt, and those that an answer of `output_tokens` fills. `before` saves work where the
+    request continues its content.
     """
     each, ids = request.prefix_block_tokens, request.prefix_ids
     named = each * len(ids)
     named_tokens = request.prompt_tokens + (output_tokens if named - request.prompt_tokens >= each else 0)
-    return linked(ids, each, min(named_tokens, named) // size, size)
+    model = 0 if request.model is None else int.from_bytes(request.model.encode())  # its adapter makes KV another
+    return linked(ids, each, min(named_tokens, named) // size, size, model, before)
 
 
-def linked(ids: ListOf[int], each: int, full: int, size: int) -> tuple[list[int], int]:
+def linked(ids: ListOf[int], each: int, full: int, size: int, model: int = 0, before: Linked | None = None) -> Linked:
     """Keys of `full` blocks of `size` tokens in a content of `ids` with `each` tokens, and the last link.
 
     A key stands for all content up to the end of its block: it is made of the chain of ids up to the one that holds
     the last token of the block, and of the place of the block.
     """
-    link = hash((_SEED, each))
+    link = begin = hash((_SEED, each, model) if model else (_SEED, each))
     keys: list[int] = []
-    for number, one in enumerate(ids, 1):
-        link = hash((link, 2 * one + 1))  # Note: odd, because hash(-1) == hash(-2)
-        upto = min(full, number * each // size)
-        keys.extend(range(link + len(keys), link + upto))
-        if upto == full:
-            break
-    return keys, link
+    count = held = 0
+    if before is not None and before.count and before.leads_to(begin, ids, full):
+        count, link, keys = before.count, before.link, before.keys[: before.full]
+        held = min(full, count * each // size)
+        keys.extend(range(link + len(keys), link + held))  # of a last block that was cut short
+    while count < len(ids) and (held < full or not count):
+        link = hash((link, 2 * ids[count] + 1))  # Note: odd, because hash(-1) == hash(-2)
+        count += 1
+        upto = min(full, count * each // size)
+        if upto == held + 1:
+            keys.append(link + held)
+        else:
+            keys.extend(range(link + held, link + upto))
+        held = upto
+    return Linked(begin, ids, count, keys, link)
 
 
 class PrefixCache:
     """Finds stored blocks for what arrives, keeps those of what ended, and gives up the least recently used."""
 
-    __slots__ = ("_blocks", "_copies", "_drawn", "_found", "_fresh", "_holds", "_index", "_list", "_listed", "_shelf",
-                 "hit_tokens", "queried_tokens")  # fmt: skip
+    __slots__ = ("_blocks", "_chained", "_chains", "_copies", "_drawn", "_found", "_fresh", "_holds", "_index", "_list",
+                 "_listed", "_shelf", "hit_tokens", "queried_tokens")  # fmt: skip
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
@@ -116,6 +150,8 @@ class PrefixCache:
         self._drawn = UnnamedBlocks(0, [])  # drawn from the list, and not yet named by their owners
         self._fresh = 0  # ids given out so far
         self._holds: dict[Sequence, Hold] = {}
+        self._chains: OrderedDict[int, Linked] = OrderedDict()  # by session, the last used last
+        self._chained = 0  # keys of these chains
         self._found: tuple[Sequence, list[int]] | None = None
         self.queried_tokens = 0
         self.hit_tokens = 0
@@ -141,11 +177,11 @@ class PrefixCache:
         self._settle()
         index, size = self._index, self._blocks.size
         keys = self._hold(seq).keys[: (seq.prompt + seq._emitted - 1) // size]
-        found = [index[key] for key in takewhile(index.__contains__, keys)]
+        blocks: list[int | None] = [*map(index.get, keys), None]
+        found = cast("list[int]", blocks[: blocks.index(None)])
         self._found = seq, found
         seq._computed = len(found) * size
-        refs = self._shelf.refs
-        return sum([refs[block] > 0 for block in found])
+        return len(found) - list(map(self._shelf.refs.__getitem__, found)).count(0)
 
     def admit(self, seq: Sequence) -> int:
         """Hold what `look` found. Returns its blocks, which have been taken from those that are free."""
@@ -178,7 +214,7 @@ class PrefixCache:
 
     def tell(self, seq: Sequence, ids: ListOf[int]) -> None:
         """All blocks of the sequence, answer included, are known by now: `ids` name them one by one."""
-        self._hold(seq).keys = linked(ids, self._blocks.size, len(ids), self._blocks.size)[0]
+        self._hold(seq).keys = linked(ids, self._blocks.size, len(ids), self._blocks.size).keys
 
     def name(self, table: list[int], count: int) -> list[int]:
         """Draw ids until `table` names all `count` blocks of its owner; returns the table."""
@@ -255,8 +291,20 @@ class PrefixCache:
     def _hold(self, seq: Sequence) -> Hold:
         hold = self._holds.get(seq)
         if hold is None:
-            hold = self._holds[seq] = Hold(*chain(seq.request, self._blocks.size, seq._output))
+            session = seq._request.session
+            before = None if session is None else self._chains.pop(session, None)
+            found = chain(seq.request, self._blocks.size, seq._output, before)
+            hold = self._holds[seq] = Hold(found.keys, found.link)
+            if session is not None:
+                self._remember(session, found, 0 if before is None else before.full)
         return hold
+
+    def _remember(self, session: int, found: Linked, before: int) -> None:
+        """Keep the last chain of a session for its next turn, within `CHAINS`."""
+        self._chains[session] = found
+        self._chained += found.full - before
+        while self._chained > CHAINS * self._blocks.total and len(self._chains) > 1:
+            self._chained -= self._chains.popitem(last=False)[1].full
 
     @staticmethod
     def _name_own(seq: Sequence, hold: Hold, full: int) -> None:
@@ -294,14 +342,19 @@ class PrefixCache:
         owed = self._listed - self._blocks.free
         if not owed:
             return
-        free, drawn = self._list, self._drawn
+        free, drawn, index, copies, shelf = self._list, self._drawn, self._index, self._copies, self._shelf
         self._listed -= owed
         drawn.count += owed
         while owed:
             head, _ = free.popitem(last=False)
             if not isinstance(head, UnnamedBlocks):
                 owed -= 1
-                id_ = self._drop(head)
+                if copies:
+                    id_ = self._drop(head)
+                else:  # the same without a call for each block
+                    del index[shelf.keys[head]]
+                    shelf.spare.append(head)
+                    id_ = shelf.ids[head]
                 if id_ is not None:
                     drawn.ids.append(id_)
                 continue

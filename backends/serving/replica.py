@@ -13,6 +13,7 @@ from collections.abc import Sequence as ListOf
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
+from backends.serving.adapters import Adapters
 from backends.serving.batch import Batch, Phase, Sequence
 from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
@@ -51,10 +52,10 @@ class Replica:
 
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_learn", "_limits",
                  "_map_s", "_mapped", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
-                 "_reserved_tokens", "_steps", "_unseen", "_watermark", "alive", "blocks", "cache", "decoding",
-                 "drafts", "draining", "in_flight", "inbox", "index", "journal", "memory", "outbox", "parked",
-                 "pipeline", "policy", "prefilling", "prompt_tokens", "recomputed_tokens", "role", "swap", "waiting",
-                 "whole")  # fmt: skip
+                 "_reserved_tokens", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks", "cache",
+                 "decoding", "drafts", "draining", "in_flight", "inbox", "index", "journal", "memory", "outbox",
+                 "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "recomputed_tokens", "role", "swap",
+                 "waiting", "whole")  # fmt: skip
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class Replica:
         prefix_cache: bool = False,
         speculation: Speculation | None = None,
         swap: Swap | None = None,
+        adapters: Adapters | None = None,
         map_s: float = 0.0,
         maps_ahead: bool = False,
     ) -> None:
@@ -94,6 +96,7 @@ class Replica:
         self.decoding: Decodes | Drafts = Decodes(size) if self.drafts is None else self.drafts
         self.parked: dict[Sequence, None] = {}  # hold memory and wait for their turn to decode
         self.swap = swap  # None: preempted sequences are computed again
+        self.adapters = adapters  # None: all requests are served by the base model
         self.in_flight: Batch | None = None
         self.role: Role = "mixed"
         self.alive = True
@@ -153,7 +156,9 @@ class Replica:
             self.swap.back(self, batch)
         if self.inbox.landed and not (self.swap and self.running):
             self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room
-        if self._unseen:
+        if self.adapters is not None:
+            self._fill_with_adapters(self.adapters, batch)
+        elif self._unseen:
             self._fill_without_unseen(batch)
         else:
             self._fill(self, batch)
@@ -162,9 +167,10 @@ class Replica:
             batch.swap_s = self.swap.moved * self.swap.block_s
         batch.free_blocks = free = self.blocks.free
         if self._map_s:
-            batch.map_s = max(0, had - free) * self._map_s
+            map_s = max(0, had - free) * self._map_s
             if self._maps_ahead and now_s == self._mapped[1]:  # no pause, in which nothing was known of this step
-                batch.map_s = max(0.0, batch.map_s - (self._mapped[1] - self._mapped[0]))
+                map_s = max(0.0, map_s - (self._mapped[1] - self._mapped[0]))
+            batch.setup_s += map_s
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
@@ -174,7 +180,7 @@ class Replica:
             batch.repeats
             # what the rule of admission says of the head of the queue holds until something ends or arrives
             and (self._admission is None or not self.waiting or self._admission.decision_is_stable)
-            and not (batch.swaps or self._map_s)
+            and not (batch.swaps or batch.setup_s or self._map_s)
         ):
             batch.steps = decoding._steps_ahead(free)
             if not isinstance(batch.repeats, bool):
@@ -196,6 +202,24 @@ class Replica:
         if journal is not None:
             journal.batch(batch, decoding)
         return batch
+
+    def _fill_with_adapters(self, adapters: Adapters, batch: Batch) -> None:
+        """Fill a batch without those whose adapter has no slot; they stay at the front of the queue."""
+        late = adapters.without_slot(self.waiting, self._with_adapters())
+        if late:
+            skipped = set(late)
+            ready = [seq for seq in self.waiting if seq not in skipped]
+            self.waiting.clear()  # in place: the lanes of a pipeline share it
+            self.waiting.extend(ready)
+        if self._unseen:
+            self._fill_without_unseen(batch)
+        else:
+            self._fill(self, batch)
+        self.waiting.extendleft(reversed(late))
+        batch.setup_s, batch.adapter_s = adapters.load(self._with_adapters())
+
+    def _with_adapters(self) -> Iterator[Sequence]:
+        return chain(self.all_holders(), self.swap or ())
 
     def _fill_without_unseen(self, batch: Batch) -> None:
         """Fill a batch that was formed while the one before ran; if it stays empty, everything is taken in at once."""
@@ -377,6 +401,8 @@ class Replica:
         if self.journal is not None:
             self.journal.fail(now_s)
         self.alive = False
+        if self.adapters is not None:
+            self.adapters.resident.clear()
         here = dict.fromkeys(chain(*(lane.all_here() for lane in self.lanes), self.outbox.leaving))
         for seq in here:
             if seq.group is not None:
@@ -812,6 +838,8 @@ class Replica:
         """Landed sequences decode from now on, as many as the policy has room for."""
         inbox = self.inbox
         while inbox.landed and (self._has_room is None or self._has_room(self)):
+            if self.adapters is not None and self.adapters.without_slot([inbox.landed[0]], self._with_adapters()):
+                return
             seq = inbox.landed.popleft()
             inbox.held -= seq.blocks
             self._join(seq)

@@ -163,7 +163,7 @@ class ReplicaView:
     def prefix_tokens(self, request: VisibleRequest) -> int:
         """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
         cache = self._replica.cache
-        return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens)[0])
+        return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens).keys)
 
     def step_s(self, prefills: ListOf[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds that its latency model predicts of a step (`harness.api.LatencyModel`)."""

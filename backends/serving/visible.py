@@ -63,6 +63,11 @@ class VisibleRequest:
         return self._request.turn if extra is None or extra.program is None else extra.stage
 
     @property
+    def model(self) -> str | None:
+        """The adapter that it asks for; None for the model that is served."""
+        return None if self._request.extra is None else self._request.extra.model
+
+    @property
     def offline(self) -> bool:
         """Whether no one waits for its answer."""
         return self._request.extra is not None and self._request.extra.offline

@@ -258,6 +258,7 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
         m if part.pool is None else without_experts(m), part.shape.hardware, part.shape, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
         seqs=policy.max_seqs if isinstance(policy, Bounded) else SEQS,
+        further_bytes=0.0 if sim.adapted is None else sim.adapted.slots * sim.adapted.bytes_on(m, part.shape),
     )  # fmt: skip
 
 

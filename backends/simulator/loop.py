@@ -168,38 +168,42 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
         now_s += batch.draft_steps * model.decode_s(seqs - batch.draft_rows, context)
     if batch.swaps:
         now_s += batch.swap_s
-    now_s += batch.map_s
+    now_s += batch.setup_s
+    adapter_s = batch.adapter_s
     if batch.loads:
-        return [now_s + model.step_s(batch.loads, seqs, context)]
+        return [now_s + (model.step_s(batch.loads, seqs, context) + adapter_s)]
     if batch.repeats_until_s < horizon_s:
         horizon_s = batch.repeats_until_s
     left, line = batch.steps, model.decode_line(seqs)
     ends: list[float] = []
     if line is None:
         for _ in range(left if left < SHORT else SHORT):
-            now_s += model.decode_s(seqs, context)
+            now_s += model.decode_s(seqs, context) + adapter_s
             ends.append(now_s)
             if now_s >= horizon_s:
                 return ends
             context += seqs
-        return _further_ends(model, seqs, context, left - SHORT, now_s, horizon_s, ends)
+        return _further_ends(model, batch, context, left - SHORT, now_s, horizon_s, ends)
     base_s, slope_s = line
     for _ in range(left if left < LOOP else LOOP):
-        now_s += base_s + slope_s * context
+        now_s += base_s + slope_s * context + adapter_s
         ends.append(now_s)
         if now_s >= horizon_s:
             return ends
         context += seqs
-    return _further_ends(model, seqs, context, left - LOOP, now_s, horizon_s, ends)
+    return _further_ends(model, batch, context, left - LOOP, now_s, horizon_s, ends)
 
 
 def _further_ends(
-    model: LatencyModel, seqs: int, context: int, left: int, now_s: float, horizon_s: float, ends: list[float]
+    model: LatencyModel, batch: Batch, context: int, left: int, now_s: float, horizon_s: float, ends: list[float]
 ) -> list[float]:
     """`ends` and those of the next `left` decode steps, whole vectors at a time."""
+    seqs, adapter_s = batch.decode_seqs, batch.adapter_s
     while left > 0:
         count = min(left, LEAP)
         durations = model.decode_many_s(seqs, context + seqs * _COUNT[:count])
+        if adapter_s:
+            durations = durations + adapter_s
         durations[0] += now_s
         more = np.add.accumulate(durations)  # in sequence: the times equal those of the plain loop to the last bit
         now_s = float(more[-1])

@@ -21,6 +21,7 @@ from harness.catalog.facts import (
 from harness.catalog.memory import (
     SEQS,
     active_parameters,
+    adapter_bytes,
     bits_of_kv,
     block_bytes,
     expert_bytes,
@@ -46,7 +47,7 @@ from harness.catalog.tables import (
 
 __all__ = [
     "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape", "Window",
-    "active_parameters", "bits_of_kv", "block_bytes", "check_parallel", "compared", "expert_bytes",
+    "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "expert_bytes",
     "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file", "kv_bytes", "kv_bytes_per_token",
     "kv_capacity_blocks", "model", "models", "parameters", "simdistserve_tokens", "weight_bytes", "without_experts",
 ]  # fmt: skip

@@ -162,6 +162,21 @@ def _block_bytes(m: Model, shape: Shape, layers: int, block_tokens: int, bits: f
     return math.ceil(block_tokens * -(-layers // shape.pp) * m.kv_elements_per_gpu(shape.tp) * bits / 8)
 
 
+def adapter_bytes(m: Model, shape: Shape, rank: int, *, feed_forward: bool = True) -> float:
+    """Bytes of a LoRA adapter of attention (and of plain feed-forward layers) on each GPU, at 16 bits.
+
+    With tensor parallelism the base model's half of a matrix is divided, its other half repeated, as in vLLM. Raises
+    UsageError for a model with other attention.
+    """
+    if m.latent is not None or m.linear is not None:
+        raise UsageError(f"{m.name} has no full attention in every layer: the size of its adapters is not known.")
+    tp, wide = shape.tp, m.heads * m.head_dim
+    attention = 4 * m.hidden + (wide + 2 * m.kv_width + wide) / tp
+    inputs = 2 if m.gated else 1
+    plain = (inputs + 1) * (m.hidden + m.ffn / tp) if feed_forward else 0
+    return 2 * rank * (m.layers * attention + m.dense_layers * plain) / shape.pp
+
+
 def kv_capacity_blocks(
     m: Model | str,
     gpu: Hardware | str,
@@ -174,8 +189,9 @@ def kv_capacity_blocks(
     weight_bits: float | None = None,
     kv_bits: float | None = None,
     seqs: int = SEQS,
+    further_bytes: float = 0.0,
 ) -> int:
-    """KV blocks that fit beside the weights, per replica.
+    """KV blocks that fit beside the weights and `further_bytes` (adapters) on each GPU, per replica.
 
     A share `utilisation` of the memory is ours, of which the share `reserve` (of the total) is kept for
     activations; weights and KV take the formats of the model, or `weight_bits` and `kv_bits`. Raises UsageError
@@ -188,7 +204,7 @@ def kv_capacity_blocks(
     m = model(m) if isinstance(m, str) else m
     gpu = hardware(gpu) if isinstance(gpu, str) else gpu
     shape = _shape(tp, pp)
-    weights = weight_bytes(m, shape, dtype_bytes=dtype_bytes, weight_bits=weight_bits)
+    weights = weight_bytes(m, shape, dtype_bytes=dtype_bytes, weight_bits=weight_bits) + further_bytes
     left = gpu.memory_bytes * utilisation - gpu.memory_bytes * reserve - weights
     bits, own = bits_of_kv(m, dtype_bytes, kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
     if m.linear is not None:

@@ -24,7 +24,7 @@ from harness.options import OBJECTIVES, OPTIONS
 
 _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "where", "jitter", "turns", "lengths",
           "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency", "policy", "kv",
-          "admission", "preempt", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
+          "admission", "preempt", "lora", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",

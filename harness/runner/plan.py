@@ -2,7 +2,7 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,6 @@ class Plan:
         settles_s = self.loaded.settles_s
         waiting = self.recorded and self.schedule.has_follow_ups  # the session rate of a trace is unknown
         return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
-
-    @property
-    def expected(self) -> str | None:
-        """Rate and dispersion that such a run shows, where the arrivals state them."""
-        facts = self.loaded.provenance.get("arrivals")
-        return str(facts["expected"]) if isinstance(facts, Mapping) and "expected" in facts else None
 
     @property
     def traffic(self) -> Workload:

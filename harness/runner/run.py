@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from harness import termination
 from harness.api import VERSION, ActionLog, Backend, Outcome, Remote, RequestRecord, Simulator
@@ -263,13 +264,13 @@ def _plain(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:60] or "run"
 
 
-def opening(planned: Plan) -> str:
-    """One line about the run that is about to start."""
+def opening(planned: Plan, expected: str | None = None) -> str:
+    """One line about the run that is about to start, with the rate and dispersion `expected` of it."""
     n = len(planned.schedule)
     many = f"{n:,} request{'' if n == 1 else 's'}"
     parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
-    if planned.expected is not None:
-        parts.append(f"expected {planned.expected}")
+    if expected is not None:
+        parts.append(f"expected {expected}")
     if not planned.virtual:
         most_s = f", then up to {planned.drain_s:g} s for the last answers" if planned.drain_s else ""
         parts.append(f"sending for {planned.schedule.span_s:.0f} s{most_s}")
@@ -296,9 +297,11 @@ class _Start:
             path = new_folder(default_folder(self.planned)) if self._path is None else self._path
             check_free(path, force=self._force)  # again: starting a backend takes time
             redact = self.planned.redact
-            self._folder = RunFolder.create(path, self._info(), redact=redact)
+            drawn = self.planned.loaded.expected
+            expected = None if drawn is None else drawn()
+            self._folder = RunFolder.create(path, self._info(expected), redact=redact)
             self._folder.save_schedule(self.planned.schedule)
-            self._say(redact(f"{opening(self.planned)}; into {path}"))
+            self._say(redact(f"{opening(self.planned, expected)}; into {path}"))
         return self._folder
 
     def shortage(self) -> str | None:
@@ -361,8 +364,9 @@ class _Start:
             f"'bench report {quoted}' shows them."
         )
 
-    def _info(self) -> RunInfo:
+    def _info(self, expected: str | None) -> RunInfo:
         p = self.planned
+        known = {} if expected is None else {"expected": expected}
         return RunInfo(
             schema=VERSION,
             spec=p.spec.options(),
@@ -371,7 +375,7 @@ class _Start:
             host=host(),
             clock="virtual" if p.virtual else "wall",
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            workload=p.traffic,
+            workload=replace(p.traffic, provenance={**p.traffic.provenance, **known}),
             backend=dict(p.backend.describe()),
             slo=slo.part(p.slo),
             schedule=Schedule(sha256=p.schedule.sha256, requests=len(p.schedule), span_s=p.schedule.span_s),

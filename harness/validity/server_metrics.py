@@ -96,6 +96,15 @@ class View:
         """How many values a histogram took in during the run."""
         return sum(series.increase for series in self._of(word, "_count"))
 
+    def means_s(self, word: str) -> Floats:
+        """(readings,) the mean of what a histogram took in since the reading before; NaN where nothing."""
+        new, summed = (
+            np.diff(np.sum([s.at(self.read_s) for s in self._of(word, end)], axis=0), prepend=np.nan)
+            for end in ("_count", "_sum")
+        )
+        means: Floats = np.divide(summed, new, out=np.full(len(new), np.nan), where=new > 0)
+        return means
+
     def gauge(self, word: str, time_s: Floats, *, mean: bool = False) -> Floats | None:
         """The sum (or mean) of a gauge over all engines at these times; None where the server has none."""
         found = [series.at(time_s) for series in self._of(word)]
@@ -121,6 +130,43 @@ def view(run: Run) -> View | None:
 def not_streamed(info: RunInfo) -> bool:
     """Whether answers were not streamed, on request."""
     return info.backend.get("stream") is False
+
+
+def queue_shares(run: Run) -> Floats | None:
+    """(requests,) share of the queue in the time from sending to the first token, by the server; None without.
+
+    By the times in a request's own answer (queue beside TTFT, or prefill), else by the means of the histograms between
+    the two readings around its last token (where nothing ended there, of the whole run): queue beside prefill, or
+    beside TTFT of a server that has no prefill. NaN where a request has no token.
+    """
+    first_s, last_s = first_last(run.requests)
+    found = np.full(len(first_s), np.nan)
+    server = view(run)
+    rest = "ttft" if server is None or not server.knows("prefill") else "prefill"
+    if server is not None and (mean_s := server.mean_s("queue")) is not None and server.knows(rest):
+        queue_s, rest_s = server.means_s("queue"), server.means_s(rest)
+        overall = _share(np.array([mean_s]), np.array([server.mean_s(rest) or np.nan]), rest)[0]
+        shares = np.append(_share(queue_s, rest_s, rest), np.nan)  # behind the last reading nothing is known
+        own = shares[np.searchsorted(server.read_s, last_s)]
+        found = np.where(np.isfinite(first_s), np.where(np.isfinite(own), own, overall), np.nan)
+    if run.http is not None and run.http.num_rows:
+        rows = pc.index_in(run.requests.column("request_id"), run.http.column("request_id"))
+        at, there = rows.fill_null(0).to_numpy(), rows.is_valid().to_numpy()
+        queue_s, ttft_s, prefill_s = (number(run.http, f"server_{of}_s")[at] for of in ("queue", "ttft", "prefill"))
+        before_s = first_s - number(run.requests, "sent_s")
+        own = np.where(
+            np.isfinite(queue_s), _share(queue_s, ttft_s, "ttft"), _share(before_s - prefill_s, before_s, "ttft")
+        )
+        found = np.where(there & np.isfinite(own), own, found)
+    return found if np.isfinite(found).any() else None
+
+
+def _share(queue_s: Floats, rest_s: Floats, rest: str) -> Floats:
+    """Share of the queue, where `rest_s` is the prefill behind it or the TTFT that holds it; NaN where not known."""
+    whole_s = queue_s + rest_s if rest == "prefill" else rest_s
+    share = np.divide(queue_s, whole_s, out=np.full(len(whole_s), np.nan), where=whole_s > 0)
+    clipped: Floats = np.clip(share, 0.0, 1.0)
+    return clipped
 
 
 def in_flight(requests: pa.Table, time_s: Floats) -> Floats:

@@ -9,7 +9,7 @@ from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
-from reports import _cluster, _data, _format, _rows, _sending, _sliders, _system, _verdict, figures
+from reports import _cluster, _data, _format, _rows, _sending, _sliders, _stages, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
 from reports._system import OF_REMOTE, Facts, first, in_use, pairs
@@ -86,6 +86,8 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     if not result.overloaded and (_data.has_steps(run) or not SHOWN_WITHOUT_STEPS.isdisjoint(info.summary.run_metrics)):
         yield "Variation", ", ".join(_variation(info))
     yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
+    if _sending.client(run):
+        yield "Misses", _stages.missed(_data.measured(run))
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
         yield "Client floor", "none: time is simulated"

@@ -76,7 +76,7 @@ def gantt(run: Run) -> go.Figure | str:
     above = f"Above: {_format.count(len(worst.at), 'request')}, the worst first, {by}"
     notes = [
         f"{above}; below: {len(near.at)} neighbours from the middle of the run; all of those that ended well.",
-        "" if found.apart else _stages.UNSTAMPED,
+        "" if found.apart else _stages.note(found.keys),
         f"Stalls too short to see, which are not drawn: {left:,}." if left else "",
     ]
     first = int(worst.at[0])

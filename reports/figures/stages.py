@@ -44,17 +44,17 @@ class Phase(NamedTuple):
 
 
 PHASES = {
-    _stages.LATENESS: Phase("client lateness", style.GREY, "."),
-    _stages.QUEUE: Phase("queue", style.PURPLE, "/"),
-    _stages.FIRST: Phase("queue and prefill", style.VERMILLION, "/"),
-    _stages.PREFILL: Phase("prefill", style.VERMILLION, ""),
-    _stages.HANDOFF: Phase("hand-off", style.GREEN, "|"),
-    _stages.STALL: Phase("stall", style.OCHRE, "x"),
-    _stages.DECODE: Phase("decode", style.BLUE, "\\"),
+    _stages.LATENESS: Phase(_stages.NAMES[_stages.LATENESS], style.GREY, "."),
+    _stages.QUEUE: Phase(_stages.NAMES[_stages.QUEUE], style.PURPLE, "/"),
+    _stages.FIRST: Phase(_stages.NAMES[_stages.FIRST], style.VERMILLION, "/"),
+    _stages.PREFILL: Phase(_stages.NAMES[_stages.PREFILL], style.VERMILLION, ""),
+    _stages.HANDOFF: Phase(_stages.NAMES[_stages.HANDOFF], style.GREEN, "|"),
+    _stages.STALL: Phase(_stages.NAMES[_stages.STALL], style.OCHRE, "x"),
+    _stages.DECODE: Phase(_stages.NAMES[_stages.DECODE], style.BLUE, "\\"),
 }
 _CAUSES = {
-    _stages.PREEMPTED: Phase("preempted", style.GREEN, "+"),
-    _stages.UNKNOWN: Phase("unknown (no stamps)", style.GREY, "-"),
+    _stages.PREEMPTED: Phase(_stages.NAMES[_stages.PREEMPTED], style.GREEN, "+"),
+    _stages.UNKNOWN: Phase(_stages.NAMES[_stages.UNKNOWN], style.GREY, "-"),
 }
 _BEFORE_FIRST = (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
@@ -96,7 +96,7 @@ def stages(run: Run) -> go.Figure | str:
     style.axes(drawn, x, style.axis("time of a request (%)", range=[0, 100.5]), 2)
     return style.done(drawn, _stages_finding(found.keys, _stages.shares_of(found.keys, seconds), shares[-1]), [
         "Percentages are means of those of the single requests.",
-        _stages.RULE if found.apart else _stages.UNSTAMPED,
+        _stages.note(found.keys),
     ])  # fmt: skip
 
 
@@ -153,8 +153,9 @@ def misses(run: Run) -> go.Figure | str:
     table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
-    unstamped = _stages.UNSTAMPED if _stages.FIRST in found and _stages.QUEUE not in found else ""
-    return style.done(drawn, style.finding(values), [_stages.RULE, unstamped], table)
+    stages = _stages.of(run)
+    source = "" if stages is None or stages.apart else _stages.note(stages.keys)
+    return style.done(drawn, style.finding(values), [_stages.RULE, source], table)
 
 
 Percents = dict[str, dict[str, float]]
@@ -176,8 +177,8 @@ def stages_rate(study: Study) -> go.Figure | str:
         for group, shares in found
     ]
     drawn = _stacked(study, percents, "time (%)", top=100.5)
-    apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
-    notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNSTAMPED]
+    own = dict.fromkeys(_stages.note(one.keys) for _, shares in found for one in shares.values())
+    notes = ["Time of all requests taken together.", *own]
     return style.done(drawn, _growth(*percents[0]), [*notes, *_group_notes(study, groups, [g for g, _ in found])])
 
 

@@ -127,6 +127,27 @@ def test_every_read_keeps_its_bytes_and_the_time_at_which_they_arrived() -> None
         assert 0 == answer.process_stamps
 
 
+def test_a_long_prompt_is_let_go_when_its_answer_begins() -> None:
+    """2,000 prompts of 100,000 tokens under way would take 1 GB; a refusal must still find its bytes to forward."""
+    held: dict[bytes, int] = {}
+
+    async def run(status: bytes) -> None:
+        async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await request_of(reader)
+            writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 2\r\n\r\na")
+            await asyncio.sleep(0.05)
+            held[status] = len(pool._calls[1].rest)
+            writer.write(b"b")
+
+        async with serving(half) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            assert "complete" == (await pool.send(1, rest(b"x" * 1000))).how
+
+    for status in (b"200 OK", b"503 Busy"):
+        asyncio.run(run(status))
+
+    assert {b"200 OK": 0, b"503 Busy": len(rest(b"x" * 1000))} == held
+
+
 def test_after_a_step_of_the_clock_reads_are_stamped_by_the_process() -> None:
     """The clock of the client is set, and a token seems to come a second early."""
 

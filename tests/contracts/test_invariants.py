@@ -14,7 +14,7 @@ from backends.serving.journal import Journal
 from backends.serving.routing import requirements
 from backends.sim import Sim
 from backends.simulator.core import Core
-from harness.api import Request
+from harness.api import Extra, Request
 from harness.data.records import to_table
 from harness.registry import find, make, names
 
@@ -39,8 +39,10 @@ def request(number, at, prompt, output, shared):
     return Request(number, at / 8, prompt, output, prefix_ids=(shared, 7, 8), prefix_block_tokens=8)
 
 
+EXTRA = [None, *(Extra(model=name) for name in "abc")]
+"""Requests for the base model and for three adapters."""
 traffic = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 100), st.integers(1, 40)), min_size=1, max_size=20).map(
-    lambda rows: [Request(i, at / 8, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
+    lambda rows: [Request(i, at / 8, p, o, extra=EXTRA[i % 4]) for i, (at, p, o) in enumerate(sorted(rows))]
 )
 ROUTES = [name for name in names("routers") if hasattr(find("routers", name), "route")]
 """Routers that only choose; leaps end where one that knows time may act, so that it has other batches."""
@@ -53,6 +55,7 @@ systems = st.fixed_dictionaries(
         "speculate": st.sampled_from([None, None, "k=3,alpha=0.6"]),
         "preempt": st.sampled_from(["recompute", "swap:blocks=30"]),
         "prefix_cache": st.sampled_from(["off", "on"]),
+        "lora": st.sampled_from([None, "slots=1,load=3ms", "slots=2,load=3ms,step=1ms"]),
         "replicas": st.sampled_from([1, 1, 3]),
         "kv_blocks": st.integers(40, 90),
         "seed": st.integers(0, 3),
@@ -69,6 +72,8 @@ def watch(replica):
         fill(replica, batch)
         idle = not (batch.prefills or batch.decode_seqs or batch.swaps)
         assert not idle or not (replica.waiting or replica.running), "idle although something could run (I5)"
+        used = {seq.adapter for seq in replica.holders()} - {None}
+        assert replica.adapters is None or len(used) <= replica.adapters.slots, "more adapters than slots run"
         sequences = [seq for seq, _ in batch.items(iter(replica.decoding))]
         assert len(sequences) == len(set(sequences)), "a sequence is twice in a batch (I3)"
         assert all(0 < n <= seq.need() for seq, n in batch.prefills), "more of a prompt than is left (I3)"

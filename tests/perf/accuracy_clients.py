@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from harness.data.schedule import Schedule
 
 LEAD_S = 0.3  # from when a client is ready to the start
+DRAIN_S = 120.0  # for the last answers, which end within `--fill` seconds after the window
 Plan = dict[str, Any]
 """`requests`: [id, seconds after the start, output tokens]; `prompt`: token ids; `epoch_s`, once sending begins."""
 
@@ -153,7 +154,7 @@ async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "schedule.parquet"
         scheduled(plan).save(path)
-        senders = Senders(backend, path, 1, None, 60.0, kept, kept, begun=lambda at_s: started(at_s, last_child()))
+        senders = Senders(backend, path, 1, None, DRAIN_S, kept, kept, begun=lambda at_s: started(at_s, last_child()))
         await senders.open()
         os.sched_setaffinity(0, [plan["server_core"]])
         with quiet_process():

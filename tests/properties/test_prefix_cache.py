@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.latency.abc import Abc
+from backends.serving.batch import VisibleRequest
 from backends.serving.journal import Journal, replay
-from backends.serving.prefix_cache import chain
+from backends.serving.prefix_cache import CHAINS, chain
 from backends.serving.replica import Replica
 from backends.sim import Sim
 from backends.simulator.core import Core
@@ -73,12 +74,12 @@ def test_nothing_is_lost_and_no_more_is_found_than_was_computed(policy, rows, bl
     def watch(batch):
         for seq, _ in batch.prefills:
             if seq.prefill_start_s == batch.start_s:
-                shared = chain(seq.request, SIZE, seq._output)[0]
+                shared = chain(seq.request, SIZE, seq._output).keys
 
                 assert set(shared[: seq.cached_tokens // SIZE]) <= computed, "found before anybody computed it"
                 assert 0 < seq.prompt - seq.cached_tokens
         for seq in (*one.prefilling, *one.decoding):
-            computed.update(chain(seq.request, SIZE, seq._output)[0])
+            computed.update(chain(seq.request, SIZE, seq._output).keys)
 
     done = run(one, requests, watch)
 
@@ -104,7 +105,7 @@ def test_two_chains_agree_as_far_as_the_contents_do(rows, each, size, cut):
     requests = [Request(i, 0.0, max(1, each * len(r) + 3 - cut), 1, tuple(r), each) for i, r in enumerate(rows)]
     requests = [r for r in requests if each * len(r.prefix_ids) < r.prompt_tokens + each]  # nothing of the answer named
     contents = [[(one, j) for one in r.prefix_ids for j in range(each)][: r.prompt_tokens] for r in requests]
-    chains = [chain(r, size, r.output_tokens)[0] for r in requests]
+    chains = [chain(VisibleRequest(r), size, r.output_tokens).keys for r in requests]
 
     assert [len(text) // size for text in contents] == [len(keys) for keys in chains]
     for left, a in zip(contents, chains, strict=True):
@@ -152,7 +153,7 @@ def test_the_end_of_a_sequence_goes_before_its_head():
     shared = Request(0, 0.0, 6 * SIZE, 1, tuple(range(6)), SIZE)
     run(one, [shared])  # 6 of 10 blocks are stored
     run(one, [Request(1, 0.0, 7 * SIZE, 1)])  # takes the 4 others and 3 of the 6
-    keys = chain(shared, SIZE)[0]
+    keys = chain(VisibleRequest(shared), SIZE).keys
 
     assert 3 * SIZE == one.cache.stored_tokens(keys)
 
@@ -183,7 +184,9 @@ def test_who_leaves_the_queue_takes_nothing_along():
         one.check()
 
     assert 40 == one.blocks.free
-    assert 3 * SIZE == one.cache.stored_tokens(chain(Request(0, 0.0, 99, 1, (1, 2, 3), SIZE), SIZE)[0])
+    assert 3 * SIZE == one.cache.stored_tokens(
+        chain(VisibleRequest(Request(0, 0.0, 99, 1, (1, 2, 3), SIZE)), SIZE).keys
+    )
 
 
 def test_copies_of_one_content_stand_in_for_one_another():
@@ -196,7 +199,9 @@ def test_copies_of_one_content_stand_in_for_one_another():
     first = list(one.cache._index.values())
     run(one, [Request(9, 0.0, 34 * SIZE, 1)])  # takes the 34 others: both copies of the last block among them
 
-    assert 2 * SIZE <= one.cache.stored_tokens(chain(Request(0, 0.0, 13, 1, (1, 2, 3), SIZE), SIZE)[0])
+    assert 2 * SIZE <= one.cache.stored_tokens(
+        chain(VisibleRequest(Request(0, 0.0, 13, 1, (1, 2, 3), SIZE)), SIZE).keys
+    )
     assert first != list(one.cache._index.values()), "second copies have taken the place of first ones"
 
 
@@ -204,7 +209,7 @@ def test_forgetting_keeps_what_is_held():
     """An order to forget would take blocks from those who run, or leave stored ones to be found."""
     one = replica("orca")
     one.add(Request(0, 0.0, 3 * SIZE, 9, (1, 2, 3), SIZE), 0.0)
-    run_keys = chain(Request(0, 0.0, 3 * SIZE, 9, (1, 2, 3), SIZE), SIZE)[0]
+    run_keys = chain(VisibleRequest(Request(0, 0.0, 3 * SIZE, 9, (1, 2, 3), SIZE)), SIZE).keys
     one.commit(one.schedule(0.0), (0.1,))
     one.forget_prefixes(0.2)
 
@@ -299,3 +304,31 @@ def test_blocks_that_were_reserved_in_vain_come_back():
     replica.check()
 
     assert 16 == replica.blocks.free
+
+
+@given(
+    turns=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.booleans()), min_size=2, max_size=8),
+    each=st.sampled_from([2, SIZE, 6, 16]),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_chain_that_goes_on_is_the_one_from_its_beginning(turns, each):
+    """A session's later turns would find other blocks than a request with the same content."""
+    ids, before = [], None
+    for turn, (more, cut, other) in enumerate(turns):
+        ids = ids[: len(ids) - 3] + [-turn - 1] * 3 if other else ids
+        ids = [*ids, *range(len(ids), len(ids) + more)]
+        prompt = max(1, each * len(ids) - cut)
+        request = VisibleRequest(Request(turn, 0.0, prompt, 40, tuple(ids), each))
+        plain, before = chain(request, SIZE, 40), chain(request, SIZE, 40, before)
+
+        assert (plain.keys, plain.link) == (before.keys, before.link)
+        before.keys.append(0)  # what a preempted sequence adds of its own
+
+
+def test_chains_of_old_sessions_are_given_up():
+    """Memory would grow with the number of sessions."""
+    one = replica(blocks=40)
+    run(one, [Request(i, i / 8, 60, 2, tuple(range(i, i + 15)), SIZE, session=i) for i in range(30)])
+
+    assert sum(found.full for found in one.cache._chains.values()) == one.cache._chained
+    assert one.cache._chained <= CHAINS * 40

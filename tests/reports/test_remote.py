@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from harness.api import Outcome
+from harness.api import Outcome, RequestRecord
 from harness.data.codec import encode
 from harness.data.folder import Run
+from harness.data.records import server_metrics_table
 from harness.metrics import slo
 from harness.stats.arrivals import Law
 from harness.validity import conclude
-from reports import _format, _sending
+from reports import _format, _sending, _stages
 from reports.figures import finding
 from reports.figures.timeline import timeline
 from reports.html import Html
@@ -261,3 +263,63 @@ def test_the_next_step_takes_no_more_senders_than_cores(remote_run: RemoteRun) -
     assert "--senders 2" not in few
     assert "measure on a quieter machine, or send from another one" in few
     assert "--senders 2" in many
+
+
+SLOW = {"token_s": lambda r: [at_s + 0.1 for at_s in r.token_s] if r.request_id % 10 == 5 else r.token_s}
+"""Requests 5, 15, ... 55 have TTFTs above 0.2 s; they end in the seconds 1.7, 3.7, ... 11.7."""
+
+
+def with_metrics(run: Run, **names: str) -> Run:
+    """Of a server whose queue takes nine tenths of TTFT up to 6 s, and whose prefill does from then on."""
+    rows: list[tuple[float, str, str, float]] = []
+    for second in range(14):
+        early, late = min(second, 6), max(second - 6, 0)
+        sums = {"q_sum": 0.09 * early + 0.01 * late, "p_sum": 0.01 * early + 0.09 * late, "t_sum": 0.1 * second}
+        rows.append((float(second), "up", 'instance="127.0.0.1:8000"', 1.0))
+        for name, total in {**sums, "q_count": second, "p_count": second, "t_count": second}.items():
+            rows.append((float(second), name, 'engine="0"', float(total)))
+    server = replace(run.info.server, names=names)
+    return dataclasses.replace(run, info=replace(run.info, server=server), server_metrics=server_metrics_table(rows))
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        ({"queue": "q", "prefill": "p"}, "client lateness 0, queue 3, prefill 3, decode 0"),
+        ({"queue": "q", "ttft": "t"}, "client lateness 0, queue 3, prefill 3, decode 0"),
+        ({"ttft": "t"}, "client lateness 0, queue -, prefill -, decode 0, queue and prefill 6"),
+        ({}, "client lateness 0, queue -, prefill -, decode 0, queue and prefill 6"),
+    ],
+)
+def test_misses_are_those_of_the_phase_that_the_server_names(
+    names: dict[str, str], line: str, remote_run: RemoteRun
+) -> None:
+    """A full queue would be read as slow prefill, or a guess as what the server said."""
+    run = with_metrics(remote_run(slo="ttft=0.16,tpot=0.1", ask=SLOW), **names)
+
+    assert f"6 of 60 requests: {line}" == _stages.missed(run)
+    assert f"Misses        6 of 60 requests: {line}"[:60] in Text(width=100).render(concluded(run))
+
+
+def test_misses_follow_the_times_in_the_answers(remote_run: RemoteRun) -> None:
+    """The mean of a second would stand for a request that the server has told about."""
+    queue_s = {"server_queue_s": 0.01, "server_ttft_s": 0.2}  # of vLLM
+    prefill_s = {"server_prefill_s": 0.02}  # of llama.cpp: the rest is the queue
+    vllm, llama = (remote_run(slo="ttft=0.16,tpot=0.1", ask=SLOW, wire=wire) for wire in (queue_s, prefill_s))
+
+    assert _stages.missed(with_metrics(vllm, queue="q", prefill="p")).endswith("queue 0, prefill 6, decode 0")
+    assert _stages.missed(with_metrics(llama)).endswith("queue 6, prefill 0, decode 0")
+
+
+def test_a_late_client_and_slow_decodes_are_causes_of_their_own(remote_run: RemoteRun) -> None:
+    def late(record: RequestRecord) -> float:
+        return 0.2 if record.request_id < 3 else 0.0
+
+    def tokens(record: RequestRecord) -> list[float]:
+        slow_s = 0.2 if record.request_id == 7 else 0.0
+        return [at_s + late(record) + slow_s * k for k, at_s in enumerate(record.token_s)]
+
+    ask = {"sent_s": lambda r: r.sent_s + late(r), "token_s": tokens}
+    run = with_metrics(remote_run(slo="ttft=0.16,tpot=0.1", ask=ask), queue="q", prefill="p")
+
+    assert "4 of 60 requests: client lateness 3, queue 0, prefill 0, decode 1" == _stages.missed(run)

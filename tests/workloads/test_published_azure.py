@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import fit_azure
-from harness.api import Sourced
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
@@ -19,6 +18,7 @@ from workloads import traces
 from workloads.arrivals._exact import Conditional
 from workloads.arrivals._services import Component, LogRate
 from workloads.catalog import load
+from workloads.mixed import Mixed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,16 +179,46 @@ def test_only_runs_of_minutes_have_an_exact_rate_and_only_where_it_is_wanted() -
         make("arrivals", "azure:mean=long-run,over=60")
 
 
-@pytest.mark.parametrize(("rate_rps", "span_s"), [(4.0, 1200.0), (1.0, 300.0), (20.0, 600.0), (5.0, 3000.0)])
-def test_runs_show_the_dispersion_that_is_expected_of_them(rate_rps: float, span_s: float) -> None:
+@pytest.mark.parametrize(
+    ("spec", "rate_rps", "span_s"),
+    [
+        ("azure", 4.0, 660.0),
+        ("azure:mean=long-run", 4.0, 1200.0),
+        ("burstgpt:mean=long-run,mode=steady", 4.0, 3600.0),
+        pytest.param("azure", 20.0, 1200.0, marks=pytest.mark.nightly),
+        pytest.param("burstgpt", 1.0, 300.0, marks=pytest.mark.nightly),
+        pytest.param("burstgpt", 4.0, 1200.0, marks=pytest.mark.nightly),
+    ],
+)
+def test_runs_show_what_is_expected_of_them(spec: str, rate_rps: float, span_s: float) -> None:
     """If this failed, a report would hold a run to a band that its arrivals do not have."""
-    made = make("arrivals", f"azure:over={span_s:g}", rate_rps=rate_rps)
-    assert isinstance(made, Sourced)
-    stated = re.findall(r"([\d.]+) to ([\d.]+) in (\d+) s", str(made.facts["expected"]))
-    drawn = [until(made, span_s, seed) for seed in range(60)]
+    loaded = load("chatbot", arrivals=spec, rate_rps=rate_rps, duration_s=span_s)
+    assert isinstance(loaded.workload, Mixed)
+    assert loaded.expected is not None
+    text = loaded.expected() or ""
+    made, rate = loaded.workload.arrivals, re.match(r"([\d.]+) to ([\d.]+) req/s", text)
+    drawn = [until(made, span_s, seed) for seed in range(20)]
+    bands = [(low, high, [stats_arrivals.dispersion(times, float(width)) or 0 for times in drawn])
+             for low, high, width in re.findall(r"([\d.e+]+) to ([\d.e+]+) in (\d+) s", text)]  # fmt: skip
+    assert rate is not None
+    bands.append((rate[1], rate[2], [len(times) / span_s for times in drawn]))
 
-    assert stated
-    for low, high, width in stated:
-        found = [stats_arrivals.dispersion(times, float(width)) or 0 for times in drawn]
-        assert np.mean([float(low) <= x <= float(high) for x in found]) >= 0.8
-        assert np.mean([float(low) <= x <= (float(low) + float(high)) / 2 for x in found]) >= 0.2  # not only wide
+    assert len(bands) == 1 + (span_s > 100) + (span_s > 600)
+    for low, high, found in bands:
+        assert np.mean([0.98 * float(low) <= x <= 1.02 * float(high) for x in found]) >= 0.7
+        assert np.mean([x > (float(low) + float(high)) / 4 for x in found]) >= 0.1  # not only wide
+
+
+def test_what_is_expected_of_mixes_and_sessions_is_said_of_all_that_arrives(tmp_path: Path) -> None:
+    """If this failed, the band of one class would be held against the run of all; one of Poisson traffic is no news."""
+    file = tmp_path / "mix.toml"
+    one = '[[class]]\nname = "{}"\nshare = 1\nlengths = "fixed:prompt=8,output=8"\narrivals = "{}"\n'
+    file.write_text("about = 'Two.'\nrate_rps = 4.0\n" + one.format("a", "azure") + one.format("b", "poisson"))
+    mixed = load(str(file), duration_s=120.0)
+    sessions = load("chatbot", arrivals="azure", sessions="fixed:turns=3,think=1s", rate_rps=6.0, duration_s=120.0)
+    poisson = load("chatbot", rate_rps=4.0, duration_s=120.0)
+    texts = [loaded.expected() if loaded.expected else None for loaded in (mixed, sessions, poisson)]
+
+    assert texts[0] is not None and re.match(r"3\.\d* to 4\.\d* req/s, dispersion [\d.]+ to [\d.]+ in 10 s$", texts[0])
+    assert texts[1] is not None and texts[1].startswith("1.98 to 2.02 sessions/s")
+    assert texts[2] is None

@@ -31,8 +31,17 @@ Path = Callable[[float, np.random.Generator], Iterator[Stretch]]
 class Conditional(Protocol):
     """Arrivals that can hold the requested rate exactly over a run."""
 
+    @property
+    def over_s(self) -> float | None:
+        """Seconds of a window in which the rate is exact; None where it is that of the long run only."""
+        ...
+
     def for_run(self, span_s: float) -> Self:
         """These arrivals for a run of so many seconds."""
+        ...
+
+    def times(self, rng: np.random.Generator, draws: int = ...) -> Iterator[float]:
+        """Endless arrival times in seconds; `draws` as of `times`."""
         ...
 
 
@@ -51,14 +60,19 @@ def window(mean: Mean, over_s: float | None, span_s: float) -> float | None:
     return span_s if over_s is None and mean == "exact" and span_s <= LONGEST_S else over_s
 
 
-def times(path: Path, rate_rps: float, over_s: float, rng: np.random.Generator) -> Iterator[float]:
-    """Endless arrival times (s): `rate_rps` within 1 % in each window of `over_s`; windows are independent."""
+def times(
+    path: Path, rate_rps: float, over_s: float, rng: np.random.Generator, draws: int = MOST_DRAWS
+) -> Iterator[float]:
+    """Endless arrival times (s): `rate_rps` within 1 % in each window of `over_s`; windows are independent.
+
+    With fewer `draws` of a window its count is less exact, and its dispersion as it is.
+    """
     for k in count():
         path_rng, gaps_rng = rng.spawn(2)  # the path does not depend on the rate
         start_s = k * over_s
         stretches = list(_until(path(start_s, path_rng), over_s))
         scale = rate_rps * over_s / math.fsum(s.duration_s * s.rate for s in stretches)
-        yield from (start_s + _drawn(stretches, scale, rate_rps * over_s, gaps_rng)).tolist()
+        yield from (start_s + _drawn(stretches, scale, rate_rps * over_s, gaps_rng, draws)).tolist()
 
 
 def wandering(path: Iterator[Stretch], factors: np.ndarray, step_s: float) -> Iterator[Stretch]:
@@ -82,10 +96,10 @@ def _until(path: Iterator[Stretch], end_s: float) -> Iterator[Stretch]:
             return
 
 
-def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.random.Generator) -> np.ndarray:
+def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.random.Generator, draws: int) -> np.ndarray:
     """Times of the first draw whose count is close to the expected one, or of the closest of all."""
     best = np.zeros(0)
-    for _ in range(MOST_DRAWS):
+    for _ in range(draws):
         pieces = (
             Piece(
                 s.duration_s,

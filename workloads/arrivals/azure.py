@@ -15,8 +15,6 @@ from workloads.arrivals._operational import Stretch
 from workloads.arrivals._services import Component, LogRate
 from workloads.arrivals._stationary import gamma
 
-NINE_OF_TEN = 1.645  # standard deviations of a normal law, either way
-
 
 @dataclass(frozen=True, slots=True)
 class Azure:
@@ -57,28 +55,8 @@ class Azure:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Source and licence of the trace behind the figures, and what a run with an exact rate shows."""
-        known = {key: self.figures[key] for key in ("source", "licence")}
-        return known if self.over_s is None else known | {"expected": self._expected(self.over_s)}
-
-    def _expected(self, over_s: float) -> str:
-        """Rate of a run, and the dispersion of its counts in 9 of 10 runs.
-
-        The variance by mean is that of the gaps, 1 / shape, and of the wandering rate; the spread is that of windows
-        and, in quadrature, that of a variance from so few normal counts along a path.
-        """
-        rate_rps, noise = self.mean_rate_rps, 1 / float(self.figures["gamma_shape"])
-        least, most = self.figures["window_spread"]
-        parts = []
-        for width_s in (w for w in (10.0, 60.0) if w < over_s / 10):  # fewer bins have no dispersion
-            of_rate = rate_rps * width_s * self.rate_law.variance_within(width_s, over_s)
-            middle, half = of_rate * (least + most) / 2, of_rate * (most - least) / 2
-            of_count = 2 / (over_s / width_s - 1) * (noise**2 + 2 * noise * middle)
-            half = math.hypot(half, NINE_OF_TEN * math.sqrt(of_count))
-            parts.append(f"{max(noise + middle - half, 0):.2g} to {noise + middle + half:.2g} in {width_s:g} s")
-        spread = f", dispersion {', '.join(parts)}" if parts else ""
-        near = _exact.CLOSE * rate_rps
-        return f"{rate_rps - near:.3g} to {rate_rps + near:.3g} req/s{spread}"
+        """Source and licence of the trace behind the figures."""
+        return {key: self.figures[key] for key in ("source", "licence")}
 
     @property
     def rate_law(self) -> LogRate:
@@ -89,10 +67,10 @@ class Azure:
         """These arrivals for a run of so many seconds."""
         return replace(self, over_s=_exact.window(self.mean, self.over_s, span_s))
 
-    def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
+    def times(self, rng: np.random.Generator, draws: int = _exact.MOST_DRAWS) -> Iterator[float]:
+        """Endless arrival times in seconds; `draws` as of `_exact.times`."""
         if self.over_s is not None:
-            return _exact.times(self._path, self.mean_rate_rps, self.over_s, rng)
+            return _exact.times(self._path, self.mean_rate_rps, self.over_s, rng, draws)
         rate_rng, gaps_rng = rng.spawn(2)
         gaps = gamma(float(self.figures["gamma_shape"]), gaps_rng, running=True)
         return self.rate_law.times(self.mean_rate_rps, gaps, rate_rng)

@@ -95,23 +95,23 @@ class Burstgpt:
         """These arrivals for a run of so many seconds; a replayed table stays as it is."""
         return self if self.mode == "figure6" else replace(self, over_s=_exact.window(self.mean, self.over_s, span_s))
 
-    def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
+    def times(self, rng: np.random.Generator, draws: int = _exact.MOST_DRAWS) -> Iterator[float]:
+        """Endless arrival times in seconds; `draws` as of `_exact.times`."""
         api_rng, conversation_rng = rng.spawn(2)
         streams = []
         if self.service != "conversation":
-            streams.append(self._api(api_rng))
+            streams.append(self._api(api_rng, draws))
         if self.service != "api":
-            streams.append(self._conversation(conversation_rng))
+            streams.append(self._conversation(conversation_rng, draws))
         merged = streams[0] if len(streams) == 1 else heapq.merge(*streams)
         return merged if self.grain_s == 0 else (math.floor(t / self.grain_s) * self.grain_s for t in merged)
 
-    def _api(self, rng: np.random.Generator) -> Iterator[float]:
+    def _api(self, rng: np.random.Generator, draws: int) -> Iterator[float]:
         rate_rps = self.mean_rate_rps * (self._share() if self.service == "both" else 1.0)
         if self.mode == "figure6":
             return _along(self._table(rng), rng)
         if self.over_s is not None:
-            return _exact.times(self._api_path, rate_rps, self.over_s, rng)
+            return _exact.times(self._api_path, rate_rps, self.over_s, rng, draws)
         inside_rng, levels_rng = rng.spawn(2)
         api = Api(**self.figures["api"])
         levels = (
@@ -119,12 +119,12 @@ class Burstgpt:
         )
         return _along(api.pieces(levels, inside_rng), rng)
 
-    def _conversation(self, rng: np.random.Generator) -> Iterator[float]:
+    def _conversation(self, rng: np.random.Generator, draws: int) -> Iterator[float]:
         rate_rps = self.mean_rate_rps * (1 - self._share() if self.service == "both" else 1.0)
         if self.mode == "figure6":
             return _along(self._table(rng), rng)
         if self.over_s is not None:
-            return _exact.times(self._conversation_path, rate_rps, self.over_s, rng)
+            return _exact.times(self._conversation_path, rate_rps, self.over_s, rng, draws)
         gaps_rng, noise_rng = rng.spawn(2)
         conversation = Conversation(**self.figures["conversation"])
         gaps = gamma(conversation.gamma_shape, gaps_rng, running=True)

@@ -43,7 +43,7 @@ class PrefixAware:
         most, least = max(counts), min(counts)
         if most - least > self.uneven_requests and most > least * self.uneven_ratio:
             return counts.index(least)
-        keys, _ = chain(request, replicas[0].blocks.size)
+        keys = chain(request, replicas[0].blocks.size).keys
         stored = [0 if replica.cache is None else replica.cache.stored_tokens(keys) for replica in replicas]
         if max(stored) < max(1, self.match * request.prompt_tokens):
             return counts.index(least)

@@ -1,5 +1,8 @@
 """Heavier clients against `bench serve`: no errors by their own word and by the server's log, and known counts."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 
 pytestmark = pytest.mark.timeout(900)  # vLLM takes minutes to start on a busy machine
@@ -30,3 +33,16 @@ def test_a_client_ends_without_errors(clients, environment, null, tiny, tmp_path
     assert (clients["REQUESTS"], 0) == (real.answers, real.failed)
     assert clients["REQUESTS"] * clients["TOKENS"] == real.tokens
     assert name in OWN_COUNT or report.tokens == real.tokens
+
+
+def test_sessions_are_replayed_as_recorded(environment, tmp_path, monkeypatch):
+    """If this failed, agents would be replayed in another order, at other times or with other prefixes."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    replay = runpy.run_path(str(Path(__file__).parents[1] / "session_replay.py"))
+    lines = list(replay["table"](environment("aiperf"), tmp_path))
+    aiperf, bench, recorded = ([cell.strip() for cell in line.strip("| ").split("|")] for line in lines[2:])
+
+    assert ["52 of 52", "8 of 8"] == bench[1:3] == aiperf[1:3]
+    assert float(bench[3]) <= max(5.0, float(aiperf[3]))
+    for of in (bench, aiperf):
+        assert abs(float(of[5].split("%")[0]) - float(recorded[5].split("%")[0])) <= 3.0
