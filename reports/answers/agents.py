@@ -116,6 +116,9 @@ def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
             f"With {worst.users:,} agents {1 - worst.settled:.0%} of the prompts sent ahead were not answered before "
             "the trial counted, so its caches were still cold.", "Observe longer: --horizon.",
         )  # fmt: skip
+    if info.invalid:
+        left_out = _format.count(len(info.invalid), "trial")
+        yield Notice(f"{left_out} left out, because nothing can be concluded: {clean(info.invalid[-1], 300)}", RESUME)
 
 
 def _tiers(info: AgentsAnswer) -> Table:

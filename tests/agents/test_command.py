@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from harness.cli import main
+from harness.errors import BackendError, NotValid
 from harness.experiments import trial
+from harness.experiments.agents import execute
+from harness.experiments.agents.agents_json import AgentTrial, TrialShare
 from harness.experiments.agents.execute import CUT, Task, set_up, simulated
 from harness.experiments.agents.search import Key, SearchOptions
 from harness.metrics import slo
@@ -115,6 +118,43 @@ def test_another_search_is_kept_out_of_the_folder(
     assert 2 == main([*line, "--tp", "2", "--out", str(tmp_path / "one")])
 
     assert "a search with --tp not given, not '2'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "code", "left_out"),
+    [(NotValid, 1, 5, 1), (NotValid, 2, 4, 2), (BackendError, 1, 3, 1)],
+)
+def test_a_trial_that_fails_loses_none_of_the_others(
+    error: type[Exception], times: int, code: int, left_out: int, chats: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Ten minutes of trials on a server ended with an error and no answer."""
+    calls: list[int] = []
+
+    def real(task: Task, *_: object) -> AgentTrial:
+        calls.append(task.key.users)
+        if 3 <= len(calls) < 3 + times:
+            raise error("the server said no.")
+        if len(calls) > 6:
+            raise KeyboardInterrupt
+        met = 90 if task.key.users < 10 else 10
+        return AgentTrial(
+            users=task.key.users, seed=task.key.seed, seconds=9.0, requests=100, sessions=9, wall_s=0.0,
+            shares=[TrialShare(text=text, met=met, of=100) for text in ("joint", "p80:e2e=9")],
+        )  # fmt: skip
+
+    monkeypatch.setattr(execute, "_real", real)
+    line = ["agents", "--trace", chats, "--backend", "null", "--slo", "p80:e2e=9", "--tolerance", "1%", "--quiet"]
+
+    assert code == main([*line, "--out", str(tmp_path / "found")])
+
+    printed = " ".join(capsys.readouterr().out.split())
+    stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
+    assert [1, 4] == [one["users"] for one in stored["trials"]][:2]
+    assert ["the server said no."] * left_out == stored["invalid"]
+    assert "the server said no." in printed
+    assert calls[2:4] == [16, 16] or error is BackendError
+    assert code == stored["exit_code"]
 
 
 def test_facts_of_the_deployment_give_output_per_gpu_and_dollar(

@@ -187,8 +187,8 @@ def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]
 def run_search(
     setup: Setup, out: Path | None, *, workers: int | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> AgentsAnswer:
-    """Search every tier; Ctrl-C ends it with the results so far. Raises Interrupted where no trial had ended, and
-    BackendError or NotValid for a trial that proves nothing."""
+    """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
+    far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
     if out is None:
         return _run(setup, None, [], workers, tell)
     read_folder(out, KIND)
@@ -201,10 +201,11 @@ def _run(
     setup: Setup, out: Path | None, trials: list[AgentTrial], workers: int | None, tell: Callable[[str], None]
 ) -> AgentsAnswer:
     begun_s, interrupted = time.monotonic(), False
-    options = search_options(setup)
+    options, invalid, doubtful = search_options(setup), list[str](), list[Key]()
+    failed: BackendError | NotValid | None = None
 
     def save(state: str) -> AgentsAnswer:
-        info = _answer(setup, options, trials, state, time.monotonic() - begun_s)
+        info = _answer(setup, options, trials, state, time.monotonic() - begun_s, invalid, failed)
         if out is not None:
             write_json(out / ANSWER, encode(info))
         return info
@@ -212,16 +213,26 @@ def _run(
     save("running")
     with pool.of(workers if setup.first.virtual else 1) as processes:
         try:
-            while keys := next_keys(setup.tiers, trials, setup.options):
+            while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
                 if _spent(setup, time.monotonic() - begun_s):
                     break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
-                for one in _made(setup, tasks, processes, out, tell):
-                    trials.append(one)
-                    tell(_line(one))
-                    save("running")
+                try:
+                    for one in _made(setup, tasks, processes, out, tell):
+                        trials.append(one)
+                        tell(_line(one))
+                        save("running")
+                except NotValid as error:  # of a wall clock, where there is one trial at a time
+                    invalid.append(str(error))
+                    tell(f"{error} It is {'not repeated again' if keys == doubtful else 'repeated'}.")
+                    failed, doubtful = error if keys == doubtful else None, keys
         except KeyboardInterrupt:
             interrupted = True
+        except BackendError as error:
+            failed = error
+            invalid.append(str(error))
+    if failed is not None and not trials:
+        raise failed
     if interrupted and not trials:
         raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
     return save("interrupted" if interrupted else "finished")
@@ -257,7 +268,9 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTri
         raise KeyboardInterrupt
     verdict = result.run.info.verdict
     if not verdict.valid:
-        raise NotValid(f"The trial of {task.key.users} agents is not valid: {' '.join(verdict.reasons)}")
+        raise NotValid(
+            f"The trial of {task.key.users} agents (seed {task.key.seed}) is not valid: {' '.join(verdict.reasons)}"
+        )
     return measured(task, result.run.requests, time.monotonic() - begun_s)
 
 
@@ -268,17 +281,29 @@ def _line(one: AgentTrial) -> str:
 
 
 def _answer(
-    setup: Setup, options: Mapping[str, Any], trials: Sequence[AgentTrial], state: str, wall_s: float
+    setup: Setup, options: Mapping[str, Any], trials: Sequence[AgentTrial], state: str, wall_s: float,
+    invalid: Sequence[str], failed: BackendError | NotValid | None,
 ) -> AgentsAnswer:  # fmt: skip
     over = state != "running"
     found = [_per(setup.takes, estimate(tier, trials, setup.options)) for tier in setup.tiers] if over else []
+    if failed is not None:
+        found = [structs.replace(one, why=str(failed)) if one.state == "unresolved" else one for one in found]
     states = {one.state for one in found}
     wide = any(one.state == "resolved" and not one.narrower_than(setup.options.tolerance) for one in found)
     return AgentsAnswer(
         **options,
         state=state,
-        exit_code=1 if states == {"unreachable"} else 5 if "unresolved" in states or wide else 0,
+        exit_code=(
+            failed.exit_code
+            if failed is not None
+            else 1
+            if states == {"unreachable"}
+            else 5
+            if "unresolved" in states or wide
+            else 0
+        ),
         answers=found,
+        invalid=[*invalid],
         trials=sorted(trials, key=lambda one: (one.users, one.seed)),
         requests=sum(one.requests for one in trials),
         wall_s=wall_s,
