@@ -95,9 +95,10 @@ def _whole(value: int | None) -> str:
 def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
     yield "System", system
     yield "Step times", _system.trust(info.backend)
-    turns, scale = (info.spec.get(name) for name in ("turns", "scale"))
-    yield "Think times", clean(turns, 60)
-    yield "Contexts", clean(scale or "as recorded", 60)
+    if "trace" in info.spec:  # a preset has its think times and contexts in its name
+        turns, scale = (info.spec.get(name) for name in ("turns", "scale"))
+        yield "Think times", clean(turns, 60)
+        yield "Contexts", clean(scale or "as recorded", 60)
     yield (
         "Trials",
         (

@@ -76,11 +76,30 @@ def test_a_trial_is_the_run_of_so_many_users(chats: str) -> None:
     assert math.isclose(one.requests_rps, len(late) / 120.0)
 
 
+@pytest.mark.parametrize("named", [[], ["--workload", "chatbot", "--sessions", "fixed:turns=9,think=2s"]])
+def test_sessions_are_drawn_where_there_is_no_trace(
+    named: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """Who has no recording could not find out how many agents a system serves."""
+    line = ["agents", *named, *SIM, "--slo", "p90:tpot=0.0001", "--horizon", "2min", "--workers", "1", "--quiet"]
+
+    assert 1 == main([*line, "--no-html", "--out", str(tmp_path / "found")])
+
+    printed = capsys.readouterr().out
+    stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
+    (one,) = stored["trials"]
+    assert (1, named[1] if named else "coding-agent") == (one["users"], stored["workload"])
+    assert one["requests"] >= 3
+    assert "even one agent alone misses it." in printed
+    assert "Think times" not in printed
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         (["--arrivals", "poisson"], "--arrivals must be closed without users"),
         (["--arrivals", "closed:users=4"], "the search varies them"),
+        (["--arrivals", "closed:steady=on"], "the search varies them"),
         (["--sessions", "recorded:count=4"], "the search decides how many there are"),
         (["--slo", "p99:itl=0.2"], "is not of single requests"),
         (["--slo", "tftt=3"], "ttft"),
@@ -99,8 +118,8 @@ def test_what_has_no_agents_is_refused(
 
 def test_traffic_without_sessions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An agent would be a user with one request."""
-    assert 2 == main(["agents", *SIM])
-    assert "--trace" in capsys.readouterr().err
+    assert 2 == main(["agents", "--workload", "chatbot", *SIM])
+    assert "such as coding-agent" in capsys.readouterr().err
     single = tmp_path / "single.csv"
     assert 0 == main(["trace", "generate", "chatbot", "--requests", "40", "-o", str(single)])
     assert 2 == main(["agents", "--trace", str(single), *SIM])

@@ -44,6 +44,7 @@ from harness.spec import parse
 
 TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
+WORKLOAD = "coding-agent"
 HORIZON_S, BUDGET_S = 3600.0, 600.0
 CUT, RAMP = 0.25, 0.1
 """Of the horizon, what is added before it and not counted; of both together, in which part the agents start."""
@@ -72,14 +73,11 @@ def set_up(
 ) -> Setup:
     """Check everything before a trial is made. Raises UsageError for traffic without sessions, or a tier that no single
     request can be judged by."""
-    if spec.trace is None:
-        raise UsageError("bench agents replays sessions of a trace; give --trace FILE (docs/guide/agents.md).")
     arrivals = parse(spec.arrivals or "closed")
-    if arrivals.name != "closed" or "users" in arrivals.args or arrivals.first is not None:
+    if arrivals.name != "closed" or {"users", "steady"} & {*arrivals.args} or arrivals.first is not None:
         raise UsageError(f"--arrivals must be closed without users, got '{spec.arrivals}': the search varies them.")
-    if spec.sessions is not None and {"steady", "begin_most", "begin_least", "count", "passes"} & {
-        *parse(spec.sessions).args
-    }:
+    chosen = {*parse(spec.sessions).args} if spec.trace is not None and spec.sessions is not None else set()
+    if {"begin_most", "begin_least", "count", "passes"} & chosen:
         raise UsageError("--sessions: the search decides how many there are and where they start; give only common.")
     slos = tuple(slo.parse(text) for text in tiers)
     found = []
@@ -90,10 +88,11 @@ def set_up(
         if pooled:
             raise UsageError(f"--slo '{slo.bound_text(pooled[0])}' is not of single requests; bound tpot instead.")
         found.append(Tier(text, conditions_of(text, spec.goal)))
-    spec = replace(spec, turns=spec.turns or "think-only")
+    if spec.trace is not None:
+        spec = replace(spec, turns=spec.turns or "think-only")
     first = plan(_of(spec, 1, options.first_seed, horizon_s or HORIZON_S))
     if not first.schedule.has_follow_ups:
-        raise UsageError(f"'{spec.trace}' has no sessions of several requests, so there are no agents to count.")
+        raise UsageError(f"'{spec.trace or spec.workload}' has no sessions of several requests, so no agents to count.")
     if budget_s is None and not first.virtual:
         budget_s = BUDGET_S
     if horizon_s is None:
@@ -106,13 +105,11 @@ def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
     """The run of one trial."""
     whole_s = horizon_s * (1 + CUT)
     arrivals = parse(spec.arrivals or "closed")
-    arrivals = replace(arrivals, args={"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args})
-    sessions = parse(spec.sessions or "recorded")
-    sessions = replace(sessions, args={**sessions.args, "steady": f"{whole_s:.6g}s"})
+    args = {"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args, "users": str(users), "steady": "on"}
+    warmup = f"{CUT * horizon_s:.6g}s"
     return replace(
-        spec, seed=seed, duration=whole_s, warmup=f"{CUT * horizon_s:.6g}s", sessions=str(sessions), requests=None,
-        arrivals=str(replace(arrivals, args={**arrivals.args, "users": str(users)})),
-    )  # fmt: skip
+        spec, seed=seed, duration=whole_s, warmup=warmup, requests=None, arrivals=str(replace(arrivals, args=args))
+    )
 
 
 @dataclass(frozen=True, slots=True)
