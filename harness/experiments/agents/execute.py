@@ -41,6 +41,7 @@ from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.spec import parse
+from harness.validity.work_done import exceeded
 
 TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
@@ -263,11 +264,12 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTri
         raise BackendError(result.outcome.error)
     if result.outcome.ended != "finished":
         raise KeyboardInterrupt
+    of = f"The trial of {task.key.users} agents (seed {task.key.seed})"
+    if (fault := exceeded(result.run.info)) is not None:
+        raise BackendError(f"{of}: {fault}")
     verdict = result.run.info.verdict
     if not verdict.valid:
-        raise NotValid(
-            f"The trial of {task.key.users} agents (seed {task.key.seed}) is not valid: {' '.join(verdict.reasons)}"
-        )
+        raise NotValid(f"{of} is not valid: {' '.join(verdict.reasons)}")
     return measured(task, result.run.requests, time.monotonic() - begun_s)
 
 
