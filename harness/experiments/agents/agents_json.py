@@ -62,7 +62,7 @@ class TierAgents(Part, frozen=True, kw_only=True):
         """Whether half of the interval is within this share of the agents, or the whole of it within one agent."""
         if self.agents is None or self.low is None or self.high is None:
             return False
-        return self.high - self.low < 1 or self.high - self.low <= 2 * tolerance * self.agents
+        return self.high - self.low <= 1 or self.high - self.low <= 2 * tolerance * self.agents
 
 
 class AgentsAnswer(Document, frozen=True, kw_only=True):
