@@ -153,7 +153,7 @@ def test_a_trial_that_fails_loses_none_of_the_others(
     def real(task: Task, *_: object) -> AgentTrial:
         calls.append(task.key.users)
         if 3 <= len(calls) < 3 + times:
-            raise error("the server said no.")
+            raise error("the server answers no.")
         if len(calls) > 6:
             raise KeyboardInterrupt
         met = 90 if task.key.users < 10 else 10
@@ -170,8 +170,8 @@ def test_a_trial_that_fails_loses_none_of_the_others(
     printed = " ".join(capsys.readouterr().out.split())
     stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
     assert [1, 4] == [one["users"] for one in stored["trials"]][:2]
-    assert ["the server said no."] * left_out == stored["invalid"]
-    assert "the server said no." in printed
+    assert ["the server answers no."] * left_out == stored["invalid"]
+    assert "the server answers no." in printed
     assert calls[2:4] == [16, 16] or error is BackendError
     assert code == stored["exit_code"]
 
