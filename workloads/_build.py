@@ -63,7 +63,7 @@ def one(
     lengths_made: Lengths = registry.make("lengths", lengths_spec)
     sessions_made = sessions_of(sessions or preset.sessions)
     total_rps = made.mean_rate_rps
-    if sessions_made is not None:
+    if sessions_made is not None and not isinstance(made, Closed):
         made, total_rps = slowed(made, sessions_made.mean_requests)
     span_s = span_of(total_rps, run)
     made = for_run(made, span_s)
@@ -92,6 +92,7 @@ def one(
         operational_time=made.operational_time if isinstance(made, RateCurve) else None,
         settles_s=settles_s(made),
         arrivals_rps=None if timing == "closed" else made.mean_rate_rps,
+        warmup=made.warm_up(made.users) if isinstance(made, Closed) and made.steady else None,
         timing=timing,
         expected=None if span_s is None else partial(expected, [made], span_s, what([sessions_made])),
     )
@@ -215,10 +216,6 @@ def arrivals_of(spec: str | None, rate_rps: float | None, preset: Preset) -> tup
 
 def slowed(arrivals: Arrivals, mean_requests: float) -> tuple[Arrivals, float]:
     """Arrivals of sessions, and the rate of all their requests."""
-    if isinstance(arrivals, Closed):
-        raise UsageError(
-            "In a closed loop the users send follow-ups themselves; leave out --sessions, or use other arrivals."
-        )
     if "rate_rps" not in {f.name for f in dataclasses.fields(arrivals)}:  # type: ignore[arg-type]  # a dataclass
         return arrivals, arrivals.mean_rate_rps * mean_requests
     rate_rps = arrivals.mean_rate_rps

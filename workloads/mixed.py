@@ -3,6 +3,7 @@
 A workload mixed from arrivals, lengths, sessions and shared prefixes, each with a random stream of its own.
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
@@ -10,8 +11,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from harness.api import Arrivals, Extra, Lengths
+from harness.api import WARM_UP, Arrivals, Extra, Lengths
 from harness.data.records import SCHEDULE, schedule_chunk
 from workloads._timeline import Columns, Timeline
 from workloads.arrivals.closed import Closed
@@ -98,6 +100,10 @@ def earliest_s(tasks: Tasks, start_s: np.ndarray) -> np.ndarray:
 FIRST_CHUNK, CHUNK = 256, 32_768
 """Requests drawn at first and at most at one time, about: a short run does not pay for a long one."""
 
+MIDDLES = 256
+"""Tasks, at least, of which users at work choose the first, the likelier the longer it lasts: of few the longest ones
+are too rare."""
+
 MOST_TASKS = 1 << 30
 """Tasks of one class of traffic; with the number of the class they fit the owners of prefix blocks."""
 
@@ -107,7 +113,8 @@ class Mixed:
     """Requests at the times of `arrivals` with the `lengths`, which do not depend on one another.
 
     Changing the arrivals leaves the lengths of a seed as they are. With `sessions` an arrival starts a task of
-    several requests; with `prefixes` a task's prompts begin with a shared prefix on top of their own tokens. `tag`
+    several requests, and users in a closed loop have one after the other; with `prefixes` a task's prompts begin with a
+    shared prefix on top of their own tokens. `tag`
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
     be scored again. The requests name `model` where that is not the one of the run.
@@ -126,8 +133,11 @@ class Mixed:
     model: str | None = None
 
     def __post_init__(self) -> None:
-        if self.sessions is not None and isinstance(self.arrivals, Closed):
-            raise ValueError("closed arrivals are users who send follow-ups themselves, so they accept no sessions.")
+        if self.sessions is None and isinstance(self.arrivals, Closed) and self.arrivals.steady:
+            raise ValueError(
+                "steady users begin in the middle of sessions, and these are single requests; give --sessions, or a "
+                "workload with sessions such as coding-agent."
+            )
         if self.sessions is not None and self.number >= MOST_OWNERS // MOST_TASKS:
             raise ValueError(f"only the first {MOST_OWNERS // MOST_TASKS} classes of a mix can have sessions.")
         if self.sessions is not None and self.sessions.mean_requests > 1 and self.prefixes is not None:
@@ -146,15 +156,19 @@ class Mixed:
         first_chunk = first_chunk or FIRST_CHUNK
         arrivals_rng, lengths_rng, _content_rng, sizes_rng, delays_rng, prefixes_rng = rng.spawn(6)
         pairs = pairs_from(self.lengths.pairs(lengths_rng))
+        streams = Streams(sizes_rng, delays_rng, pairs)
         if isinstance(self.arrivals, Closed):
-            rows = _of_users(self.arrivals, pairs, arrivals_rng)
+            if self.sessions is None:
+                rows = _of_users(self.arrivals, pairs, arrivals_rng)
+            else:
+                drawn = _tasks_of_users(self.arrivals, self.sessions, streams, arrivals_rng)
+                rows = _in_order(drawn, self.prefixes, prefixes_rng)
         elif self.sessions is None:
             rows = _of_arrivals(_chunks(self.arrivals.times(arrivals_rng), first_chunk), pairs)
         else:
-            streams = Streams(sizes_rng, delays_rng, pairs)
             each = self.sessions.mean_requests
             chunks = _chunks(self.arrivals.times(arrivals_rng), first_chunk, each)
-            rows = _of_tasks(chunks, self.sessions, streams, self.prefixes, prefixes_rng)
+            rows = _in_order(_tasks_of_arrivals(chunks, self.sessions, streams), self.prefixes, prefixes_rng)
         for columns in rows:
             if self.prefixes is not None and self.sessions is None:
                 columns.update(_prefixed(self.prefixes, prefixes_rng, len(columns["id"])))
@@ -184,6 +198,9 @@ class Mixed:
                         "delay_s": rows["delay_s"]}  # fmt: skip
         if "task" in rows:
             columns |= {"session": self.number * MOST_TASKS + rows["task"], "turn": rows["turn"]}
+        if "warm" in rows:
+            own = pa.scalar(self.tag, pa.string())
+            columns["tag"] = pc.if_else(pa.array(rows["warm"]), pa.scalar(WARM_UP), own)
         if runs := self._runs(rows):
             columns["prefix_ids"] = _lists(*id_lists(*runs), "prefix_ids")
             columns["prefix_block_tokens"] = self._block_tokens(rows)
@@ -267,31 +284,111 @@ def _of_users(closed: Closed, pairs: Pairs, rng: np.random.Generator) -> Iterato
         }  # fmt: skip
 
 
-def _of_tasks(
-    chunks: Iterator[np.ndarray],
-    sessions: Sessions,
-    streams: Streams,
-    prefixes: Prefixes | None,
-    prefixes_rng: np.random.Generator,
-) -> Iterator[Columns]:
-    """The requests of all tasks in order of their earliest times."""
-    line, made, begun = Timeline(), 0, 0
+class _Begun(NamedTuple):
+    """Tasks with the time at which each begins, and until when (s) nothing else is due; parents are rows of making."""
+
+    tasks: Tasks
+    at_s: np.ndarray  # (M,) of their rows
+    until_s: float
+    warm: np.ndarray | None = None  # (M,) whether a row warms the cache, and is not of the workload
+
+
+def _tasks_of_arrivals(chunks: Iterator[np.ndarray], sessions: Sessions, streams: Streams) -> Iterator[_Begun]:
+    """One task an arrival."""
+    made = 0
     for start_s in chain(chunks, [np.zeros(0)]):
         tasks = sessions.tasks(len(start_s), streams)
-        rows = tasks._asdict()
+        at_s = earliest_s(tasks, start_s)
+        yield _Begun(tasks._replace(parent=tasks.parent + made), at_s, start_s[-1] if len(start_s) else np.inf)
+        made += len(at_s)
+
+
+def _tasks_of_users(
+    closed: Closed, sessions: Sessions, streams: Streams, rng: np.random.Generator
+) -> Iterator[_Begun]:  # fmt: skip
+    """Users have one task after the other, each their think time after all answers of the one before."""
+    ramp_s = (closed.ramp_s * np.arange(closed.users) / closed.users).tolist()
+    # when a user is free at the earliest, who it is, and which rows their next task waits for: the first, and how many
+    # and when their cycles of least time are over
+    free = [(start_s, user, 0, 0, start_s) for user, start_s in enumerate(ramp_s)]
+    least, made = max(1, int(FIRST_CHUNK / sessions.mean_requests)), 0
+    while True:
+        middle = closed.steady and not made
+        tasks, warm = sessions.tasks(max(MIDDLES if middle else least, closed.users), streams), None
+        if middle:
+            tasks, warm = _from_the_middle(tasks, closed.users, rng)
+        elif closed.steady:
+            warm = np.zeros(len(tasks.turn), bool)
+        first, size = starts_of(tasks.sizes), len(tasks.turn)
+        at_s = earliest_s(tasks, np.zeros(len(first)))  # after the start of the task
+        lasts_s, least_s = np.maximum.reduceat(at_s, first), (closed.least_cycle_s * tasks.sizes).tolist()
+        waited = np.zeros(size + 1, np.int64)
+        np.add.at(waited, tasks.parent[has := tasks.parents > 0], 1)
+        np.add.at(waited, (tasks.parent + tasks.parents)[has], -1)
+        last = np.where(np.cumsum(waited)[:-1] > 0, size, np.arange(size))  # rows that no other one waits for
+        last, end = np.minimum.reduceat(last, first), first + tasks.sizes
+        parent, parents, delay_s = tasks.parent + made, tasks.parents.copy(), tasks.delay_s.copy()
+        start_s = np.zeros(len(first))
+        for number, row in enumerate(first.tolist()):
+            free_s, user, parent[row], parents[row], earliest = heapq.heappop(free)
+            if parents[row]:
+                delay_s[row] = closed.think_s if closed.law == "fixed" else rng.exponential(closed.think_s)
+            start_s[number] = begin_s = max(free_s + delay_s[row], earliest)
+            behind = made + int(last[number]), int(end[number] - last[number])
+            heapq.heappush(free, (begin_s + lasts_s[number], user, *behind, begin_s + least_s[number]))
+        at_s += np.repeat(start_s, tasks.sizes)
+        begun = tasks._replace(parent=parent, parents=parents, delay_s=delay_s)
+        yield _Begun(begun, at_s, free[0][0], warm)
+        made += size
+
+
+def _from_the_middle(tasks: Tasks, users: int, rng: np.random.Generator) -> tuple[Tasks, np.ndarray]:
+    """A task for each user from a random moment on, the likelier the longer it lasts, as one finds users at work.
+
+    The request before that moment comes first, with one token of answer, and warms the cache: (M,) which those are.
+    """
+    first, row = starts_of(tasks.sizes), np.arange(len(tasks.turn))
+    at_s = earliest_s(tasks, np.zeros(len(first)))
+    if not at_s.any():  # without thinking, by the number of requests
+        at_s = (row - np.repeat(first, tasks.sizes)).astype(float)
+    lasts_s = np.maximum.reduceat(at_s, first)
+    waits_for = np.where(tasks.parents > 0, tasks.parent, len(row))
+    apart = np.minimum.accumulate(waits_for[::-1])[::-1] >= row - 1  # nothing from here on waits for more than one row
+    chosen = rng.choice(len(first), users, p=lasts_s / lasts_s.sum() if lasts_s.any() else None)
+    taken, warm = [], []
+    for number, share in zip(chosen.tolist(), rng.random(users).tolist(), strict=True):
+        own = slice(first[number], first[number] + tasks.sizes[number])
+        begin = own.start + min(int((at_s[own] < share * lasts_s[number]).sum()), own.stop - own.start - 1)
+        begin -= int(np.argmax(apart[own.start : begin + 1][::-1]))
+        taken.append(row[max(begin - 1, own.start) : own.stop])
+        warm.append(np.arange(len(taken[-1])) < (begin > own.start))
+    rows, sizes = np.concatenate(taken), np.array([len(part) for part in taken])
+    begins, is_warm = starts_of(sizes), np.concatenate(warm)
+    found = Tasks(sizes, *(column[rows] for column in tasks[1:]))
+    found.parents[begins], found.delay_s[begins] = 0, 0.0
+    moved = np.arange(len(rows)) - rows  # of a task all rows by as much
+    output_tokens = np.where(is_warm, 1, found.output_tokens)
+    return found._replace(parent=found.parent + moved, output_tokens=output_tokens), is_warm
+
+
+def _in_order(
+    begun: Iterator[_Begun], prefixes: Prefixes | None, prefixes_rng: np.random.Generator
+) -> Iterator[Columns]:
+    """The requests of all tasks in order of their earliest times."""
+    line, count = Timeline(), 0
+    for part in begun:
+        rows, sizes = part.tasks._asdict(), part.tasks.sizes
         del rows["sizes"]
-        rows |= {
-            "at_s": earliest_s(tasks, start_s),
-            "parent": tasks.parent + made,
-            "task": np.repeat(np.arange(begun, begun + len(start_s)), tasks.sizes),
-        }
+        rows |= {"at_s": part.at_s, "task": np.repeat(np.arange(count, count + len(sizes)), sizes)}
+        if part.warm is not None:
+            rows["warm"] = part.warm
         if prefixes is not None:
-            drawn = _prefixed(prefixes, prefixes_rng, len(start_s))
-            rows |= {name: np.repeat(values, tasks.sizes) for name, values in drawn.items()}
-        made, begun = made + len(rows["at_s"]), begun + len(start_s)
-        if begun > MOST_TASKS:
+            drawn = _prefixed(prefixes, prefixes_rng, len(sizes))
+            rows |= {name: np.repeat(values, sizes) for name, values in drawn.items()}
+        count += len(sizes)
+        if count > MOST_TASKS:
             raise ValueError(f"more than {MOST_TASKS:,} sessions in one class of traffic")
-        yield line.add(rows, start_s[-1] if len(start_s) else np.inf)
+        yield line.add(rows, part.until_s)
 
 
 def _prefixed(prefixes: Prefixes, rng: np.random.Generator, n: int) -> Columns:

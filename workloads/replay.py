@@ -48,14 +48,16 @@ def load(
     sessions: str | None = None,
     content: str | None = None,
     seed: int = 0,
+    duration_s: float | None = None,
 ) -> Loaded:
     """The workload that replays a trace file, or a slice of it (see `traces.Slice`).
 
     In this order: the slice, `where` (conditions, see `transforms.filtered`), `limit`, `jitter` (a time, or 'grain'),
     `scale` (`transforms.scaling`). What was done, and with which seed, stands in the provenance. `turns` says when a
     later turn of a conversation follows (`session_times.turns_of`), `arrivals` when sessions start, at a rate of
-    `rate_rps` requests, and `sessions` which of them. Without these, stamps are those of the file; but sessions with
-    clocks of their own are replayed one at a time, each turn its think time after the answer before.
+    `rate_rps` requests, and `sessions` which of them; steady users have some for `duration_s`. Without these, stamps
+    are those of the file; but sessions with clocks of their own are replayed one at a time, each turn its think time
+    after the answer before.
     Raises UsageError naming file, line and column for whatever is wrong with the file, and for wrong options.
     """
     timing = None if turns is None else session_times.turns_of(turns)
@@ -87,7 +89,7 @@ def load(
         if sessions is None and arrivals is None:
             chosen = Sessions(order="file")
         timing = timing or (ThinkOnly() if "parent" in names else Recorded())
-        return _restarted(trace, timing, chosen, starts, made, seed)
+        return _restarted(trace, timing, chosen, starts, made, seed, duration_s)
     given = {"path": path, "reader": reader, "columns": columns, "start_s": start_s, "stop_s": stop_s, "limit": limit,
              "where": where, "jitter": jitter, "scale": scale, "turns": turns, "sessions": sessions}  # fmt: skip
     # a comma ends a value of a spec, and file names and conditions may hold some
@@ -159,9 +161,10 @@ def _restarted(
     arrivals: Arrivals | None,
     content: Content,
     seed: int,
+    duration_s: float | None = None,
 ) -> Loaded:
     """The sessions of a trace at other starts, or in another timing."""
-    replayed = session_replay.place(trace, turns, chosen, arrivals, seed)
+    replayed = session_replay.place(trace, turns, chosen, arrivals, seed, duration_s)
     words = next(name for name, kind in session_times.TURNS.items() if isinstance(turns, kind))
     facts = {**replayed.describe(), "turns": text_of(turns, words)}
     closed, begun_rps = isinstance(arrivals, Closed), None if arrivals is None else arrivals.mean_rate_rps

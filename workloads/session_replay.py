@@ -6,7 +6,6 @@ All of it is drawn before the run: answers decide when a request leaves, not whi
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
@@ -38,10 +37,8 @@ class Sessions:
 
     A session that comes again has blocks of its own. The first session of each user starts somewhere between
     the shares `begin_least` and `begin_most` of its requests: what came before is left out, but for one request with
-    the prompt before, which brings the cache up to date. With `steady_s` it starts at a random moment of a session,
-    and long sessions are the likelier, as one finds users who have worked for long; then sessions are drawn until all
-    users have some for that time even if answers took none. With `common` sessions share that part of
-    their leading tokens of tools and system prompt, as far as the trace tells how many they are.
+    the prompt before, which brings the cache up to date. With `common` sessions share that part of their leading tokens
+    of tools and system prompt, as far as the trace tells how many they are.
     """
 
     count: int | None = None
@@ -49,7 +46,6 @@ class Sessions:
     passes: int = 1
     begin_least: float = 0.0
     begin_most: float = 0.0
-    steady_s: float = 0.0
     common: float = 0.0
 
     def __post_init__(self) -> None:
@@ -64,10 +60,6 @@ class Sessions:
                 f"begin_least and begin_most must be shares in this order, got {self.begin_least:g} and "
                 f"{self.begin_most:g}."
             )
-        if not 0 <= self.steady_s < math.inf:
-            raise ValueError(f"steady must be a time, got {self.steady_s:g} s.")
-        if self.steady_s and (self.begin_most or self.count is not None or self.passes > 1):
-            raise ValueError("steady says how many sessions there are, and where they start; leave out the others.")
 
 
 def sessions_of(text: str | None, kind: str = "recorded") -> Sessions:
@@ -297,13 +289,11 @@ def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: n
     return pa.ListArray.from_arrays(offsets, pa.array(items), type=lists.type)
 
 
-def draw(trace: Trace, chosen: Sessions, seed: int) -> Iterator[tuple[int, int]]:
-    """Numbers of the sessions in the order in which they begin, and which time each is replayed; of steady users
-    without end.
-    """
+def draw(trace: Trace, chosen: Sessions, seed: int, *, endless: bool = False) -> Iterator[tuple[int, int]]:
+    """Numbers of the sessions in the order in which they begin, and which time each is replayed."""
     rng = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
     sessions = conversations(trace.table)[1]
-    for copy in count() if chosen.steady_s else range(chosen.passes):
+    for copy in count() if endless else range(chosen.passes):
         numbers = rng.permutation(sessions) if chosen.order == "random" else np.arange(sessions)
         for number in numbers[: chosen.count].tolist():
             yield number, copy
@@ -312,15 +302,17 @@ def draw(trace: Trace, chosen: Sessions, seed: int) -> Iterator[tuple[int, int]]
 def mean_requests(trace: Trace, chosen: Sessions, seed: int) -> float:
     """Mean number of requests of the sessions that are drawn."""
     requests = np.bincount(conversations(trace.table)[0])
-    numbers = range(len(requests)) if chosen.steady_s else (session for session, _ in draw(trace, chosen, seed))
-    return float(np.mean([requests[session] for session in numbers]))
+    return float(np.mean([requests[session] for session, _ in draw(trace, chosen, seed)]))
 
 
-def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | None, seed: int) -> SessionReplay:
+def place(
+    trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | None, seed: int, duration_s: float | None = None
+) -> SessionReplay:
     """The replay of the sessions of a trace: users of `closed` arrivals each have one session after the other, other
     arrivals start one each, and without any sessions start at their recorded times.
 
-    Users take the next session that is drawn when they would be free by the record. Raises UsageError for a choice that
+    Users take the next session that is drawn when they would be free by the record. Steady ones begin at a random
+    moment of one, and have sessions for `duration_s` even if answers took none. Raises UsageError for a choice that
     needs users or arrivals.
     """
     _, begin_rng, arrivals_rng = (np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(3))
@@ -332,16 +324,24 @@ def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | Non
     placing = _Placing(line, rows, sub)
     nothing = np.zeros(0, np.int64)
     users, closed = 0, isinstance(arrivals, Closed)
-    if (chosen.begin_most or chosen.steady_s) and not closed:
+    if chosen.begin_most and not closed:
         raise UsageError(
-            "--sessions: begin and steady start the first sessions of users in the middle; give --arrivals "
-            "closed:users=N."
+            "--sessions: begin starts the first sessions of users in the middle; give --arrivals closed:users=N."
         )
-    drawn = [] if chosen.steady_s else [*draw(trace, chosen, seed)]
-    if isinstance(arrivals, Closed):
-        users = arrivals.users if chosen.steady_s else min(arrivals.users, len(drawn))
-        given = draw(trace, chosen, seed) if chosen.steady_s else iter(drawn)
-        _by_users(placing, given, users, chosen, arrivals, begin_rng, arrivals_rng)
+    drawn = [*draw(trace, chosen, seed)]
+    if isinstance(arrivals, Closed) and arrivals.steady:
+        if chosen.begin_most or chosen.count is not None or chosen.passes > 1:
+            raise UsageError(
+                "--arrivals closed:steady=on decides how many sessions there are, and where they start; leave out "
+                "count, passes and begin of --sessions."
+            )
+        if duration_s is None:
+            raise UsageError("--arrivals closed:steady=on draws sessions of the trace for a time; give --duration.")
+        users, endless = arrivals.users, draw(trace, chosen, seed, endless=True)
+        _by_users(placing, endless, users, chosen, arrivals, begin_rng, arrivals_rng, duration_s)
+    elif isinstance(arrivals, Closed):
+        users = min(arrivals.users, len(drawn))
+        _by_users(placing, iter(drawn), users, chosen, arrivals, begin_rng, arrivals_rng, None)
     elif arrivals is not None:
         starts_s = [*islice(arrivals.times(arrivals_rng), len(drawn))]
         if len(starts_s) < len(drawn):
@@ -363,20 +363,20 @@ def place(trace: Trace, turns: Turns, chosen: Sessions, arrivals: Arrivals | Non
                               "cut_s": float(cut_s.sum())}  # fmt: skip
     warmup = None
     if isinstance(arrivals, Closed) and placed.warm.any():
-        warmup = f"{arrivals.ramp_s:g}s" if arrivals.ramp_s else str(users)
+        warmup = arrivals.warm_up(users)
     return SessionReplay(trace, chosen.common, placed, facts, warmup)
 
 
 def _by_users(
     placing: _Placing, drawn: Iterator[tuple[int, int]], users: int, chosen: Sessions, closed: Closed,
-    begin_rng: np.random.Generator, think_rng: np.random.Generator,
+    begin_rng: np.random.Generator, think_rng: np.random.Generator, steady_s: float | None,
 ) -> None:  # fmt: skip
     ramp_s = [closed.ramp_s * user / closed.users for user in range(users)]
     # when by the record, who, when at the earliest, and the requests that are waited for
     free: list[tuple[float, int, float, np.ndarray]] = [(s, u, s, np.zeros(0, np.int64)) for u, s in enumerate(ramp_s)]
     first_copy = 0
     least_s = np.zeros(users)  # that the requests of a user take beyond all thinking
-    if chosen.steady_s:
+    if steady_s is not None:
         lasts_s = np.array([placing.lasts_s(session, 0) for session in range(len(placing.rows))])
         first_copy = users  # the first sessions of all users have blocks of their own
         for user, start_s in enumerate(ramp_s):
@@ -385,7 +385,7 @@ def _by_users(
             free[user] = (start_s + placing.lasts_s(session, begin), user, last_s, leaves)
         heapq.heapify(free)
     for session, copy in drawn:
-        while chosen.steady_s and free and free[0][2] + least_s[free[0][1]] > chosen.steady_s:
+        while steady_s is not None and free and free[0][2] + least_s[free[0][1]] > steady_s:
             heapq.heappop(free)
         if not free:
             break

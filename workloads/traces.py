@@ -16,7 +16,7 @@ from workloads.readers._collect import BEFORE, Block, Bounds, Collector, Falling
 from workloads.readers._ordered import ordered
 from workloads.readers._requests import MappedReader, Reader
 from workloads.readers._source import Source
-from workloads.readers._stored import Texts, counting, recorded_texts, tokenizer_facts, with_places
+from workloads.readers._stored import Texts, counting, recorded_texts, text_facts, with_places
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
 
@@ -165,7 +165,7 @@ class Blocks:
             "bytes": self._source.size_bytes,
             "reader": self._name,
             **self._reader.facts,
-            **tokenizer_facts(self._reader),
+            **text_facts(self._reader),
             "rows": rows,
             "requests": seen.kept,
             "dropped": dropped,

@@ -24,8 +24,10 @@ SEARCH = "Search"
 _EPILOG = """
 \b
 Examples
+  bench agents --workload coding-agent:limit=96000 --backend sim --model llama3.1-70b --hardware h100 --tp 4
+      agents per GPU and kW at two tiers, simulated: sessions drawn as those of recorded agents
   bench agents --trace traces/ --scale context:96000 --backend sim --model llama3.1-70b --hardware h100 --tp 4
-      agents per GPU and kW at two tiers, simulated: sessions of the trace, shortened to 96,000 tokens
+      sessions of the trace, shortened to 96,000 tokens
   bench agents --trace traces/ --turns think-only:cap=60s --slo p95:ttft=3,p90:tpot=25ms --backend sim --hardware b200
       at a tier of your own: 95% of first tokens within 3 s, nine tenths of the requests at 40 tokens/s
   bench agents --trace traces/ --backend openai:url=http://127.0.0.1:8000/v1,gpus=8,usd_per_hour=20 --budget 1h --out a
@@ -42,15 +44,14 @@ Exit codes
   70 a bug, or exhausted memory
   130 interrupted before the first trial ended
 
-An agent is a user in a closed loop: it replays one session of the trace after the other, thinks as recorded, and waits
-for every answer. Capacity in agents is where the first condition of a tier crosses its goal, with a 95% interval.
+An agent is a user in a closed loop: it has one session of the trace or preset after the other, thinks as recorded, and
+waits for every answer. Capacity in agents is where the first condition of a tier crosses its goal, with a 95% interval.
 """
 
 
 @click.command("agents", cls=GroupedCommand, epilog=_EPILOG, short_help="Search how many agents meet tiers of latency.")
 @run_options(
     without=(
-        "workload",
         "duration",
         "requests",
         "fail-under",
@@ -61,9 +62,10 @@ for every answer. Capacity in agents is where the first condition of a tier cros
         "prefixes",
         "jitter",
     ),
-    trace={"help": "Sessions of agents: a file, folder or archive."},
+    workload={"help": "Preset with sessions, drawn anew in each trial. Default: coding-agent, without --trace."},
+    trace={"help": "Sessions of agents to replay: a file, folder or archive."},
     arrivals={"help": "closed:think=...: think time between two sessions of an agent. Default: none."},
-    sessions={"help": "recorded:common=0.5: sessions share so much of their tools and system prompt."},
+    sessions={"help": "With --trace recorded:common=0.5: sessions share so much of their tools and system prompt."},
     turns={"help": "Think times: think-only (default), think-only:cap=60s, answered, recorded, api-scaled:scale=0.5."},
     goal={"help": "Share of requests for bounds that are not on percentiles. Default: 90%."},
 )
@@ -91,23 +93,28 @@ def command(
 ) -> int:  # fmt: skip
     """Search how many agents a system serves at each tier of latency: per GPU, per kW and per dollar.
 
-    The sessions of a trace are replayed by so many agents at once, each waiting for its answers and thinking as
+    The sessions of a trace or preset are sent by so many agents at once, each waiting for its answers and thinking as
     recorded, from the middle of their sessions on. Twice as many agents are tried until a tier is missed, then numbers
     around the crossing with several seeds. All tiers are judged by the same trials.
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from harness import configs
     from harness.cli import _terminal
     from harness.data.folder import new_folder
-    from harness.experiments.agents.execute import TIERS, run_search, set_up
+    from harness.experiments.agents.execute import TIERS, WORKLOAD, run_search, set_up
     from harness.experiments.agents.search import SearchOptions
     from harness.options import run_spec
     from harness.runner.run import RUNS
     from harness.spec import seconds
 
     file = configs.read(config) if config is not None else None
-    spec = run_spec(given(options), file.given if file else None)
+    line = given(options)
+    named = {*line.values, *(file.given.values if file else ())}
+    if not named & {"workload", "trace"}:
+        line = replace(line, values={**line.values, "workload": WORKLOAD})
+    spec = run_spec(line, file.given if file else None)
     search = SearchOptions(agents_from or 1, spec.seed, tolerance, max_seeds)
     horizon_s, budget_s = (
         None if text is None else seconds(text, f"--{name}")

@@ -280,6 +280,7 @@ class Within(Part, frozen=True, kw_only=True):
     confidence: Share | None = None
     resamples: Count | None = None
     block: Count | None = None
+    sessions: Positive | None = None
     alike: Number | None = None
     attainment: Interval | None = None
     at_least: Share | None = None

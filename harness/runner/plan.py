@@ -210,6 +210,7 @@ def load_workload(spec: RunSpec, *, exact: bool = False) -> Loaded:
             spec.trace, reader=spec.reader, columns=spec.columns, start_s=spec.start or 0.0, stop_s=spec.stop,
             limit=spec.limit, where=spec.where, scale=spec.scale, jitter=spec.jitter, turns=spec.turns,
             arrivals=spec.arrivals, rate_rps=spec.rate, sessions=spec.sessions, content=spec.content, seed=spec.seed,
+            duration_s=spec.duration,
         )  # fmt: skip
     assert spec.workload is not None
     part = {"requests": spec.requests, "duration_s": spec.duration} if exact else {}

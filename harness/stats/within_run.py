@@ -1,16 +1,18 @@
 """Intervals that one run can give of itself, and the cases in which it can give none.
 
 A moving-block bootstrap over the requests in the order of their scheduled times: neighbours wait in the same queue, so
-blocks of them are drawn and not single requests. Near the knee of a system even that fails, because the rare long busy
-period is mostly not in the sample; there the answer is that there is no interval.
+blocks of them are drawn and not single requests. Requests of a session are alike as well, however far apart, so of
+traffic with sessions these are drawn, too, and the interval holds both. Near the knee of a system even that fails,
+because the rare long busy period is mostly not in the sample; there the answer is that there is no interval.
 Source of the bootstrap: H. R. Künsch, "The jackknife and the bootstrap for general stationary observations", Annals of
-Statistics 17, 1989.
+Statistics 17, 1989; of sessions: C. A. Field and A. H. Welsh, "Bootstrapping clustered data", J. R. Statist. Soc. B 69,
+2007.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -40,8 +42,8 @@ MOST_ALIKE = 0.5
 FEWEST_MISSES = 0.01
 """Share of requests that must miss, and that must meet, for an interval of attainment: near the ends it collapses."""
 
-FEWEST, FEWEST_FOR_P99 = 100, 500
-"""Fewest values for an interval of a mean or a share, and of a p99: below, it covers the truth too rarely."""
+FEWEST, FEWEST_FOR_P99, FEWEST_SESSIONS = 100, 500, 6
+"""Fewest values for an interval of a mean or a share, of a p99, and sessions: below, it covers the truth too rarely."""
 
 ROUNDING = 1e-9
 """Relative differences of values that are equal but for rounding."""
@@ -73,51 +75,104 @@ class Blocks:
         found: Floats = whole[self.starts[:, :-1]].sum(axis=1) + up_to[cut + last] - up_to[cut]
         return found
 
+    @property
+    def count(self) -> float:
+        """How many blocks there are."""
+        return self.n / self.size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sessions:
+    """Resamples of whole sessions: which of them each holds. Of more than `MOST_BLOCKS` some are drawn together."""
+
+    group: npt.NDArray[np.int64]  # (n,) number of the session of each request
+    drawn: npt.NDArray[np.int64]  # (RESAMPLES, sessions)
+
+    @classmethod
+    def draw(cls, session: Floats) -> Sessions | None:
+        """Resamples of the sessions (n,); a request without one is one by itself. None where each has one request."""
+        alone = np.isnan(session)
+        if alone.all():
+            return None
+        names = np.where(alone, -1.0 - np.arange(len(session)), session)  # numbers of sessions are 0 and above
+        group = np.unique(names, return_inverse=True)[1]
+        count = int(group.max(initial=-1)) + 1
+        if count == len(session):
+            return None
+        group = group % min(count, MOST_BLOCKS)
+        count = min(count, MOST_BLOCKS)
+        return cls(group, np.random.default_rng(0).integers(0, count, (RESAMPLES, count)))
+
+    def sums(self, values: Floats) -> Floats:
+        """(RESAMPLES,) sums of `values` (n,) over each resample."""
+        found: Floats = np.bincount(self.group, values, self.drawn.shape[1])[self.drawn].sum(axis=1)
+        return found
+
+    @property
+    def count(self) -> float:
+        """How many sessions of one length would tell as much: long ones count for more requests."""
+        sizes = np.bincount(self.group).astype(float)
+        return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resampled:
+    """Intervals by units of a run that are drawn as wholes: of several kinds the widest."""
+
+    units: Sequence[Blocks | Sessions]
+
     def mean(self, values: Floats) -> tuple[float, float]:
         """Interval of the mean of the values (n,) that are not NaN, and above 0.
 
         Moved out on the scale of logarithms: a few long waits make the ends of a mean scatter by more than itself, and
         moved out on its own scale the lower one became negative. Neither covers less (docs/guide/statistics.md).
         """
-        middle, low, high, wider = self._means(values)
+        middle = float(np.nanmean(values))
         if middle <= 0:  # a backend that answers at once under a virtual clock
             return 0.0, 0.0
-        return middle * (low / middle) ** wider, middle * (high / middle) ** wider
+        ends = [(middle * (low / middle) ** wider, middle * (high / middle) ** wider)
+                for low, high, wider in self._ends(values)]  # fmt: skip
+        return _widest(ends)
 
     def share(self, met: Floats) -> tuple[float, float]:
         """Interval of the share of ones in `met` (n,), which has both: as `mean`, on the scale of log odds."""
-        middle, low, high, wider = self._means(met)
-        found = []
-        for end in (low, high):
-            odds = middle / (1 - middle)
-            moved = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
-            found.append(moved / (1 + moved) if moved < math.inf else 1.0)
-        return found[0], found[1]
+        odds = met.mean() / (1 - met.mean())
 
-    def _means(self, values: Floats) -> tuple[float, float, float, float]:
-        """Mean of the values (n,) that are not NaN, the ends over the resamples, and how much to move these out.
+        def moved(end: float, wider: float) -> float:
+            found = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
+            return found / (1 + found) if found < math.inf else 1.0
 
-        Some ten blocks scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
-        and by the root of k/(k - 1).
-        """
-        from scipy.special import ndtri, stdtrit  # heavy: only where a run ends
-
-        known = ~np.isnan(values)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means = self.sums(np.where(known, values, 0.0)) / self.sums(known.astype(float))
-        k, tail = self.n / self.size, (1 + CONFIDENCE) / 2
-        wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / ndtri(tail))
-        low, high = (quantile(means, q) for q in (1 - tail, tail))
-        return float(values[known].mean()), low, high, wider
+        return _widest([(moved(low, wider), moved(high, wider)) for low, high, wider in self._ends(met)])
 
     def percentile(self, values: Floats, q: float) -> tuple[float, float]:
         """Interval of quantile `q` of the values (n,) that are not NaN: that of the share at or below it, turned into
         values (Woodruff, Journal of the American Statistical Association 47, 1952)."""
         known = values[~np.isnan(values)]
         at_or_below = np.where(np.isnan(values), np.nan, values <= quantile(values, q))
-        share, low, high, wider = self._means(at_or_below)
-        below, above = q - wider * (high - share), q + wider * (share - low)
-        return quantile(known, max(0.0, below)), quantile(known, min(1.0, above))
+        share = float(np.nanmean(at_or_below))
+        low, high = _widest([(q - wider * (high - share), q + wider * (share - low))
+                             for low, high, wider in self._ends(at_or_below)])  # fmt: skip
+        return quantile(known, max(0.0, low)), quantile(known, min(1.0, high))
+
+    def _ends(self, values: Floats) -> Iterator[tuple[float, float, float]]:
+        """Ends of the mean of the values (n,) that are not NaN over the resamples, and how much to move these out.
+
+        Some ten units scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
+        and by the root of k/(k - 1).
+        """
+        from scipy.special import ndtri, stdtrit  # heavy: only where a run ends
+
+        known, tail = ~np.isnan(values), (1 + CONFIDENCE) / 2
+        for unit in self.units:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                means = unit.sums(np.where(known, values, 0.0)) / unit.sums(known.astype(float))
+            k = unit.count
+            wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / ndtri(tail))
+            yield quantile(means, 1 - tail), quantile(means, tail), wider
+
+
+def _widest(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def within(
@@ -127,25 +182,30 @@ def within(
 
     `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
     requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.
-    `alike` is the lag-1 autocorrelation of TTFT. `scored` is the score of the table where that is known.
+    `alike` is the lag-1 autocorrelation of TTFT, `sessions` how many of one length would tell as much as those here.
+    `scored` is the score of the table where that is known.
     """
     order = np.argsort(number(table, "scheduled_s"), kind="stable")
     ok = succeeded(table)
     found_of = {m.name: per_request(m, table) for m in headline()}
     series = {name: np.where(ok & np.isfinite(values), values, np.nan)[order] for name, values in found_of.items()}
     alike = autocorrelation(series["ttft"])
-    why_not = next(_why_not(len(table), alike, overloaded=overloaded, valid=valid), None)
+    by_sessions = Sessions.draw(number(table, "session")[order])
+    sessions = None if by_sessions is None else by_sessions.count
+    why_not = next(_why_not(len(table), alike, sessions, overloaded=overloaded, valid=valid), None)
     scored = score(table, slo) if scored is None else scored
     met = scored.met[order].astype(float) if slo.bounds and scored.by_request else np.zeros(0)
     least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded else None
-    found = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not)
+    found = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not,
+                   sessions=sessions)  # fmt: skip
     if why_not is not None:
         return found
     blocks, share = Blocks.draw(len(table)), None
+    drawn = Resampled([blocks] if by_sessions is None else [blocks, by_sessions])
     if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
-        low, high = blocks.share(met)
+        low, high = drawn.share(met)
         share = Interval(low=low, high=high)
-    intervals = {name: _of(blocks, values) for name, values in series.items()}
+    intervals = {name: _of(drawn, values) for name, values in series.items()}
     return msgspec.structs.replace(found, block=blocks.size, attainment=share, metrics=intervals)
 
 
@@ -167,13 +227,20 @@ def autocorrelation(values: Floats) -> float | None:
     return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
 
 
-def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> Iterator[str]:
+def _why_not(
+    n: int, alike: float | None, sessions: float | None, *, overloaded: bool, valid: bool
+) -> Iterator[str]:  # fmt: skip
     if not valid:
         yield "no interval, because the run is not valid"
     elif overloaded:
         yield "no interval, because the queue grew all through the run"
     elif n < FEWEST or alike is None:
         yield f"no interval from fewer than {FEWEST} requests; send more (--requests, --duration)"
+    elif sessions is not None and sessions < FEWEST_SESSIONS:
+        yield (
+            f"no interval, because requests of a session are alike and there are fewer than {FEWEST_SESSIONS} sessions "
+            f"(as many as {sessions:.1f} of one length); send more (--requests, --duration)"
+        )
     elif alike >= MOST_ALIKE:
         yield (
             "one run: no interval, because each request waits much as long as the one before it (lag-1 autocorrelation "
@@ -181,9 +248,9 @@ def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> I
         )
 
 
-def _of(blocks: Blocks, values: Floats) -> Intervals:
+def _of(drawn: Resampled, values: Floats) -> Intervals:
     known = int((~np.isnan(values)).sum())
     return Intervals(
-        mean=blocks.mean(values) if known >= FEWEST else None,
-        p99=blocks.percentile(values, 0.99) if known >= FEWEST_FOR_P99 else None,
+        mean=drawn.mean(values) if known >= FEWEST else None,
+        p99=drawn.percentile(values, 0.99) if known >= FEWEST_FOR_P99 else None,
     )

@@ -150,7 +150,13 @@ def short_answers(requests: pa.Table) -> float:
 
 
 def _server(info: RunInfo) -> Iterator[RunWarning]:
-    """What the server refused, and what was switched off by the user."""
+    """What the server refused, what was switched off by the user, and what was sent in place of recorded prompts."""
+    if info.workload.provenance.get("prompts") == "recorded" and not recorded_prompts(info):
+        yield RunWarning(
+            "made-up-prompts",
+            "the trace holds the text of its prompts, but made-up prompts of these lengths were sent",
+            "send the text by --content recorded",
+        )
     backend, dropped = info.backend, info.capabilities.get("dropped")
     for what in dropped if isinstance(dropped, Sequence) else ():
         if isinstance(what, Mapping):

@@ -34,7 +34,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
     mark = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED"}.get(info.state or "", "")
     if not mark:
         mark = "FOUND" if {*states} == {"resolved"} else "TIER NOT MET" if "unreachable" in states else "UNRESOLVED"
-    system = _system.system(info.backend, {}) or f"{clean(info.backend.get('model') or 'a server', 60)}{_place(info)}"
+    system = _system.system(info.backend, {}) or clean(info.spec.get("backend") or "a server", 120)
     drawn = figures.of("agents").items() if path is not None else ()
     shown: tuple[Block, ...] = tuple(Figure(key, row.title, partial(row.draw, info)) for key, row in drawn)
     return Document(
@@ -62,7 +62,9 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
 def _finding(info: AgentsAnswer, one: TierAgents) -> str:
     tier = clean(one.tier, 100)
     if one.agents is None:
-        sides = f" Between {one.met:,} and {one.missed:,} agents." if one.met and one.missed else ""
+        sides = f" {one.met:,} agents met it." if one.met else ""
+        if one.met and one.missed:
+            sides = f" Between {one.met:,} and {one.missed:,} agents."
         return f"{tier}: {clean(one.why or 'not known', 200)}{sides}"
     parts = [f"{_number(one.agents)} agents (95% interval {_number(one.low)} .. {_number(one.high)})"]
     if one.per_gpu is not None and info.gpus:
@@ -80,10 +82,6 @@ def _title(info: AgentsAnswer) -> str:
     return f"{clean(model, 60)} on {clean(hardware, 60)}" if model and hardware else ""
 
 
-def _place(info: AgentsAnswer) -> str:
-    return f" at {clean(url, 100)}" if isinstance(url := info.backend.get("url"), str) else ""
-
-
 def _number(value: float | None) -> str:
     return "-" if value is None else _format.number(value)
 
@@ -95,9 +93,10 @@ def _whole(value: int | None) -> str:
 def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
     yield "System", system
     yield "Step times", _system.trust(info.backend)
-    turns, scale = (info.spec.get(name) for name in ("turns", "scale"))
-    yield "Think times", clean(turns, 60)
-    yield "Contexts", clean(scale or "as recorded", 60)
+    if "trace" in info.spec:  # a preset has its think times and contexts in its name
+        turns, scale = (info.spec.get(name) for name in ("turns", "scale"))
+        yield "Think times", clean(turns, 60)
+        yield "Contexts", clean(scale or "as recorded", 60)
     yield (
         "Trials",
         (
@@ -116,6 +115,9 @@ def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
             f"With {worst.users:,} agents {1 - worst.settled:.0%} of the prompts sent ahead were not answered before "
             "the trial counted, so its caches were still cold.", "Observe longer: --horizon.",
         )  # fmt: skip
+    if info.invalid:
+        left_out = _format.count(len(info.invalid), "trial")
+        yield Notice(f"{left_out} left out, because nothing can be concluded: {clean(info.invalid[-1], 300)}", RESUME)
 
 
 def _tiers(info: AgentsAnswer) -> Table:

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from harness.cli import main
+from harness.errors import BackendError, NotValid
 from harness.experiments import trial
+from harness.experiments.agents import execute
+from harness.experiments.agents.agents_json import AgentTrial, TrialShare
 from harness.experiments.agents.execute import CUT, Task, set_up, simulated
 from harness.experiments.agents.search import Key, SearchOptions
 from harness.metrics import slo
@@ -73,11 +76,30 @@ def test_a_trial_is_the_run_of_so_many_users(chats: str) -> None:
     assert math.isclose(one.requests_rps, len(late) / 120.0)
 
 
+@pytest.mark.parametrize("named", [[], ["--workload", "chatbot", "--sessions", "fixed:turns=9,think=2s"]])
+def test_sessions_are_drawn_where_there_is_no_trace(
+    named: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """Who has no recording could not find out how many agents a system serves."""
+    line = ["agents", *named, *SIM, "--slo", "p90:tpot=0.0001", "--horizon", "2min", "--workers", "1", "--quiet"]
+
+    assert 1 == main([*line, "--no-html", "--out", str(tmp_path / "found")])
+
+    printed = capsys.readouterr().out
+    stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
+    (one,) = stored["trials"]
+    assert (1, named[1] if named else "coding-agent") == (one["users"], stored["workload"])
+    assert one["requests"] >= 3
+    assert "even one agent alone misses it." in printed
+    assert "Think times" not in printed
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
         (["--arrivals", "poisson"], "--arrivals must be closed without users"),
         (["--arrivals", "closed:users=4"], "the search varies them"),
+        (["--arrivals", "closed:steady=on"], "the search varies them"),
         (["--sessions", "recorded:count=4"], "the search decides how many there are"),
         (["--slo", "p99:itl=0.2"], "is not of single requests"),
         (["--slo", "tftt=3"], "ttft"),
@@ -96,8 +118,8 @@ def test_what_has_no_agents_is_refused(
 
 def test_traffic_without_sessions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An agent would be a user with one request."""
-    assert 2 == main(["agents", *SIM])
-    assert "--trace" in capsys.readouterr().err
+    assert 2 == main(["agents", "--workload", "chatbot", *SIM])
+    assert "such as coding-agent" in capsys.readouterr().err
     single = tmp_path / "single.csv"
     assert 0 == main(["trace", "generate", "chatbot", "--requests", "40", "-o", str(single)])
     assert 2 == main(["agents", "--trace", str(single), *SIM])
@@ -115,6 +137,43 @@ def test_another_search_is_kept_out_of_the_folder(
     assert 2 == main([*line, "--tp", "2", "--out", str(tmp_path / "one")])
 
     assert "a search with --tp not given, not '2'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "times", "code", "left_out"),
+    [(NotValid, 1, 5, 1), (NotValid, 2, 4, 2), (BackendError, 1, 3, 1)],
+)
+def test_a_trial_that_fails_loses_none_of_the_others(
+    error: type[Exception], times: int, code: int, left_out: int, chats: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Ten minutes of trials on a server ended with an error and no answer."""
+    calls: list[int] = []
+
+    def real(task: Task, *_: object) -> AgentTrial:
+        calls.append(task.key.users)
+        if 3 <= len(calls) < 3 + times:
+            raise error("the server answers no.")
+        if len(calls) > 6:
+            raise KeyboardInterrupt
+        met = 90 if task.key.users < 10 else 10
+        return AgentTrial(
+            users=task.key.users, seed=task.key.seed, seconds=9.0, requests=100, sessions=9, wall_s=0.0,
+            shares=[TrialShare(text=text, met=met, of=100) for text in ("joint", "p80:e2e=9")],
+        )  # fmt: skip
+
+    monkeypatch.setattr(execute, "_real", real)
+    line = ["agents", "--trace", chats, "--backend", "null", "--slo", "p80:e2e=9", "--tolerance", "1%", "--quiet"]
+
+    assert code == main([*line, "--out", str(tmp_path / "found")])
+
+    printed = " ".join(capsys.readouterr().out.split())
+    stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
+    assert [1, 4] == [one["users"] for one in stored["trials"]][:2]
+    assert ["the server answers no."] * left_out == stored["invalid"]
+    assert "the server answers no." in printed
+    assert calls[2:4] == [16, 16] or error is BackendError
+    assert code == stored["exit_code"]
 
 
 def test_facts_of_the_deployment_give_output_per_gpu_and_dollar(

@@ -83,6 +83,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dropped-field": {"backend": {**BACKEND, "capabilities": DROPPED}},
     "insecure": {"backend": {**BACKEND, "insecure": True}},
     "no-salt": {"backend": {**BACKEND, "salt": "none"}},
+    "made-up-prompts": {"workload": {"provenance": {"prompts": "recorded"}}},
     "server-disagrees": {"server_ttft": 1.06},
     "shared-server": {"server_requests": 2},
 }

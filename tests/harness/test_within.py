@@ -1,5 +1,7 @@
 """Where one run gives no interval of itself, it says why."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -86,3 +88,30 @@ def test_missing_values_are_left_out(record):
     found = within(to_table([record(i, tokens=t) for i, t in enumerate(tokens)]), parse(""))
 
     assert [0.05, 0.05] == pytest.approx(found.metrics["tpot"].mean)
+
+
+def test_requests_of_a_session_are_alike_however_far_apart(record):
+    """Sessions that come mixed look independent to blocks of time, whose intervals are far too narrow for agents."""
+    held, wider = 0, []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        session = np.repeat(np.arange(40), 30)
+        waits_s = np.exp(rng.standard_normal(40)[session] + 0.3 * rng.standard_normal(1200))
+        order = rng.permutation(1200)
+        rows = [record(i, tokens=[i + w, i + w + 0.1], session=int(s))
+                for i, (w, s) in enumerate(zip(waits_s[order], session[order], strict=True))]  # fmt: skip
+        found = within(to_table(rows), parse("ttft=2"))
+        alone = within(to_table([dataclasses.replace(row, session=None) for row in rows]), parse("ttft=2"))
+        held += found.attainment.low <= stats.norm.cdf(np.log(2) / np.sqrt(1.09)) <= found.attainment.high
+        wider.append((found.attainment.high - found.attainment.low) / (alone.attainment.high - alone.attainment.low))
+        assert (40.0, None) == (pytest.approx(found.sessions), alone.sessions)
+
+    assert held >= 6
+    assert np.median(wider) > 3
+
+
+def test_few_sessions_get_no_interval(record):
+    """Five agents would pass for a thousand independent requests."""
+    rows = to_table([record(i, tokens=[i + 0.1, i + 0.2], session=i % 5) for i in range(600)])
+
+    assert "there are fewer than 6 sessions (as many as 5.0 of one length)" in within(rows, parse("ttft=2")).why_not

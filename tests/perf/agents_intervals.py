@@ -1,21 +1,28 @@
 """How often the interval of `bench agents` holds the truth: repeated searches beside a reference of many other seeds.
 
+    python tests/perf/agents_intervals.py --systems 40 --searches 12
     python tests/perf/agents_intervals.py --trace traces/ --systems 4 --searches 6
 
-Systems are drawn at random: model and GPU, cap of the think times, longest context, tier. The truth of each is the
+Systems are drawn at random. Without a trace they are formulas, whose truth is known: the share within the bound is a
+logistic curve of the agents above a floor, seeds scatter about it by their work, and sessions within a seed alike. With
+a trace they are simulated: model and GPU, cap of the think times, longest context, tier; the truth of each is the
 crossing of a line through trials of `--reference` seeds at the numbers of agents around the searches' answers.
 """
 
 import argparse
 import math
 import statistics
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit, logit
 
 from harness.experiments import pool
+from harness.experiments.agents.agents_json import AgentTrial, TierAgents, TrialShare
 from harness.experiments.agents.execute import Setup, Task, run_search, set_up, simulated
-from harness.experiments.agents.search import Key, SearchOptions, _fitted
+from harness.experiments.agents.search import Key, SearchOptions, Tier, _fitted, estimate, next_keys
+from harness.experiments.capacity.conditions import Condition
 from harness.options import Given, run_spec
 
 MODELS = (
@@ -39,16 +46,94 @@ def system(number: int, trace: str, horizon_s: float) -> tuple[str, Setup]:
     return name, set_up(run_spec(Given(given)), [tier], SearchOptions(), horizon_s, None)
 
 
+@dataclass(frozen=True)
+class Formula:
+    """A system whose share is known: `slope` in logit(share) by ln(agents) above a `floor`, `scatter` of ln(capacity)
+    between seeds, and how many of the 800 requests of a trial are independent."""
+
+    number: int
+    goal: float
+    slope: float
+    scatter: float
+    independent: float
+    floor: float
+    capacity: float
+
+    @classmethod
+    def draw(cls, number: int) -> "Formula":
+        """A system drawn by its number."""
+        rng = np.random.default_rng(number)
+        goal = float(rng.choice([0.9, 0.95]))
+        wide = (float(np.exp(rng.uniform(*np.log(ends)))) for ends in ((4, 60), (0.03, 0.3), (10, 300)))
+        slope, scatter, independent = wide
+        floor, capacity = float(rng.uniform(0, 0.6)), float(np.exp(rng.uniform(*np.log((3, 80)))))
+        return cls(number, goal, slope, scatter, independent, floor, capacity)
+
+    def share(self, users: float, capacity: np.ndarray) -> np.ndarray:
+        """The share within the bound of a seed with that capacity."""
+        above = logit((self.goal - self.floor) / (1 - self.floor)) - self.slope * np.log(users / capacity)
+        return np.asarray(self.floor + (1 - self.floor) * expit(above))
+
+    def truth(self) -> float:
+        """Where the mean share over seeds crosses the goal."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(101)
+        seeds = self.capacity * np.exp(self.scatter * nodes)
+        mean = lambda users: float(np.average(self.share(users, seeds), weights=weights))  # noqa: E731
+        return float(brentq(lambda users: mean(users) - self.goal, self.capacity / 8, 4 * self.capacity))
+
+    def trial(self, key: Key, repeat: int, text: str) -> AgentTrial:
+        """A trial; half of the scatter of a seed is the same at all numbers of agents."""
+        common = np.random.default_rng([self.number, repeat, key.seed]).standard_normal()
+        rng = np.random.default_rng([self.number, repeat, *key])
+        work = math.sqrt(0.5) * (common + rng.standard_normal())
+        p = float(self.share(key.users, np.array(self.capacity * math.exp(self.scatter * work))))
+        ends = (max(part * self.independent, 1e-3) for part in (p, 1 - p))
+        share = TrialShare(text=text, met=int(rng.binomial(800, rng.beta(*ends))), of=800)
+        return AgentTrial(
+            users=key.users, seed=key.seed, seconds=1, requests=800, sessions=20, wall_s=0, shares=[share]
+        )
+
+    def search(self, repeat: int) -> tuple[TierAgents, int]:
+        """The answer of a search, and its trials."""
+        options, trials = SearchOptions(), list[AgentTrial]()
+        tier = Tier("p90:tpot=1", (Condition("p90:tpot=1", self.goal),))
+        while len(trials) < 600 and (keys := next_keys([tier], trials, options)):
+            trials += [self.trial(key, repeat, tier.text) for key in keys]
+        return estimate(tier, trials, options), len(trials)
+
+
+def of_formulas(first: int, systems: int, searches: int) -> None:
+    """Print the worst of the systems, and how often the intervals of all held."""
+    lines, trials, halves = [], 0, []
+    for system in map(Formula.draw, range(first, first + systems)):
+        found, truth = [system.search(repeat) for repeat in range(searches)], system.truth()
+        trials += sum(count for _, count in found)
+        known = [(one.low, one.high, one.agents) for one, _ in found if one.low and one.high and one.agents]
+        halves += [(high - low) / (2 * agents) for low, high, agents in known]
+        held = sum(low <= truth <= high for low, high, _ in known)
+        lines.append((held / max(1, len(known)), held, len(known), f"{system}, truth {truth:.3g}"))
+    for share, held, known, text in sorted(lines)[:8]:
+        print(f"{held} of {known} hold ({share:.0%}): {text}")
+    held, known = sum(line[1] for line in lines), sum(line[2] for line in lines)
+    print(
+        f"held {held} of {known} ({held / known:.1%}), worst {min(lines)[0]:.0%}, {systems * searches - known} not "
+        f"resolved, half-width {statistics.median(halves):.1%}, {trials / systems / searches:.0f} trials a search"
+    )
+
+
 def main() -> None:
     """Print a line for each system, the worst first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", required=True)
+    parser.add_argument("--trace")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--systems", type=int, default=4)
     parser.add_argument("--searches", type=int, default=6)
     parser.add_argument("--reference", type=int, default=60)
     parser.add_argument("--horizon", type=float, default=1200.0)
     given = parser.parse_args()
+    if given.trace is None:
+        of_formulas(given.first, given.systems, given.searches)
+        return
     lines, counts = [], list[tuple[int, int]]()
     for number in range(given.first, given.first + given.systems):
         name, setup = system(number, given.trace, given.horizon)

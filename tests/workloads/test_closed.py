@@ -3,8 +3,10 @@
 from itertools import islice
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
+from harness.api import WARM_UP, Request
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import make
@@ -114,17 +116,11 @@ def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:
         make("arrivals", spec)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"rate_rps": 4.0}, "--rate 4 does not go with 'closed:users=3': in a closed loop the answers decide the rate"),
-        ({"sessions": "fixed"}, "In a closed loop the users send follow-ups themselves; leave out --sessions"),
-    ],
-)
-def test_a_closed_loop_takes_neither_a_rate_nor_sessions(given: dict[str, object], words: str) -> None:
-    """If this failed, a rate would be ignored, or a user would follow itself."""
+def test_a_closed_loop_takes_no_rate() -> None:
+    """If this failed, a rate would be ignored."""
+    words = "--rate 4 does not go with 'closed:users=3': in a closed loop the answers decide the rate"
     with pytest.raises(UsageError, match=words):
-        catalog.load("chatbot", arrivals="closed:users=3", **given)  # type: ignore[arg-type]  # a table of arguments
+        catalog.load("chatbot", arrivals="closed:users=3", rate_rps=4.0)
     with pytest.raises(UsageError, match="in a closed loop the answers decide"):
         catalog.load("decode-heavy", rate_rps=3.0)
 
@@ -133,3 +129,61 @@ def test_a_closed_preset_can_be_run_with_other_arrivals() -> None:
     """If this failed, the memory mixes could not be tried under an open load."""
     assert 1.0 == catalog.load("decode-heavy", arrivals="poisson").rate_rps
     assert 3.0 == catalog.load("decode-heavy", arrivals="gamma:cv=2", rate_rps=3.0).rate_rps
+
+
+@pytest.mark.parametrize("sessions", ["compound:stages=1/3/2,tool=2s", "geometric:mean=4,think=3s", "single"])
+@pytest.mark.parametrize("steady", [False, True])
+def test_every_user_has_one_session_at_a_time(sessions: str, steady: bool) -> None:
+    """Drawn agents were refused in a closed loop; or a user would begin a session before the one before ended."""
+    loop = Closed(5, 7.0, ramp_s=10.0, law="fixed", steady=steady)
+    drawn = Schedule.draw(Mixed(loop, Fixed(), make("sessions", sessions)), seed=1, requests=600)
+    requests, waited = {r.id: r for r in drawn}, {b for r in drawn for b in r.after}
+    begun: dict[int, Request] = {}
+    for r in drawn:
+        begun.setdefault(r.session, r)
+    after = [r for r in begun.values() if r.after]
+
+    assert loop.users == len(begun) - len(after)
+    assert {0.0, 2.0, 4.0, 6.0, 8.0} == {r.scheduled_s for r in begun.values() if not r.after}
+    for r in after:  # all answers of one other session that no request of it waits for
+        (session,) = {requests[b].session for b in r.after}
+        last = {b.id for b in drawn if b.session == session and b.id not in waited - {*r.after}}
+        assert last <= {*r.after}
+        assert (7.0, pytest.approx(7.0)) == (r.delay_s, r.scheduled_s - max(requests[b].scheduled_s for b in r.after))
+    before = [next(iter({requests[b].session for b in r.after})) for r in after]
+    assert len(before) == len(set(before))
+
+
+def test_steady_users_are_in_the_middle_of_long_sessions() -> None:
+    """Agents would all begin at once with short contexts, or be found in short sessions too often."""
+    sessions = make("sessions", "geometric:mean=8,think=5s")
+    drawn = [
+        Schedule.draw(Mixed(Closed(300, 0.0, steady=True), Fixed(), sessions), seed=seed, requests=9000)
+        for seed in range(4)
+    ]
+    left, warm = [], 0
+    for schedule in drawn:
+        table = schedule.table
+        begun = table.filter(pc.equal(table["tag"], WARM_UP))
+        warm += len(begun)
+        assert {1} == set(begun["output_tokens"].to_pylist())
+        assert {0.0} == set(begun["scheduled_s"].to_pylist())
+        of = pc.is_in(table["session"], begun["session"].combine_chunks())
+        left.append(len(table.filter(of)) / len(begun) - 1)
+
+    # sessions have no memory: from any moment on as many requests follow as after a first one, at least one
+    assert 8.0 == pytest.approx(np.mean(left), rel=0.08)
+    assert 4 * 300 == warm
+    with pytest.raises(ValueError, match="give --sessions"):
+        Mixed(Closed(3, steady=True), Fixed())
+
+
+def test_a_preset_with_sessions_runs_in_a_closed_loop() -> None:
+    """N agents at once, each with sessions of the preset, were a wrong use."""
+    loaded = catalog.load("coding-agent:limit=32000", arrivals="closed:users=4,think=0,ramp=30s,steady=on", seed=3)
+    table = Schedule.draw(loaded.workload, seed=3, duration_s=600.0).table
+
+    assert ("closed", None, "30s") == (loaded.timing, loaded.rate_rps, loaded.warmup)
+    assert 4 <= len(table["session"].unique())
+    assert 32_000 >= pc.max(pc.add(table["prompt_tokens"], table["output_tokens"])).as_py()
+    assert 14_784 // 64 <= min(len(ids) for ids in table["prefix_ids"].to_pylist())

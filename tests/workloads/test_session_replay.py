@@ -202,7 +202,7 @@ def test_steady_users_are_in_the_middle_of_long_sessions_and_never_run_out(agent
     """Users who all begin a session at once would have short contexts together, and then long ones."""
     counts, begun = [], 0
     for seed in range(40):
-        loaded, table = drawn(agents, arrivals="closed:users=4,think=0", sessions="recorded:steady=1000s", seed=seed)
+        loaded, table = drawn(agents, arrivals="closed:users=4,think=0,steady=on", duration_s=1000.0, seed=seed)
         warm = table["tag"].to_pylist().count("warm-up")
         begun += warm
         counts.append(len(table))
@@ -218,12 +218,15 @@ def test_steady_users_are_in_the_middle_of_long_sessions_and_never_run_out(agent
     assert len(set(counts)) > 5
 
 
-def test_steady_users_need_a_closed_loop(agents: str) -> None:
-    """Arrivals of sessions would have users in the middle of nothing."""
+def test_steady_users_decide_where_and_how_many_sessions_begin(agents: str) -> None:
+    """Two options would contradict each other, and one of them lose without a word."""
+    steady = "closed:users=2,steady=on"
+    with pytest.raises(UsageError, match="leave out count"):
+        drawn(agents, arrivals=steady, sessions="recorded:count=3", duration_s=9.0)
+    with pytest.raises(UsageError, match="give --duration"):
+        drawn(agents, arrivals=steady)
     with pytest.raises(UsageError, match="closed:users=N"):
-        drawn(agents, arrivals="poisson", sessions="recorded:steady=10s")
-    with pytest.raises(UsageError, match="leave out the others"):
-        drawn(agents, arrivals="closed:users=2", sessions="recorded:steady=10s,count=3")
+        drawn(agents, arrivals="poisson", sessions="recorded:begin_most=0.5")
 
 
 def test_sessions_share_their_common_prefix(agents: str) -> None:

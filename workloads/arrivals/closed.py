@@ -28,9 +28,11 @@ class Closed:
     Think times are exponential with that mean, or all the same (`law=fixed`). Users start at 0, or evenly spread
     over `ramp_s` seconds. A request that failed does not stop its user. The schedule holds the earliest time of
     each request, as if answers took no time; so that a duration bounds it, a cycle is taken to last at least
-    `least_cycle_s` even without think time, which also is the fastest that a user can go. The rate follows from
-    the answers, so it cannot be set; `mean_rate_rps` is that of the earliest times, the highest possible, in
-    requests per second. Source: closed systems in Schroeder, Wierman, Harchol-Balter, Open Versus Closed, NSDI 2006.
+    `least_cycle_s` even without think time, which also is the fastest that a user can go. Where requests come in
+    sessions a user has one after the other, and `think_s` is between them; `steady` users begin at a random moment of a
+    session, long ones the likelier, as one finds users at work. The rate follows from the answers, so it cannot be set;
+    `mean_rate_rps` is that of the earliest times of single requests, the highest possible, in requests per second.
+    Source: closed systems in Schroeder, Wierman, Harchol-Balter, Open Versus Closed, NSDI 2006.
     """
 
     users: int = 32
@@ -38,6 +40,7 @@ class Closed:
     ramp_s: float = 0.0
     law: Law = "exponential"
     least_cycle_s: float = 0.05
+    steady: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.users <= MOST_USERS:
@@ -48,6 +51,10 @@ class Closed:
         if self.law not in get_args(Law):
             raise ValueError(f"law must be one of {', '.join(get_args(Law))}, got '{self.law}'.")
         positive(least_cycle_s=self.least_cycle_s)
+
+    def warm_up(self, begun: int) -> str:
+        """What is not measured where that many users begin with a request that warms the cache."""
+        return f"{self.ramp_s:g}s" if self.ramp_s else str(begun)
 
     @property
     def mean_rate_rps(self) -> float:

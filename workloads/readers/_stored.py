@@ -75,10 +75,12 @@ def counting(reader: Reader) -> Reader:
     return cast("Reader", replace(reader, tokenizer=_texts.BYTES))  # type: ignore[type-var]  # readers are dataclasses
 
 
-def tokenizer_facts(reader: Reader) -> dict[str, str]:
-    """What counted the tokens of texts, where nothing did."""
-    estimated = isinstance(reader, TextReader) and reader.tokenizer == _texts.BYTES
-    return {"tokenizer": _texts.ESTIMATED} if estimated else {}
+def text_facts(reader: Reader) -> dict[str, str]:
+    """Whether a trace holds the text of its prompts, and what counted their tokens, where nothing did."""
+    if not isinstance(reader, TextReader):
+        return {}
+    estimated = {"tokenizer": _texts.ESTIMATED} if reader.tokenizer == _texts.BYTES else {}
+    return {"prompts": "recorded", **estimated}
 
 
 def with_places(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:

@@ -62,11 +62,12 @@ class TierAgents(Part, frozen=True, kw_only=True):
         """Whether half of the interval is within this share of the agents, or the whole of it within one agent."""
         if self.agents is None or self.low is None or self.high is None:
             return False
-        return self.high - self.low < 1 or self.high - self.low <= 2 * tolerance * self.agents
+        return self.high - self.low <= 1 or self.high - self.low <= 2 * tolerance * self.agents
 
 
 class AgentsAnswer(Document, frozen=True, kw_only=True):
-    """agents.json. A search that is not over has no `answers`; `trials` are all that were made."""
+    """agents.json. A search that is not over has no `answers`; `trials` are all that were made, and `invalid` tells why
+    others do not count."""
 
     schema: int = 1
     kind: Literal["agents"] = "agents"
@@ -87,5 +88,6 @@ class AgentsAnswer(Document, frozen=True, kw_only=True):
     usd_per_hour: Number | None = None
     answers: list[TierAgents] = field(default_factory=list)
     trials: list[AgentTrial] = field(default_factory=list)
+    invalid: list[str] = field(default_factory=list)
     requests: Count = 0
     wall_s: Positive = 0.0

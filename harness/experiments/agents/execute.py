@@ -41,9 +41,11 @@ from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.spec import parse
+from harness.validity.work_done import exceeded
 
 TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
+WORKLOAD = "coding-agent"
 HORIZON_S, BUDGET_S = 3600.0, 600.0
 CUT, RAMP = 0.25, 0.1
 """Of the horizon, what is added before it and not counted; of both together, in which part the agents start."""
@@ -72,14 +74,11 @@ def set_up(
 ) -> Setup:
     """Check everything before a trial is made. Raises UsageError for traffic without sessions, or a tier that no single
     request can be judged by."""
-    if spec.trace is None:
-        raise UsageError("bench agents replays sessions of a trace; give --trace FILE (docs/guide/agents.md).")
     arrivals = parse(spec.arrivals or "closed")
-    if arrivals.name != "closed" or "users" in arrivals.args or arrivals.first is not None:
+    if arrivals.name != "closed" or {"users", "steady"} & {*arrivals.args} or arrivals.first is not None:
         raise UsageError(f"--arrivals must be closed without users, got '{spec.arrivals}': the search varies them.")
-    if spec.sessions is not None and {"steady", "begin_most", "begin_least", "count", "passes"} & {
-        *parse(spec.sessions).args
-    }:
+    chosen = {*parse(spec.sessions).args} if spec.trace is not None and spec.sessions is not None else set()
+    if {"begin_most", "begin_least", "count", "passes"} & chosen:
         raise UsageError("--sessions: the search decides how many there are and where they start; give only common.")
     slos = tuple(slo.parse(text) for text in tiers)
     found = []
@@ -90,10 +89,11 @@ def set_up(
         if pooled:
             raise UsageError(f"--slo '{slo.bound_text(pooled[0])}' is not of single requests; bound tpot instead.")
         found.append(Tier(text, conditions_of(text, spec.goal)))
-    spec = replace(spec, turns=spec.turns or "think-only")
+    if spec.trace is not None:
+        spec = replace(spec, turns=spec.turns or "think-only")
     first = plan(_of(spec, 1, options.first_seed, horizon_s or HORIZON_S))
     if not first.schedule.has_follow_ups:
-        raise UsageError(f"'{spec.trace}' has no sessions of several requests, so there are no agents to count.")
+        raise UsageError(f"'{spec.trace or spec.workload}' has no sessions of several requests, so no agents to count.")
     if budget_s is None and not first.virtual:
         budget_s = BUDGET_S
     if horizon_s is None:
@@ -106,13 +106,11 @@ def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
     """The run of one trial."""
     whole_s = horizon_s * (1 + CUT)
     arrivals = parse(spec.arrivals or "closed")
-    arrivals = replace(arrivals, args={"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args})
-    sessions = parse(spec.sessions or "recorded")
-    sessions = replace(sessions, args={**sessions.args, "steady": f"{whole_s:.6g}s"})
+    args = {"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args, "users": str(users), "steady": "on"}
+    warmup = f"{CUT * horizon_s:.6g}s"
     return replace(
-        spec, seed=seed, duration=whole_s, warmup=f"{CUT * horizon_s:.6g}s", sessions=str(sessions), requests=None,
-        arrivals=str(replace(arrivals, args={**arrivals.args, "users": str(users)})),
-    )  # fmt: skip
+        spec, seed=seed, duration=whole_s, warmup=warmup, requests=None, arrivals=str(replace(arrivals, args=args))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +185,8 @@ def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]
 def run_search(
     setup: Setup, out: Path | None, *, workers: int | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> AgentsAnswer:
-    """Search every tier; Ctrl-C ends it with the results so far. Raises Interrupted where no trial had ended, and
-    BackendError or NotValid for a trial that proves nothing."""
+    """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
+    far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
     if out is None:
         return _run(setup, None, [], workers, tell)
     read_folder(out, KIND)
@@ -201,10 +199,11 @@ def _run(
     setup: Setup, out: Path | None, trials: list[AgentTrial], workers: int | None, tell: Callable[[str], None]
 ) -> AgentsAnswer:
     begun_s, interrupted = time.monotonic(), False
-    options = search_options(setup)
+    options, invalid, doubtful = search_options(setup), list[str](), list[Key]()
+    failed: BackendError | NotValid | None = None
 
     def save(state: str) -> AgentsAnswer:
-        info = _answer(setup, options, trials, state, time.monotonic() - begun_s)
+        info = _answer(setup, options, trials, state, time.monotonic() - begun_s, invalid, failed)
         if out is not None:
             write_json(out / ANSWER, encode(info))
         return info
@@ -212,16 +211,26 @@ def _run(
     save("running")
     with pool.of(workers if setup.first.virtual else 1) as processes:
         try:
-            while keys := next_keys(setup.tiers, trials, setup.options):
+            while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
                 if _spent(setup, time.monotonic() - begun_s):
                     break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
-                for one in _made(setup, tasks, processes, out, tell):
-                    trials.append(one)
-                    tell(_line(one))
-                    save("running")
+                try:
+                    for one in _made(setup, tasks, processes, out, tell):
+                        trials.append(one)
+                        tell(_line(one))
+                        save("running")
+                except NotValid as error:  # of a wall clock, where there is one trial at a time
+                    invalid.append(str(error))
+                    tell(f"{error} It is {'not repeated again' if keys == doubtful else 'repeated'}.")
+                    failed, doubtful = error if keys == doubtful else None, keys
         except KeyboardInterrupt:
             interrupted = True
+        except BackendError as error:
+            failed = error
+            invalid.append(str(error))
+    if failed is not None and not trials:
+        raise failed
     if interrupted and not trials:
         raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
     return save("interrupted" if interrupted else "finished")
@@ -255,9 +264,12 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTri
         raise BackendError(result.outcome.error)
     if result.outcome.ended != "finished":
         raise KeyboardInterrupt
+    of = f"The trial of {task.key.users} agents (seed {task.key.seed})"
+    if (fault := exceeded(result.run.info)) is not None:
+        raise BackendError(f"{of}: {fault}")
     verdict = result.run.info.verdict
     if not verdict.valid:
-        raise NotValid(f"The trial of {task.key.users} agents is not valid: {' '.join(verdict.reasons)}")
+        raise NotValid(f"{of} is not valid: {' '.join(verdict.reasons)}")
     return measured(task, result.run.requests, time.monotonic() - begun_s)
 
 
@@ -268,17 +280,29 @@ def _line(one: AgentTrial) -> str:
 
 
 def _answer(
-    setup: Setup, options: Mapping[str, Any], trials: Sequence[AgentTrial], state: str, wall_s: float
+    setup: Setup, options: Mapping[str, Any], trials: Sequence[AgentTrial], state: str, wall_s: float,
+    invalid: Sequence[str], failed: BackendError | NotValid | None,
 ) -> AgentsAnswer:  # fmt: skip
     over = state != "running"
     found = [_per(setup.takes, estimate(tier, trials, setup.options)) for tier in setup.tiers] if over else []
+    if failed is not None:
+        found = [structs.replace(one, why=str(failed)) if one.state == "unresolved" else one for one in found]
     states = {one.state for one in found}
     wide = any(one.state == "resolved" and not one.narrower_than(setup.options.tolerance) for one in found)
     return AgentsAnswer(
         **options,
         state=state,
-        exit_code=1 if states == {"unreachable"} else 5 if "unresolved" in states or wide else 0,
+        exit_code=(
+            failed.exit_code
+            if failed is not None
+            else 1
+            if states == {"unreachable"}
+            else 5
+            if "unresolved" in states or wide
+            else 0
+        ),
         answers=found,
+        invalid=[*invalid],
         trials=sorted(trials, key=lambda one: (one.users, one.seed)),
         requests=sum(one.requests for one in trials),
         wall_s=wall_s,

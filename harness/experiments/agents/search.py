@@ -4,12 +4,14 @@ The number of agents is whole and small, and sessions last long, so a trial is a
 
 1. bracket: one trial each of twice as many agents, until one misses the tier;
 2. pilot: trials of eight seeds at two numbers around the crossing, and at others where it lies outside of both;
-3. final: new seeds at two numbers around the crossing of the pilot, as many as its scatter says. They alone are the
-   answer: the numbers were not chosen by them.
+3. final: new seeds at two numbers around the crossing of the pilot, as many as its scatter says, and the closer the
+   faster shares fall there: the line is straight only near the goal. They alone are the answer: the numbers were not
+   chosen by them.
 
 Logit(share of requests within a bound) falls on a line over ln(agents), fitted to the final trials. Requests of a
 session are alike, so the unit is the seed: estimate and interval are mean and Student's t of jackknife values by seed,
-each of a line of its own. On a wall clock, where a trial costs minutes, single trials follow each other below and above
+each of a line of its own. Eight seeds may lack the rare one in which all goes wrong, so the scatter is the larger one
+of pilot and final trials. On a wall clock, where a trial costs minutes, single trials follow each other below and above
 the best guess, and the interval is that of `harness.stats.knee`, with as many requests as the scatter of sessions
 leaves independent.
 """
@@ -31,8 +33,9 @@ from harness.stats.knee import Block, knee
 
 SEEDS = 8
 """Trials at a number of the pilot, and at least of the final ones."""
-APART, CLOSE = 0.15, 0.1
-"""The two numbers of the pilot, and the final two, lie this far below and above the crossing, in ln(agents)."""
+APART, CLOSE = 0.15, (0.01, 0.1)
+"""The two numbers of the pilot lie this far below and above the crossing, in ln(agents); the final two so far that
+logit(share) changes by 1, within these limits."""
 NEAR = 1.6
 """Numbers that are farther from the crossing than by this factor say nothing of the line there."""
 NUMBERS = 5
@@ -160,9 +163,9 @@ def _around(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> l
 
 
 def _pair(here: float, apart: float) -> tuple[int, int]:
-    """Two numbers on both sides of a crossing."""
-    below = max(1, math.floor(here * math.exp(-apart)))
-    return below, max(below + 1, math.ceil(here * math.exp(apart)))
+    """Two whole numbers about so far from a crossing, on both sides of it."""
+    below = max(1, min(math.floor(here), round(here * math.exp(-apart))))
+    return below, max(below + 1, round(here * math.exp(apart)))
 
 
 def _pilot(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> list[AgentTrial]:
@@ -186,12 +189,11 @@ class Jackknife(NamedTuple):
     error: float
     seeds: int
 
-    def half(self, seeds: int | None = None) -> float:
+    def half(self, seeds: int) -> float:
         """Half of the 95 % interval, with so many seeds of the same scatter."""
         from scipy.stats import t  # heavy
 
-        count = seeds or self.seeds
-        return float(t.ppf(0.975, count - 1)) * self.error * math.sqrt(self.seeds / count)
+        return float(t.ppf(0.975, seeds - 1)) * self.error * math.sqrt(self.seeds / seeds)
 
 
 def _jackknife(tier: Tier, trials: Sequence[AgentTrial]) -> Jackknife | None:
@@ -219,7 +221,8 @@ def _plan(
     seeds = SEEDS
     while seeds < given.max_seeds and found.half(seeds) > AIM * given.tolerance:
         seeds += 1
-    return _pair(math.exp(found.mean), CLOSE), range(SEEDS, SEEDS + seeds)
+    apart = min(max(1 / _lines(tier, pilot)[0].slope, CLOSE[0]), CLOSE[1])
+    return _pair(math.exp(found.mean), apart), range(SEEDS, SEEDS + seeds)
 
 
 def _beyond(final: Sequence[int], here: float | None) -> int | None:
@@ -242,20 +245,31 @@ def _missing(
     return [key for users in numbers for seed in seeds if (key := Key(users, given.first_seed + seed)) not in made]
 
 
+class Line(NamedTuple):
+    """Where the line of a condition crosses its goal, and how fast it falls there: in logit(share) by ln(agents)."""
+
+    agents: float
+    slope: float
+    condition: Condition
+
+
+def _lines(tier: Tier, trials: Sequence[AgentTrial]) -> list[Line]:
+    """The lines that fall, that of the first condition to cross its goal first."""
+    found = []
+    for condition in tier.wanted:
+        shares = [(trial.users, share_of(trial, condition.text)) for trial in trials]
+        counted = [(users, share.met / share.of, share.of) for users, share in shares if share.of]
+        curve = curves.fit(*zip(*counted, strict=True)) if counted else None
+        here = None if curve is None else curve.crossing(condition.goal)
+        if curve is not None and here is not None:
+            found.append(Line(here, curve.slope, condition))
+    return sorted(found)
+
+
 def _fitted(tier: Tier, trials: Sequence[AgentTrial]) -> float | None:
-    """Where the line of the first condition crosses its goal; None where one of them does not fall."""
-    found = [_line_crossing(condition, trials) for condition in tier.wanted]
-    known = [value for value in found if value is not None]
-    return min(known) if known else None
-
-
-def _line_crossing(condition: Condition, trials: Sequence[AgentTrial]) -> float | None:
-    shares = [share_of(trial, condition.text) for trial in trials]
-    counted = [
-        (trial.users, share.met / share.of, share.of) for trial, share in zip(trials, shares, strict=True) if share.of
-    ]
-    curve = curves.fit(*zip(*counted, strict=True)) if counted else None
-    return None if curve is None else curve.crossing(condition.goal)
+    """Where the first line crosses its goal; None where none falls."""
+    lines = _lines(tier, trials)
+    return lines[0].agents if lines else None
 
 
 def _alternate(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> list[Key]:
@@ -310,19 +324,28 @@ def estimate(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> 
 
 def _by_seeds(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents, given: SearchOptions) -> TierAgents:
     """Student's t over the jackknife values of the final seeds."""
+    flat = replace(known, why="the share of requests within the bounds hardly falls with more agents.")
     pilot = _pilot(tier, trials, given)
-    plan = _plan(tier, pilot, given) if len({trial.users for trial in pilot}) > 1 else None
-    if plan is not None and _missing(*plan, trials=trials, given=given):
+    before = _jackknife(tier, pilot) if len({trial.users for trial in pilot}) > 1 else None
+    plan = _plan(tier, pilot, given)
+    if before is None or plan is None:
+        return flat
+    if _missing(*plan, trials=trials, given=given):
         return replace(known, why="the search ended before its last trials.")
-    numbers, seeds = plan or ((), range(0))
+    numbers, seeds = plan
     final = [trial for trial in trials if trial.users in numbers and trial.seed - given.first_seed in seeds]
     found = _jackknife(tier, final)
+    if found is None:  # between two close numbers shares may rise by chance
+        final = [*pilot, *final]
+        found = _jackknife(tier, final)
     if found is None:
-        return replace(known, why="the share of requests within the bounds hardly falls with more agents.")
-    binding = min(tier.wanted, key=lambda condition: _line_crossing(condition, final) or math.inf)
-    low, agents, high = (math.exp(found.mean + side * found.half()) for side in (-1, 0, 1))
-    return replace(known, state="resolved", agents=agents, low=low, high=high, binding=binding.text,
-                 requests_rps=_rate_at(agents, final))  # fmt: skip
+        return flat
+    half = max(found.half(len(seeds)), before.half(len(seeds)))
+    low, agents, high = (math.exp(found.mean + side * half) for side in (-1, 0, 1))
+    if numbers[1] - numbers[0] == 1:  # where between two whole numbers, no trial can tell
+        low, high = min(low, numbers[0]), max(high, numbers[1])
+    return replace(known, state="resolved", agents=agents, low=low, high=high,
+                   binding=_lines(tier, final)[0].condition.text, requests_rps=_rate_at(agents, final))  # fmt: skip
 
 
 def _z(found: Pooled) -> float:
