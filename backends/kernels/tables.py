@@ -85,7 +85,8 @@ def surface(sizes: Sequence[np.ndarray], efficiency: Array) -> Surface:
 class MeasuredKernels:
     """Seconds of kernels on `gpu`, with the efficiencies that were measured in `folder` for `system`, a `measured` GPU.
 
-    Experts run in the kernels of `library`, a part of their names in the tables; by default in the fastest ones. Raises UsageError where no kernel of a kind was measured.
+    Experts run in the kernels of `library`, a part of their names in the tables; by default in the fastest ones.
+    Raises UsageError where no kernel of a kind was measured.
     """
 
     folder: Path
@@ -171,7 +172,9 @@ class MeasuredKernels:
         every = self.rows_of("moe", "moe")
         if self.library:
             if "kernel_source" not in every:
-                raise UsageError("These tables do not tell kernels of experts apart; name aiconfigurator's: data=FOLDER.")
+                raise UsageError(
+                    "These tables do not tell kernels of experts apart; name aiconfigurator's: data=FOLDER."
+                )
             sources = [str(one) for one in every["kernel_source"]]
             if not any(self.library in one for one in sources):
                 raise no_such("kernels of experts in these tables", self.library, set(sources))

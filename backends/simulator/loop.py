@@ -145,9 +145,7 @@ class Arrivals:
         """Requests that an answer brought about, none of them before `now_s`."""
         for request in follow_ups:
             at_s, sent_s, number = (
-                (self._front.arrived_s(request), 0.0, request.id)
-                if self._arrived is None
-                else self._arrived(request)
+                (self._front.arrived_s(request), 0.0, request.id) if self._arrived is None else self._arrived(request)
             )
             heappush(self._later, (max(at_s, now_s), sent_s, number, request))
         if self._later:

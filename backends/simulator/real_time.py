@@ -88,7 +88,9 @@ class Incoming:
 class RealTime:
     """Drives a cluster; `end_s(batch, start_s)` says when a step ends. All times are those of the driver's clock."""
 
-    def __init__(self, cluster: Cluster, end_s: Callable[[Batch, float], float], front: FrontEnd = NO_FRONT_END) -> None:
+    def __init__(
+        self, cluster: Cluster, end_s: Callable[[Batch, float], float], front: FrontEnd = NO_FRONT_END
+    ) -> None:
         self.cluster = cluster
         self.results: deque[StepDone | RequestLost] = deque()
         self._incoming = Incoming(front)

@@ -69,7 +69,7 @@ class Row:
 
     @property
     def policy(self) -> str:
-        """How its engine forms batches: the options of its server in the scripts of InferenceMAX, else the usual ones."""
+        """How its engine forms batches: options of its server in the scripts of InferenceMAX, else the usual ones."""
         if self.engine == "sglang":
             chunk, polls = 8192, 1
             if self.model == "deepseek-r1" and self.gpu in (*BLACKWELL, "h200"):  # dsr1_fp4_b200.sh, dsr1_fp8_*.sh

@@ -92,7 +92,10 @@ def test_a_short_prompt_overtakes_a_long_one_in_the_tokenizer():
     requests = [Request(0, 1.0, 50_000, 2), Request(1, 1.1, 10, 2), Request(2, 1.1, 20_000, 2)]
     system = {"model": "llama3.1-8b", "hardware": "h100", "policy": "vllm-v1"}
     with_front, without = (
-        {r.request_id: r for r in Sim(latency=f"operators:front_s=1ms,front_token_s={one}", **system).simulate(requests)}
+        {
+            r.request_id: r
+            for r in Sim(latency=f"operators:front_s=1ms,front_token_s={one}", **system).simulate(requests)
+        }
         for one in ("10us", "0")
     )
     live = Sim(latency="operators:front_s=1ms,front_token_s=10us", **system).real_time()
