@@ -39,8 +39,8 @@ KEYS = (
 
 
 NOT_KERNELS = MappingProxyType({
-    "seq_s": 4e-6,
-    "prefill_scale": 1.15,
+    "seq_s": 2e-6,
+    "prefill_scale": 1.3,
     "launch_s": 60e-6,
     "graph_tokens": 512,
     "front_s": 1e-3,
@@ -116,7 +116,7 @@ class Operators:
     seconds of the host for each of its kernels. vLLM captures up to 512 tokens; engines without such graphs have 0.
     Kernels of steps with prompts take `prefill_scale` times as long. These constants come from rows of public
     benchmarks (SOURCE), the same for all engines: constants of each engine did no better on models and GPUs left out.
-    Attention of decodes takes `mixed_decode` times as long beside prompts: 2 on GPUs without NVLink, which run both
+    Attention of decodes takes `mixed_decode` times as long beside prompts, in all: 2 on GPUs without NVLink, which run both
     in one kernel (FlashAttention-2 under vLLM on an RTX 4090, median of LLMServingSim's profile from 16 decodes and 512
     tokens on), else 1. Before its scheduler a request takes `front_s` seconds, and `front_token_s` for each token of
     its prompt: a tokenizer of Hugging Face takes 3 us of a CPU a token of text, and 5 us of random tokens.
@@ -201,7 +201,8 @@ class Operators:
 
     @property
     def _mixed_decode(self) -> float:
-        return 1.0 if self.mixed_decode is None else self.mixed_decode
+        """What `prefill_scale` is multiplied with for it: decodes beside prompts were measured in whole steps."""
+        return 1.0 if self.mixed_decode is None else self.mixed_decode / self._prefill_scale
 
     @property
     def _graph_tokens(self) -> int:
