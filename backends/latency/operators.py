@@ -116,10 +116,10 @@ class Operators:
     seconds of the host for each of its kernels. vLLM captures up to 512 tokens; engines without such graphs have 0.
     Kernels of steps with prompts take `prefill_scale` times as long. These constants come from rows of public
     benchmarks (SOURCE), the same for all engines: constants of each engine did no better on models and GPUs left out.
-    Attention of decodes takes `mixed_decode` times as long beside prompts, in all: 2 on GPUs without NVLink, which run
-    both in one kernel (FlashAttention-2 under vLLM on an RTX 4090, median of LLMServingSim's profile from 16 decodes and
-    512 tokens on), else 1. Before its scheduler a request takes `front_s` seconds, and `front_token_s` for each token of
-    its prompt: a tokenizer of Hugging Face takes 3 us of a CPU a token of text, and 5 us of random tokens.
+    Attention of decodes takes `mixed_decode` times as long beside prompts, in all: 2 on GPUs without NVLink, which
+    run both in one kernel (FlashAttention-2 under vLLM on an RTX 4090, median of LLMServingSim's profile from 16
+    decodes and 512 tokens on), else 1. Before its scheduler a request takes `front_s` seconds, and `front_token_s` for
+    each token of its prompt: a tokenizer of Hugging Face takes 3 us of a CPU a token of text, and 5 us of random ones.
     Measured times are multiplied by `scale`. Experts are as popular as in the tables (a power law, 1.01); `skew`
     multiplies the tokens of the fullest part.
 
