@@ -224,10 +224,10 @@ class Sim:
         return records(self._ended(requests, follow_ups))
 
     def _ended(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[EndedSequence]:
-        steps, front_s = self._steps if self.log_steps else None, self._parts[0].front_s
+        steps, front = self._steps if self.log_steps else None, self._parts[0].front
         if self._plain:
-            return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap, front_s=front_s)
-        self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap, front_s=front_s)
+            return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap, front=front)
+        self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap, front=front)
         for at_s, change in self._changes:
             self._flow.loop.plan(at_s, change)
         return self._flow.ended()
@@ -278,7 +278,7 @@ class Sim:
         live = RealTime(
             self.cluster,
             lambda batch, start_s: step_ends(members[batch.replica].model, batch, start_s, start_s)[0],  # type: ignore[arg-type]  # none is Recorded
-            self._parts[0].front_s,
+            self._parts[0].front,
         )
         for at_s, change in self._changes:
             live.loop.plan(at_s, change)

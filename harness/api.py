@@ -780,6 +780,16 @@ class FrontTime(Protocol):
 
 
 @runtime_checkable
+class TokenizerTime(FrontTime, Protocol):
+    """A latency model whose front end takes longer for longer prompts."""
+
+    @property
+    def front_token_s(self) -> float:
+        """Seconds more for each token of a prompt, at least 0."""
+        ...
+
+
+@runtime_checkable
 class ExpertPool(Protocol):
     """A latency model of replicas whose experts are on GPUs of their own, beside those of the shape."""
 

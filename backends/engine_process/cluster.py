@@ -75,7 +75,7 @@ class EngineCluster:
         self._answers = answers
         self._send = send
         self._paces = paces
-        self._incoming = Incoming(0.0)
+        self._incoming = Incoming()
         mover = None if paces else self
         self.loop = Loop(cluster, self, self._incoming, mover=mover, fails=True)
         self.loop.begin(start_s)

@@ -33,7 +33,7 @@ def installed() -> Path:
     raise UsageError(f"data={INSTALLED} needs that package; install aiconfigurator-core, or leave data out.")
 
 
-def measured_kernels(data: str | None, system: str | None, gpu: Hardware) -> MeasuredKernels:
+def measured_kernels(data: str | None, system: str | None, gpu: Hardware, library: str = "") -> MeasuredKernels:
     """Kernels of `gpu` from a folder, measured on `system`, else on its own or the nearest GPU. Raises UsageError."""
     folder = SHIPPED if data is None else installed() if data == INSTALLED else Path(data)
     known = [one for one in systems(folder) if one in GPU_OF]
@@ -43,14 +43,14 @@ def measured_kernels(data: str | None, system: str | None, gpu: Hardware) -> Mea
         system = min(known, key=lambda one: (_apart(hardware(GPU_OF[one]), gpu), one))
     elif system not in known:
         raise no_such("measured system", system, known)
-    return replace(_kernels(folder.resolve(), system), gpu=gpu)
+    return replace(_kernels(folder.resolve(), system, library), gpu=gpu)
 
 
 @cache
-def _kernels(folder: Path, system: str) -> MeasuredKernels:
+def _kernels(folder: Path, system: str, library: str) -> MeasuredKernels:
     """What was measured on a system, read once; efficiencies hold for every GPU that they are applied to."""
     measured = hardware(GPU_OF[system])
-    return MeasuredKernels(folder, system, measured, measured)
+    return MeasuredKernels(folder, system, measured, measured, library)
 
 
 def _apart(measured: Hardware, gpu: Hardware) -> float:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from backends.kernels import exchanges
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
 from harness.catalog import Format, Hardware, Latent, format_named
-from harness.errors import UsageError
+from harness.errors import UsageError, no_such
 
 Columns = dict[str, np.ndarray]
 PRODUCTS = {"fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
@@ -85,6 +85,7 @@ def surface(sizes: Sequence[np.ndarray], efficiency: Array) -> Surface:
 class MeasuredKernels:
     """Seconds of kernels on `gpu`, with the efficiencies that were measured in `folder` for `system`, a `measured` GPU.
 
+    Experts run in the kernels of `library`, a part of their names in the tables; by default in the fastest ones.
     Raises UsageError where no kernel of a kind was measured.
     """
 
@@ -92,6 +93,7 @@ class MeasuredKernels:
     system: str
     measured: Hardware
     gpu: Hardware
+    library: str = ""
     _surfaces: dict[object, Surface] = field(default_factory=dict, repr=False)
     _tables: dict[tuple[str, str], Columns] = field(default_factory=dict, repr=False)
 
@@ -167,6 +169,16 @@ class MeasuredKernels:
 
     def _experts(self, layer: ExpertLayer, fmt: Format) -> Surface:
         names = ("hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size")
+        every = self.rows_of("moe", "moe")
+        if self.library:
+            if "kernel_source" not in every:
+                raise UsageError(
+                    "These tables do not tell kernels of experts apart; name aiconfigurator's: data=FOLDER."
+                )
+            sources = [str(one) for one in every["kernel_source"]]
+            if not any(self.library in one for one in sources):
+                raise no_such("kernels of experts in these tables", self.library, set(sources))
+            self._tables["moe", "moe"] = _only(every, np.array([self.library in one for one in sources]))
         for near in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ()))):
             try:
                 t = self._rows("moe", "moe", {"moe_dtype": EXPERTS.get(near.name, "bfloat16")})

@@ -9,7 +9,7 @@ from typing import Any
 
 from backends.latency._files import latency_file
 from harness import registry
-from harness.api import FrontTime, StoredBits
+from harness.api import FrontTime, StoredBits, TokenizerTime
 from harness.errors import UsageError
 from harness.spec import Spec
 
@@ -29,6 +29,7 @@ class File:
     pp: int = 1
     inner: Any = field(init=False, repr=False, compare=False)
     front_s: float = field(init=False, repr=False, compare=False)
+    front_token_s: float = field(init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(init=False, repr=False, compare=False)
     measured_on: Mapping[str, object] = field(init=False, repr=False, compare=False)
     step_s: Callable[..., float] = field(init=False, repr=False, compare=False)
@@ -41,6 +42,8 @@ class File:
         inner = self._inner(held)
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "front_s", inner.front_s if isinstance(inner, FrontTime) else 0.0)
+        token_s = inner.front_token_s if isinstance(inner, TokenizerTime) else 0.0
+        object.__setattr__(self, "front_token_s", token_s)
         object.__setattr__(self, "stored_bits", inner.stored_bits if isinstance(inner, StoredBits) else (None, None))
         fit = held.get("fit")  # what `bench fit` noted: the GPU for which its constants hold
         measured_on = {"hardware": fit["hardware"]} if isinstance(fit, dict) and "hardware" in fit else {}

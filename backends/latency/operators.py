@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,20 @@ KEYS = (
 )
 
 
-SEQ_S = 4e-6
-PREFILL_SCALE = 1.15
-LAUNCH_S = 60e-6
-FRONT_S = 1e-3
-"""A request whose predecessor has just ended comes in during the next step: its answer has to be sent first."""
+NOT_KERNELS = MappingProxyType({
+    "seq_s": 2e-6,
+    "prefill_scale": 1.3,
+    "launch_s": 60e-6,
+    "graph_tokens": 512,
+    "front_s": 1e-3,
+    "front_token_s": 4e-6,
+})  # fmt: skip
+"""What a step or a request takes beyond kernels; times of a file hold all of it.
+
+A request whose predecessor has just ended comes in during the next step: its answer has to be sent first (`front_s`).
+"""
+NOTHING = MappingProxyType({name: 1.0 if name == "prefill_scale" else 0 for name in NOT_KERNELS})
+MIXED_DECODE = 2.0
 
 
 class _Line:
@@ -98,14 +108,20 @@ class Operators:
     of its systems, by default that of the GPU; for a GPU that was not measured, the nearest one by peaks, whose
     efficiencies are applied to the peaks of `hardware`. `dp` groups of `tp` GPUs share the sequences of a replica,
     whose experts lie on `ep` parts of all of them. Weights and KV are stored as the model says, or as `linear` (plain
-    feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`).
+    feed-forwards), `attention`, `experts` and `kv` do (`bench list formats`). Experts run in the fastest kernels, or in
+    those with `expert_kernels` in their name, such as triton, where `data` tells kernels apart.
 
-    Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, `front_s` seconds of a request
-    before its scheduler, and `overhead_s` of each step. No CUDA graph covers a step that holds prompts: it takes at
-    least `launch_s` seconds of the host for each of its kernels, and its kernels take `prefill_scale` times as long.
-    Those three come from rows of public benchmarks (SOURCE), the same for all engines: constants of each engine did no
-    better on models and GPUs left out. Measured times are multiplied by `scale`.
-    Experts are as popular as in the tables (a power law, 1.01); `skew` multiplies the tokens of the fullest part.
+    Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, and `overhead_s` of each step.
+    A step that holds prompts, and more than `graph_tokens` tokens, is in no CUDA graph: it takes at least `launch_s`
+    seconds of the host for each of its kernels. vLLM captures up to 512 tokens; engines without such graphs have 0.
+    Kernels of steps with prompts take `prefill_scale` times as long. These constants come from rows of public
+    benchmarks (SOURCE), the same for all engines: constants of each engine did no better on models and GPUs left out.
+    Attention of decodes takes `mixed_decode` times as long beside prompts, in all: 2 on GPUs without NVLink, which
+    run both in one kernel (FlashAttention-2 under vLLM on an RTX 4090, median of LLMServingSim's profile from 16
+    decodes and 512 tokens on), else 1. Before its scheduler a request takes `front_s` seconds, and `front_token_s` for
+    each token of its prompt: a tokenizer of Hugging Face takes 3 us of a CPU a token of text, and 5 us of random ones.
+    Measured times are multiplied by `scale`. Experts are as popular as in the tables (a power law, 1.01); `skew`
+    multiplies the tokens of the fullest part.
 
     Or `file` is a JSON file of measured times in seconds, over all layers of one GPU: `dense_s` (T,) at `tokens` tokens
     a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of the attention of `decode_seqs`
@@ -128,11 +144,15 @@ class Operators:
     attention: str | None = None
     experts: str | None = None
     kv: str | None = None
+    expert_kernels: str = ""
     overhead_s: float = 0.0
     seq_s: float | None = None
     prefill_scale: float | None = None
     launch_s: float | None = None
+    graph_tokens: int | None = None
+    mixed_decode: float | None = None
     front_s: float | None = None
+    front_token_s: float | None = None
     scale: float = 1.0
     skew: float = 1.0
     measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
@@ -146,12 +166,12 @@ class Operators:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        usual = (0.0, 1.0, 0.0, 0.0) if self.file is not None else (SEQ_S, PREFILL_SCALE, LAUNCH_S, FRONT_S)
-        for name, value in zip(("seq_s", "prefill_scale", "launch_s", "front_s"), usual, strict=True):
+        for name, value in NOT_KERNELS.items():
             if getattr(self, name) is None:
-                put(self, name, value)
-        if min(self.overhead_s, self._seq_s, self.launch_s or 0.0, self.front_s or 0.0) < 0:
-            raise ValueError("overhead_s, seq_s, launch_s and front_s must not be negative")
+                is_none = self.file is not None or (name == "front_token_s" and not self.front_s)
+                put(self, name, NOTHING[name] if is_none else value)
+        if min(self.overhead_s, *(getattr(self, name) for name in NOT_KERNELS)) < 0:
+            raise ValueError(f"overhead_s, {', '.join(NOT_KERNELS)} must not be negative")
         if self.skew < 1:
             raise ValueError("skew must be at least 1, the tokens of the fullest GPU over the mean")
         if self.scale <= 0 or self._prefill_scale < 1:
@@ -166,7 +186,10 @@ class Operators:
             return
         m, shape = model(self.model), Shape(self.tp, self.pp, self.dp, self.ep)
         shape.check(m)
-        kernels = measured_kernels(self.data, self.system, hardware(self.hardware))
+        gpu = hardware(self.hardware)
+        if self.mixed_decode is None and gpu.nvlink_bytes_per_s is None:
+            put(self, "mixed_decode", MIXED_DECODE)
+        kernels = measured_kernels(self.data, self.system, gpu, self.expert_kernels)
         put(self, "measured_system", kernels.system)
         steps = Steps(m, shape, replace(m.formats, **formats), kernels, self.skew)
         put(self, "_tables", steps.grids())
@@ -175,6 +198,15 @@ class Operators:
             stored = replace(m, formats=replace(m.formats, **formats))
             bits = 8 * weight_bytes(stored) / parameters(stored)
             put(self, "stored_bits", (bits, None if self.kv is None else format_named(self.kv).bits))
+
+    @property
+    def _mixed_decode(self) -> float:
+        """What `prefill_scale` is multiplied with for it: decodes beside prompts were measured in whole steps."""
+        return 1.0 if self.mixed_decode is None else self.mixed_decode / self._prefill_scale
+
+    @property
+    def _graph_tokens(self) -> int:
+        return self.graph_tokens or 0
 
     @property
     def _seq_s(self) -> float:
@@ -195,7 +227,9 @@ class Operators:
         tokens = decode_seqs + sum(new for new, _ in prefills)
         seqs = decode_seqs + len(prefills)
         measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
-        kernels_s = max(self.scale * self._prefill_scale * measured, self._launched_s)
+        kernels_s = self.scale * self._prefill_scale * measured
+        if tokens > self._graph_tokens:
+            kernels_s = max(kernels_s, self._launched_s)
         return self.overhead_s + self._host_s(seqs) + kernels_s
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
@@ -230,11 +264,13 @@ class Operators:
         order = np.argsort(loads.decode_seqs, kind="stable")
         for alike in np.split(order, np.flatnonzero(np.diff(loads.decode_seqs[order])) + 1):
             if len(alike) and (decoding := int(loads.decode_seqs[alike[0]])):
-                attention[alike] += self._curve(decoding).attention.over(loads.context_tokens[alike]) / self.scale
+                alone_s = self._curve(decoding).attention.over(loads.context_tokens[alike]) / self.scale
+                attention[alike] += np.where(seqs[alike] > decoding, self._mixed_decode, 1.0) * alone_s
         of = self.scale * self.pp
         host_s = (self.overhead_s + self._seq_s * -(-seqs // self.dp)) * self.pp
         measured = self.scale * (attention + linear + experts + sent)
-        launches_s = np.maximum(self._prefill_scale * measured, self._launched_s) - measured  # beside kernels
+        launched = np.where(tokens > self._graph_tokens, self._launched_s, 0.0)
+        launches_s = np.maximum(self._prefill_scale * measured, launched) - measured  # beside kernels
         host_s[loads.step] += launches_s[loads.step] * self.pp
         return StepParts(attention * of, linear * of, experts * of, sent * of, host_s)
 
@@ -280,7 +316,7 @@ class Operators:
             return sum(pieces_s)
         alone_s = self._curve(decode_seqs).attention.at(context_tokens) / self.scale
         if "mixed_s" not in self._tables:
-            return sum(pieces_s) + alone_s
+            return sum(pieces_s) + self._mixed_decode * alone_s
         most = max(range(len(prefills)), key=pieces_s.__getitem__)
         place = [*prefills[most], decode_seqs, context_tokens / decode_seqs]
         both_s = self._between("mixed_s", ("chunk", "stored", "decode_seqs", "decode_context"), place)

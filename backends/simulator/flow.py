@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from backends.serving.loop import Loop
 from backends.simulator.ended import EndedSequence, rejected
-from backends.simulator.loop import Arrivals, step_ends
+from backends.simulator.loop import NO_FRONT_END, Arrivals, FrontEnd, step_ends
 from harness.api import FollowUps, Request
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class Flow:
         follow_ups: FollowUps | None,
         *,
         leap: bool,
-        front_s: float = 0.0,
+        front: FrontEnd = NO_FRONT_END,
     ) -> None:
         self.results: deque[EndedSequence] = deque()
         self._members = cluster.members
-        self._arrivals = Arrivals(iter(requests), front_s=front_s)
+        self._arrivals = Arrivals(iter(requests), front=front)
         self._follow_ups = follow_ups
         log = None if steps is None else steps.append
         self.loop = Loop(cluster, self, self._arrivals, log, leap=leap, coupled=follow_ups is not None)

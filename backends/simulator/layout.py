@@ -23,7 +23,8 @@ from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, acts
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
-from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits
+from backends.simulator.loop import FrontEnd
+from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
 from harness.catalog import (
     SEQS,
     Hardware,
@@ -137,8 +138,8 @@ OF_ROLE = {
 class ReplicaGroup:
     """`count` equal replicas of one role, each on the GPUs of `shape`.
 
-    `core` decides inside each of them, `model` says how long their steps take; `front_s` and
-    `stored_bits` are what it knows beyond steps (`harness.api.FrontTime`, `StoredBits`).
+    `core` decides inside each of them, `model` says how long their steps take; `front` and
+    `stored_bits` are what it knows beyond steps (`harness.api.FrontTime`, `TokenizerTime`, `StoredBits`).
     """
 
     role: Role
@@ -150,7 +151,7 @@ class ReplicaGroup:
     latency: str
     core: Core
     model: LatencyModel | Recorded
-    front_s: float
+    front: FrontEnd
     stored_bits: tuple[float | None, float | None]
 
     @property
@@ -216,9 +217,12 @@ def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> Repli
         what = "pipeline stages" if role == "mixed" else "prefill and decode"
         raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
-    front_s = built.front_s if isinstance(built, FrontTime) else 0.0
+    front = FrontEnd(
+        built.front_s if isinstance(built, FrontTime) else 0.0,
+        built.front_token_s if isinstance(built, TokenizerTime) else 0.0,
+    )
     stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
-    return ReplicaGroup(role, given.count, shape, policy, kv, router, latency, core, built, front_s, stored_bits)
+    return ReplicaGroup(role, given.count, shape, policy, kv, router, latency, core, built, front, stored_bits)
 
 
 def _timed(latency: str, of: str, shape: Shape) -> LatencyModel | Recorded:

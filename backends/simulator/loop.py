@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,20 @@ LEAP = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
 
 
+class FrontEnd(NamedTuple):
+    """Seconds of a request before its scheduler, and more for each token of its prompt."""
+
+    request_s: float = 0.0
+    token_s: float = 0.0
+
+    def arrived_s(self, request: Request) -> float:
+        """When the request is at its scheduler."""
+        return request.scheduled_s + self.request_s + self.token_s * request.prompt_tokens
+
+
+NO_FRONT_END = FrontEnd()
+
+
 def simulate(
     cluster: Cluster,
     model: LatencyModel | Recorded,
@@ -27,12 +42,12 @@ def simulate(
     follow_ups: FollowUps | None,
     *,
     leap: bool,
-    front_s: float = 0.0,
+    front: FrontEnd = NO_FRONT_END,
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
     recorded = model if isinstance(model, Recorded) else None
-    arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None, front_s)
+    arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None, front)
     watched = cluster.watches
     coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
@@ -103,34 +118,34 @@ def simulate(
 class Arrivals:
     """The requests of the schedule and the follow-ups, in order of time.
 
-    A request arrives `front_s` seconds after it is due: what the front end of its server takes. At one instant
-    follow-ups go first, by id. Where `arrived` is given it says when a request arrives, and orders all that arrive at
-    one instant.
+    A request arrives when the front end of its server is done with it, so that a short prompt may overtake a long one.
+    At one instant follow-ups go first, by id. Where `arrived` is given it says when a request arrives, and orders all
+    that arrive at one instant.
     """
 
-    __slots__ = ("_arrived", "_front_s", "_later", "_next", "_schedule", "next_s")
+    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_schedule", "next_s")
     over = True  # what is not planned comes from answers
 
     def __init__(
         self,
         schedule: Iterator[Request],
         arrived: Callable[[Request], tuple[float, float, int]] | None = None,
-        front_s: float = 0.0,
+        front: FrontEnd = NO_FRONT_END,
     ) -> None:
         self._schedule = schedule
         self._arrived = arrived
-        self._front_s = front_s
+        self._front = front
+        self._count = 0
         self._later: list[tuple[float, float, int, Request]] = []  # heap
         self._next = next(schedule, None)
         self.next_s = self._planned_s()
+        self._overtake()
 
     def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
         """Requests that an answer brought about, none of them before `now_s`."""
         for request in follow_ups:
             at_s, sent_s, number = (
-                (request.scheduled_s + self._front_s, 0.0, request.id)
-                if self._arrived is None
-                else self._arrived(request)
+                (self._front.arrived_s(request), 0.0, request.id) if self._arrived is None else self._arrived(request)
             )
             heappush(self._later, (max(at_s, now_s), sent_s, number, request))
         if self._later:
@@ -147,13 +162,22 @@ class Arrivals:
         self.next_s = self._planned_s()
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
+        self._overtake()
         return request
+
+    def _overtake(self) -> None:
+        """Take from the schedule, where the front end reads prompts, what is due before `next_s` and may be first."""
+        while self._front.token_s and self._next is not None and self._next.scheduled_s < self.next_s:
+            self._count += 1
+            heappush(self._later, (self._front.arrived_s(self._next), 1.0, self._count, self._next))
+            self._next = next(self._schedule, None)
+            self.next_s = min(self._planned_s(), self._later[0][0])
 
     def _planned_s(self) -> float:
         planned = self._next
         if planned is None:
             return inf
-        return planned.scheduled_s + self._front_s if self._arrived is None else self._arrived(planned)[0]
+        return self._front.arrived_s(planned) if self._arrived is None else self._arrived(planned)[0]
 
     def _planned_first(self) -> bool:
         if self._arrived is None or self._next is None or self._planned_s() > self.next_s:

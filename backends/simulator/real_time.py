@@ -7,14 +7,17 @@ new batches, as in `backends.sim`; equal arrivals give equal token times, bit fo
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from backends.serving.batch import Batch, Sequence
 from backends.serving.loop import Loop
+from backends.simulator.loop import NO_FRONT_END, FrontEnd
 from harness.api import Request, Step
 
 if TYPE_CHECKING:
@@ -49,12 +52,12 @@ class RequestLost:
 
 
 class Incoming:
-    """Requests as they come, each at its scheduler `front_s` seconds later."""
+    """Requests as they come, each at its scheduler when the front end is done with it."""
 
-    def __init__(self, front_s: float) -> None:
+    def __init__(self, front: FrontEnd = NO_FRONT_END) -> None:
         self.over = False
         self.last_s = -inf  # when the last one came
-        self._front_s = front_s
+        self._front = front
         self._queue: deque[tuple[float, Request]] = deque()
 
     def __len__(self) -> int:
@@ -72,7 +75,8 @@ class Incoming:
     def put(self, request: Request, at_s: float) -> None:
         """A request arrives, not before the last one."""
         self.last_s = at_s
-        self._queue.append((at_s + self._front_s, request))
+        arrived_s = at_s + self._front.request_s + self._front.token_s * request.prompt_tokens
+        insort(self._queue, (arrived_s, request), key=itemgetter(0))
 
     def withdraw(self, request_id: int) -> bool:
         """Whether the request was still on its way; it is not any more."""
@@ -84,10 +88,12 @@ class Incoming:
 class RealTime:
     """Drives a cluster; `end_s(batch, start_s)` says when a step ends. All times are those of the driver's clock."""
 
-    def __init__(self, cluster: Cluster, end_s: Callable[[Batch, float], float], front_s: float = 0.0) -> None:
+    def __init__(
+        self, cluster: Cluster, end_s: Callable[[Batch, float], float], front: FrontEnd = NO_FRONT_END
+    ) -> None:
         self.cluster = cluster
         self.results: deque[StepDone | RequestLost] = deque()
-        self._incoming = Incoming(front_s)
+        self._incoming = Incoming(front)
         self._end_s = end_s
         self.loop = Loop(cluster, self, self._incoming)
         self._past_s = -inf

@@ -37,6 +37,7 @@ TOP = Path(__file__).resolve().parents[2]
 TABLE = [
     ("latency", api.LatencyModel, "abc af file fit6 linear mixed operators roofline table"),
     ("latency", api.FrontTime, "file fit6 linear mixed operators"),
+    ("latency", api.TokenizerTime, "file operators"),
     ("latency", api.StoredBits, "file operators roofline"),
     ("latency", api.PartsOfSteps, "operators roofline"),
     ("latency", api.ExpertPool, "af"),

@@ -9,7 +9,7 @@ import numpy as np
 from harness.api import Request, RequestRecord, Simulator
 from harness.registry import make
 
-MOST = 1500
+MOST = 6000
 """Requests of one simulation at most: a mean over more says no more."""
 
 BLOCK_TOKENS = 16

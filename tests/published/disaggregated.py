@@ -35,7 +35,9 @@ from published.form import needed
 
 MODEL = "deepseek-r1"
 CHUNK = 16384
-"""Tokens of a prefill step of a worker: --chunked-prefill-size of ai-dynamo/dynamo `dsr1-wideep-gb200.md`."""
+"""Tokens of a prefill step of a worker: --chunked-prefill-size of ai-dynamo/dynamo `dsr1-wideep-gb200.md`.
+
+SGLang divides it by the data-parallel groups, so that each runs a piece of a prompt of its own."""
 UTILISATION = 0.97
 """Share of the memory for weights and KV: DeepSeek-R1 in fp8 on four GB200, which was measured, needs it."""
 LIMIT = 0.25
@@ -100,7 +102,7 @@ class Configuration:
         within = gpu.link_gpus is not None and gpus <= gpu.link_gpus
         made = make(
             "backends", "sim", model=MODEL, hardware=self.gpu, latency=latency, log_steps=False,
-            prefill=f"{self.prefill},policy=sarathi:budget={CHUNK}",
+            policy=f"vllm-v1:budget={CHUNK},long_prefill={CHUNK // self.prefill.shape.dp}", prefill=str(self.prefill),
             decode=f"{self.decode},policy=distserve-decode:max_seqs=16384", utilisation=UTILISATION,
             link="nvlink" if within else f"{network / 1e9:g}GBps",
         )  # fmt: skip

@@ -27,6 +27,8 @@ BLOCK_TOKENS = 16
 MOST_DECODES = 128  # of the attention table; its few rows beyond hold no prompt
 ONCE = {"embedding": 1, "final_layernorm": 1}  # operators outside of the layers
 TWICE = "layernorm"  # before attention and before the feed-forward
+EXPERT_KERNELS = "triton"
+"""Experts in bf16 ran in Triton's kernels before vLLM took FlashInfer's, which the tables of vLLM 0.24 have."""
 STATISTICS = ("mean", "p25", "p50", "p75", "p90", "p99")
 _SIMULATED = (
     "Simulated: policy vllm-v1 with 2,048 tokens a step of each group, prefix cache, latency operators; nothing is "
@@ -92,7 +94,8 @@ def convert(data: Path, folder: Path) -> list[Path]:
             file.write_text(json.dumps(operators(data)), encoding="utf-8")
             backends[run.name] = run.options(f"operators:file={file}")
         else:
-            backends[run.name] = run.options("operators" if run.dp == 1 else f"operators:dp={run.dp},ep={run.dp}")
+            apart = f"dp={run.dp},ep={run.dp},data={(data / 'operators').resolve()},expert_kernels={EXPERT_KERNELS}"
+            backends[run.name] = run.options("operators" if run.dp == 1 else f"operators:{apart}")
         parts.append(pd.DataFrame({
             "run": run.name, "arrival_s": rows["arrival_s"], "prompt_tokens": rows["prompt_len"],
             "output_tokens": rows["output_len"], "ttft_s": rows["ttft_ms"] / 1e3, "tpot_s": rows["tpot_ms"] / 1e3,

@@ -33,6 +33,7 @@ MODELS = {
 }  # fmt: skip
 MEASURED_GPUS = ("h100", "h200", "b200", "gb200", "l40s", "rtx-pro-6000")
 """GPUs of the folder of kernel times, for the engines vllm and sglang."""
+NODE_GPUS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +69,33 @@ class Row:
 
     @property
     def policy(self) -> str:
-        """How its engine forms batches."""
+        """How its engine forms batches: options of its server in the scripts of InferenceMAX, else the usual ones."""
         if self.engine == "sglang":
-            polls = 1
-            if self.gpu in BLACKWELL and self.model == "deepseek-r1":
-                polls = 30 if self.clients >= 16 else 10  # dsr1_*_b200: SCHEDULER_RECV_INTERVAL
-            return f"sglang:chunk=16384,max_seqs=2048,recv_interval={polls}"
+            chunk, polls = 8192, 1
+            if self.model == "deepseek-r1" and self.gpu in (*BLACKWELL, "h200"):  # dsr1_fp4_b200.sh, dsr1_fp8_*.sh
+                chunk = 16384 if self.precision == "fp4" else 8192 if self.tp == 4 else 32768
+                if self.gpu in BLACKWELL:
+                    polls = 30 if self.clients >= 16 and chunk != 8192 else 10
+            return f"sglang:chunk={chunk},max_seqs=2048,recv_interval={polls}"
         budget = 8192 if self.engine == "vllm" else 16384
-        return f"vllm-v1:budget={budget},max_seqs=2048,async_scheduling=true"
+        if self.engine == "trtllm" and self.model == "deepseek-r1":  # dsr1_*_trt.sh: MAX_NUM_TOKENS
+            budget = max(self.clients + self.prompt + 64, 8192 if self.precision == "fp4" else 0)
+        budget *= self.dp
+        return f"vllm-v1:budget={budget},max_seqs={min(budget, 2048)},async_scheduling=true"
+
+    @property
+    def graph_tokens(self) -> int:
+        """Tokens of the largest steps with prompts that run in CUDA graphs."""
+        if self.engine != "vllm":
+            return 0
+        return 2048 if self.model == "gpt-oss-120b" else 512  # gptoss_fp4_*.sh: max-cudagraph-capture-size
 
     def latency(self, folder: Path, constants: Mapping[str, float]) -> str:
         """Spec of its latency model, from the tables in `folder`; without constants the roofline."""
         if not constants:
             return f"roofline:dp={self.dp},ep={self.ep}"
-        parts = {"data": folder, "dp": self.dp, "ep": self.ep, **dict(self.formats), **constants}
+        parts = {"data": folder, "dp": self.dp, "ep": self.ep, **dict(self.formats), **constants,
+                 "graph_tokens": self.graph_tokens}  # fmt: skip
         return "operators:" + ",".join(f"{key}={value}" for key, value in parts.items())
 
 
@@ -127,7 +141,8 @@ def _inferencemax(data: Path, out: Counter[str]) -> list[Row]:
 def aiconfigurator(data: Path, out: Counter[str]) -> list[Row]:
     """The rows of its table, each in the precision of its own columns; what is left out is counted."""
     table = pd.read_parquet(needed(data / "profiles" / "aic_silicon_e2e.parquet"))
-    found = []
+    found: list[Row] = []
+    seen: set[tuple[object, ...]] = set()
     for r in table.itertuples():
         if r.mode != "agg":
             out["aiconfigurator: prefill and decode apart"] += 1
@@ -135,14 +150,39 @@ def aiconfigurator(data: Path, out: Counter[str]) -> list[Row]:
             out[f"aiconfigurator: {r.model_path} is not in the catalogue"] += 1
         elif not (r.silicon_ttft_ms > 0 and r.silicon_tpot_ms > 0) or pd.isna(r.tp_size):
             out["aiconfigurator: without both times, or without tp"] += 1
+        elif r.tp_size > NODE_GPUS and r.moe_ep_size == 1:
+            out["aiconfigurator: called aggregated, with the GPUs of prefill and decode of rows of inferencemax"] += 1
         else:
-            found.append(_aiconfigurator_row(r))
+            row = _aiconfigurator_row(r)
+            times = (*row.setting, row.ttft_s, row.tpot_s)
+            if times in seen:
+                out["aiconfigurator: a run listed again"] += 1
+            else:
+                found.append(row)
+            seen.add(times)
     return found
+
+
+def _shape(r: Any) -> tuple[int, int, int]:
+    """(tp, dp, ep) of a row of aiconfigurator.
+
+    Two of the tables that it is made of have the product of tp and ep where the others have one of them: 64 GPUs of a
+    node of eight. The same runs, with equal times, are listed in the other tables with tp and ep as they were.
+    """
+    tp, dp, moe_tp, ep = (
+        1 if pd.isna(value) else int(value) for value in (r.tp_size, r.attention_dp_size, r.moe_tp_size, r.moe_ep_size)
+    )
+    if tp > 1 and tp == dp and ep == tp * dp:
+        return tp, 1, dp
+    if tp * dp > NODE_GPUS and moe_tp * ep == tp * dp:
+        return (moe_tp, 1, ep) if dp == 1 else (1, moe_tp, ep)
+    return tp, dp, ep
 
 
 def _aiconfigurator_row(r: Any) -> Row:
     gpu, model, precision = r.system.removesuffix("_sxm"), MODELS[r.model_path], str(r.precision)
     routed = catalog.model(model).experts is not None
+    own = pd.isna(r.attention_dp_size)  # not a row of InferenceMAX
     if precision == "fp4":
         formats = {"linear": "nvfp4", "attention": "bf16" if routed else "nvfp4", "experts": "nvfp4"}
     elif precision == "int4":
@@ -151,29 +191,33 @@ def _aiconfigurator_row(r: Any) -> Row:
         formats = dict.fromkeys(("linear", "attention", "experts"), "fp8-block" if routed else "fp8")
     else:
         formats = dict.fromkeys(("linear", "attention", "experts"), "bf16")
-    formats["kv"] = "fp8" if gpu in BLACKWELL and precision != "bf16" else "bf16"
-    dp, ep = (1 if pd.isna(value) else int(value) for value in (r.attention_dp_size, r.moe_ep_size))
-    clients = int(r.batch_size) * dp if pd.isna(r.silicon_concurrency) else int(r.silicon_concurrency)
+    # 70b_fp8_*.sh and all scripts of TensorRT-LLM: kv-cache-dtype fp8
+    is_kv_fp8 = gpu in BLACKWELL or model == "llama3.1-70b" or (r.backend == "trtllm" and not own)
+    formats["kv"] = "fp8" if is_kv_fp8 and precision != "bf16" else "bf16"
+    clients = int(r.batch_size if own else r.silicon_concurrency)  # of one replica
     return Row(
-        "aiconfigurator", gpu, ENGINES[r.backend], model, precision, tuple(formats.items()), int(r.tp_size), dp, ep,
+        "aiconfigurator", gpu, ENGINES[r.backend], model, precision, tuple(formats.items()), *_shape(r),
         int(r.isl), int(r.osl), clients, r.silicon_ttft_ms / 1e3, r.silicon_tpot_ms / 1e3, "mean",
     )  # fmt: skip
 
 
 @cache
-def _kv_tokens(model: str, gpu: str, formats: tuple[tuple[str, str], ...], tp: int, dp: int, ep: int) -> int:
+def _kv_tokens(row: tuple[str, str, tuple[tuple[str, str], ...], int, int, int], utilisation: float) -> int:
     """Tokens of KV of a replica, all its groups together; those of one long request where the weights do not fit."""
+    model, gpu, formats, tp, dp, ep = row
     m = catalog.model(model)
     stored = replace(m, formats=replace(m.formats, **dict(formats)))
     try:
-        return 16 * dp * catalog.kv_capacity_blocks(stored, catalog.hardware(gpu), Shape(tp, 1, dp, ep))
+        shape = Shape(tp, 1, dp, ep)
+        return 16 * catalog.kv_capacity_blocks(stored, catalog.hardware(gpu), shape, utilisation=utilisation)
     except UsageError:
         return 32768
 
 
 def simulated(row: Row, folder: Path, constants: Mapping[str, float]) -> tuple[float, float]:
     """(TTFT, TPOT) in seconds of a row, as its source sums them up."""
-    tokens = _kv_tokens(row.model, row.gpu, row.formats, row.tp, row.dp, row.ep)
+    utilisation = 0.9 if row.engine == "vllm" else 0.95
+    tokens = _kv_tokens((row.model, row.gpu, row.formats, row.tp, row.dp, row.ep), utilisation)
     server = Server(
         row.latency(folder, constants),
         max(tokens, 2 * (row.prompt + row.output)),

@@ -8,10 +8,11 @@ from published import llmservingsim
 
 
 def test_runs_of_vllm_follow_from_times_of_kernels(shared_data: Path) -> None:
-    """All three runs are scored; a memory-bound one follows from measured operators and its policy."""
+    """All three runs are scored; on RTX PRO 6000 decodes beside prompts and Triton's experts have to be right."""
     found = llmservingsim.validate(shared_data)
     profiled = [pair for pair in found.pairs if pair.setting == llmservingsim.PROFILED.name]
 
     assert 3 * 12 == len(found.pairs)
     assert not any(pair.calibrated for pair in found.pairs)
+    assert all(target.holds for target in found.targets)
     assert 0.03 > np.mean([abs(pair.simulated / pair.measured - 1) for pair in profiled])

@@ -87,6 +87,28 @@ def test_a_server_in_real_time_has_the_front_end_too():
     assert [1.026, 1.036] == pytest.approx(ends)
 
 
+def test_a_short_prompt_overtakes_a_long_one_in_the_tokenizer():
+    """TTFT of long prompts was too short by the time of their tokenizer, which no number of GPUs makes shorter."""
+    requests = [Request(0, 1.0, 50_000, 2), Request(1, 1.1, 10, 2), Request(2, 1.1, 20_000, 2)]
+    system = {"model": "llama3.1-8b", "hardware": "h100", "policy": "vllm-v1"}
+    with_front, without = (
+        {
+            r.request_id: r
+            for r in Sim(latency=f"operators:front_s=1ms,front_token_s={one}", **system).simulate(requests)
+        }
+        for one in ("10us", "0")
+    )
+    live = Sim(latency="operators:front_s=1ms,front_token_s=10us", **system).real_time()
+    for request in requests:
+        live.arrive(request, request.scheduled_s)
+    started = [step.started for step in live.advance(60.0)]
+
+    assert 1.1 + 0.001 + 10 * 10e-6 == pytest.approx(with_front[1].token_s[0], abs=0.02)
+    assert with_front[1].token_s[0] < with_front[2].token_s[0] < with_front[0].token_s[0]
+    assert without[0].token_s[0] < without[1].token_s[0]
+    assert [1, 2, 0] == [number for pieces in started for number, _ in pieces]
+
+
 def test_leaps_equal_steps_where_a_short_context_is_hidden():
     """A decode that computes longer than it reads is no line in its context; a leap must not take it for one."""
     requests = [Request(i, 0.0, 8, 40 + i % 7) for i in range(300)]

@@ -44,6 +44,14 @@ def test_errors_leave_out_what_the_calibration_saw() -> None:
     assert pytest.approx((3.5, -0.5, math.sqrt(12.5))) == (shares.mean, shares.bias, shares.rmse)
 
 
+def test_a_target_holds_for_the_worse_half_of_the_settings() -> None:
+    """Constants that fit one half by chance would hold the mean of all."""
+    how = f"{validate_answer.MEAN}, {validate_answer.WORSE_HALF}"
+
+    assert 20.0 == pytest.approx(validate_answer.target(PAIRS, "ttft_s", how, 15).obtained)
+    assert 5.0 == pytest.approx(validate_answer.target(PAIRS[:2], "ttft_s", how, 15).obtained)
+
+
 def test_nothing_left_to_score_is_refused() -> None:
     """An error over no measurement would hold every target."""
     with pytest.raises(UsageError, match="left to score"):

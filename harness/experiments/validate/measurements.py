@@ -16,7 +16,7 @@ import pandas as pd
 from harness import registry, untrusted
 from harness.api import Simulator, Slo
 from harness.errors import UsageError, no_such
-from harness.experiments.validate.answer import HOW
+from harness.experiments.validate.answer import HOW, WORSE_HALF
 from harness.experiments.validate.simulated import Floats, Times, Traffic
 from harness.metrics import slo
 from harness.spec import Spec, parse
@@ -339,8 +339,9 @@ def _limit(path: Path, held: object, bounds: Iterable[str], runs: Sequence[str])
     metric, how, limit = str(held["metric"]), held["how"], held["limit"]
     if metric not in ("ttft_s", "tpot_s"):
         _check_metric(path, metric, bounds)
-    if how not in HOW:
-        raise UsageError(f"'{path}': how of a target must be one of {', '.join(HOW)}, got '{how}'.")
+    if str(how).removesuffix(f", {WORSE_HALF}") not in HOW:
+        ways = ", ".join(HOW)
+        raise UsageError(f"'{path}': how of a target must be one of {ways}, or one with ', {WORSE_HALF}'; got '{how}'.")
     if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit >= 0:
         raise UsageError(f"'{path}': limit of a target must be a number of at least 0, got {limit!r}.")
     of = _texts(path, held, "runs")
