@@ -78,7 +78,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     (
         "run --backend openai:url=http://127.0.0.1:1/v1 --senders ssh:a,b",
         2,
-        "or where (ssh:HOST,ssh:HOST)",
+        "--senders must be 'auto' or",
         "'ssh:a,b'",
     ),
     ("sender", 2, "'bench sender' needs a pipe", "bench run --senders ssh:HOST"),

@@ -154,10 +154,16 @@ def test_a_lost_host_is_named_with_what_it_left_undone(count: int, url: str, tmp
 
 
 class _Host:
-    """The other end of a line: a clock that is ahead, and answers that come late, more so in one direction."""
+    """The other end of a line: a clock that is ahead, and answers that come late, more so in one direction.
 
-    def __init__(self, reader: asyncio.StreamReader, ahead_s: float, rng: np.random.Generator) -> None:
-        self._reader, self._ahead_s, self._rng = reader, ahead_s, rng
+    The first of them, or the second, is much quicker than the others.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, ahead_s: float, quick: int) -> None:
+        self._reader, self._ahead_s = reader, ahead_s
+        self._delays_s = np.random.default_rng(quick).exponential((0.001, 0.003), (1000, 2))
+        self._delays_s[quick] = 0.0
+        self._rows = iter(self._delays_s + 0.0002)
 
     def is_closing(self) -> bool:
         return False
@@ -165,25 +171,25 @@ class _Host:
     def write(self, data: bytes) -> None:
         ping = limited(data[4:])
         assert isinstance(ping, Ping)
-        out_s, back_s = self._rng.exponential(0.001, 2) * (1, 3)
+        out_s, back_s = next(self._rows)
         time.sleep(out_s)
         pong = Pong(ping.sent_s, time.monotonic() + self._ahead_s)
         asyncio.get_running_loop().call_later(back_s, self._reader.feed_data, frame(pong))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_offset_is_never_off_by_more_than_its_error(seed: int) -> None:
+@pytest.mark.parametrize("quick", range(2))
+def test_the_offset_is_never_off_by_more_than_its_error(quick: int) -> None:
     """Times of two hosts would be put in the wrong order, with a promise that they are not."""
 
     async def main() -> tuple[float, float]:
         reader = asyncio.StreamReader()
-        line = Line(Any, reader, _Host(reader, 7.0, np.random.default_rng(seed)), limited)  # type: ignore[arg-type]
+        line = Line(Any, reader, _Host(reader, 7.0, quick), limited)  # type: ignore[arg-type]
         found = await line.offset()
         return found.offset_s, found.error_s
 
     offset_s, error_s = asyncio.run(main())
 
-    assert abs(offset_s - 7.0) <= error_s < 0.01
+    assert abs(offset_s - 7.0) <= error_s < 0.1
 
 
 def test_what_a_host_sends_runs_nothing_here() -> None:

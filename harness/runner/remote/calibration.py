@@ -156,8 +156,9 @@ async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], 
             raise BackendError(f"{name} {await ending(line)}") from None
         finally:
             await line.end(done=True)
-        if not isinstance(answer, Measured) or answer.error is not None:
-            raise BackendError(f"{name}: {getattr(answer, 'error', answer)}")
+        assert isinstance(answer, Measured)
+        if answer.error is not None:
+            raise BackendError(f"{name}: {answer.error}")
         return answer.found
 
     each = await asyncio.gather(*(one(index) for index in range(len(places))))

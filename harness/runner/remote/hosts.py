@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import pickle
 import shlex
 import signal
@@ -63,18 +64,18 @@ class Line:
 
         The other clock was read at some moment of it, so half its duration is the largest possible error.
         """
-        best: tuple[float, float] | None = None
+        best = Offset(0.0, math.inf)
         begun_s = time.monotonic()
         for _ in range(PINGS):
             self.send(Ping(sent_s := time.monotonic()))
             while not isinstance(pong := await self.receive(), Pong) or pong.sent_s != sent_s:
                 pass  # an answer to an earlier one
             took_s = (now_s := time.monotonic()) - sent_s
-            best = min(best or (took_s, 0.0), (took_s, pong.now_s - sent_s - took_s / 2), key=lambda found: found[0])
+            if took_s / 2 < best.error_s:
+                best = Offset(pong.now_s - sent_s - took_s / 2, took_s / 2)
             if now_s - begun_s > PINGS_S:
                 break
-        assert best is not None
-        return Offset(best[1], best[0] / 2)
+        return best
 
     async def end(self, *, done: bool) -> None:
         """Hang up; what does not leave is killed, at once unless it is done."""
