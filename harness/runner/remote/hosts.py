@@ -11,12 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from harness.errors import BackendError, UsageError
 from harness.ipc import frame, limited, receive
 from harness.runner.remote.sender import HELLO, Ping, Pong
+from harness.version import __version__
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2",
        "-o", "ConnectTimeout=10", "--")  # fmt: skip
@@ -128,9 +128,9 @@ async def greet(line: Line, name: str) -> None:
         except (ValueError, TimeoutError, ConnectionError):  # ValueError: no line, but bytes without end
             break
         if text.startswith(HELLO):
-            if (theirs := text.removeprefix(HELLO)) != version("bench"):
+            if (theirs := text.removeprefix(HELLO)) != __version__:
                 raise UsageError(
-                    f"{name} has bench {theirs[:40]!r}, and this machine has bench {version('bench')}; "
+                    f"{name} has bench {theirs[:40]!r}, and this machine has bench {__version__}; "
                     "install the same version on all hosts."
                 )
             return

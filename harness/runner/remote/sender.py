@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from traceback import extract_tb, format_exc
 
@@ -25,6 +24,7 @@ from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 from harness.runner.transport import DeferredTransport
 from harness.runner.virtual import quiet_process
 from harness.runner.wall import WallDriver
+from harness.version import __version__
 
 PROGRESS_S = 0.25
 """How often a sender reports its progress."""
@@ -270,7 +270,7 @@ async def _report(progress: Progress, outbox: Outbox) -> None:
 
 
 async def _serve(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[None]], given: int, taken: int) -> None:
-    os.write(taken, f"{HELLO}{version('bench')}\n".encode())
+    os.write(taken, f"{HELLO}{__version__}\n".encode())
     reader = asyncio.StreamReader(limit=1 << 24)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(given, "rb", buffering=0))
