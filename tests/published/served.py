@@ -194,7 +194,8 @@ def _aiconfigurator_row(r: Any) -> Row:
     # 70b_fp8_*.sh and all scripts of TensorRT-LLM: kv-cache-dtype fp8
     is_kv_fp8 = gpu in BLACKWELL or model == "llama3.1-70b" or (r.backend == "trtllm" and not own)
     formats["kv"] = "fp8" if is_kv_fp8 and precision != "bf16" else "bf16"
-    clients = int(r.batch_size if own else r.silicon_concurrency)  # of one replica
+    of_replica = r.batch_size * (1 if own else r.attention_dp_size)
+    clients = int(of_replica if pd.isna(r.silicon_concurrency) else min(of_replica, r.silicon_concurrency))
     return Row(
         "aiconfigurator", gpu, ENGINES[r.backend], model, precision, tuple(formats.items()), *_shape(r),
         int(r.isl), int(r.osl), clients, r.silicon_ttft_ms / 1e3, r.silicon_tpot_ms / 1e3, "mean",

@@ -69,13 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if given.rows is not None:
         rows = [rows[i] for i in sorted(rng.choice(len(rows), given.rows, replace=False))]
-    chosen = {
-        key: {}
-        if given.roofline
-        else best(sample, grid, np.array([r.model != key[0] and r.gpu != key[1] for r in sample]))
-        for key in {(row.model, row.gpu) for row in rows}
-    }
-    scored = simulated(rows, data, [chosen[row.model, row.gpu] for row in rows])
+    scored = simulated(rows, data, [{}] * len(rows) if given.roofline else left_out_constants(rows, sample, grid))
     found = table(rows, scored)
     found["left_out"] = dict(left_out)
     print(text(found))
@@ -98,6 +92,15 @@ def tried(
         for scale in SCALES
         for launch_s in LAUNCHES_S
     }
+
+
+def left_out_constants(rows: Sequence[Row], sample: Sequence[Row], grid: Grid) -> list[Constants]:
+    """Of each row the constants that are best on rows of other models on other GPUs."""
+    chosen = {
+        key: best(sample, grid, np.array([r.model != key[0] and r.gpu != key[1] for r in sample]))
+        for key in {(row.model, row.gpu) for row in rows}
+    }
+    return [chosen[row.model, row.gpu] for row in rows]
 
 
 def simulated(rows: Sequence[Row], data: Path, constants: Sequence[Constants]) -> Scored:
