@@ -42,8 +42,10 @@ MOST_ALIKE = 0.5
 FEWEST_MISSES = 0.01
 """Share of requests that must miss, and that must meet, for an interval of attainment: near the ends it collapses."""
 
-FEWEST, FEWEST_FOR_P99, FEWEST_SESSIONS = 100, 500, 6
-"""Fewest values for an interval of a mean or a share, of a p99, and sessions: below, it covers the truth too rarely."""
+FEWEST, FEWEST_FOR_P99 = 100, 500
+FEWEST_SESSIONS, SESSIONS_FOR_P99 = 6, 50
+"""Fewest values, and fewest sessions, for an interval of a mean or a share, and of a p99: below, it covers the truth
+too rarely."""
 
 ROUNDING = 1e-9
 """Relative differences of values that are equal but for rounding."""
@@ -205,7 +207,8 @@ def within(
     if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
         low, high = drawn.share(met)
         share = Interval(low=low, high=high)
-    intervals = {name: _of(drawn, values) for name, values in series.items()}
+    rare = sessions is None or sessions >= SESSIONS_FOR_P99
+    intervals = {name: _of(drawn, values, rare=rare) for name, values in series.items()}
     return msgspec.structs.replace(found, block=blocks.size, attainment=share, metrics=intervals)
 
 
@@ -248,9 +251,9 @@ def _why_not(
         )
 
 
-def _of(drawn: Resampled, values: Floats) -> Intervals:
+def _of(drawn: Resampled, values: Floats, *, rare: bool) -> Intervals:
     known = int((~np.isnan(values)).sum())
     return Intervals(
         mean=drawn.mean(values) if known >= FEWEST else None,
-        p99=drawn.percentile(values, 0.99) if known >= FEWEST_FOR_P99 else None,
+        p99=drawn.percentile(values, 0.99) if rare and known >= FEWEST_FOR_P99 else None,
     )

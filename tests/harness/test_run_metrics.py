@@ -191,3 +191,29 @@ def test_what_the_cache_found_is_of_answers_that_tell():
     assert [] == value(
         "cache_found", replace(run, requests=to_table([replace(r, cached_tokens=None) for r in records]))
     )
+
+
+def sessions(*rows):
+    """Requests of sessions: session, turn, when due, when its two tokens came, tokens of 100 that were cached."""
+    records = [
+        RequestRecord(i, due_s, due_s, tokens, None, 100, 2, 2, "ok", session=session, turn=turn, cached_tokens=cached)
+        for i, (session, turn, due_s, tokens, cached) in enumerate(rows)
+    ]
+    return replace(prompts((0.0, [1], True)), requests=to_table(records))
+
+
+def test_what_agents_see_of_a_run():
+    """Half of a session would pass for a short one, and prompts from the cache for work."""
+    run = sessions(
+        (0, 0, 0.0, [1.0, 1.5], 0), (0, 1, 3.5, [4.0, 4.1], 80), (1, 4, 1.0, [1.1, 1.2], 60),
+        (2, 0, 9.0, [9.1, 9.2], 10), (3, 0, 2.0, [2.5, 2.6], 50), (3, 1, 3.6, [3.7, 3.8], 90),
+    )  # fmt: skip
+
+    # the first and the last of 1 and 2 were not both seen; the longest pause is 2 s
+    assert [4.1, pytest.approx(1.8)] == value("session_time", run)
+    assert [pytest.approx((100 + 20 + 40 + 90 + 50 + 10) / 9)] == value("new_prompt_tps", run)
+    assert [pytest.approx(290 / 9)] == value("cached_prompt_tps", run)
+    assert [pytest.approx(1 / np.quantile([0.5, 0.1, 0.1, 0.1, 0.1, 0.1], 0.9))] == value("slow_decile", run)
+    assert [[], [], [], []] == [
+        value(name, tables()) for name in ("session_time", "new_prompt_tps", "cached_prompt_tps", "slow_decile")
+    ]

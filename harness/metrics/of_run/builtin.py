@@ -7,14 +7,17 @@ the run.
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from harness.api import RunMetric
 from harness.data.lists import Floats, first, last, lists, number
-from harness.metrics.measure import cached_share
+from harness.metrics.measure import cached_share, metrics, succeeded
+from harness.metrics.quantiles import quantile
 
 if TYPE_CHECKING:
     from harness.api import RunTables
@@ -159,6 +162,45 @@ def working_set(run: RunTables) -> Floats:
     return np.array(found[:-1] or found)
 
 
+def _prompt_tps(run: RunTables, *, cached: bool) -> Floats:
+    """(1,): between the first and the last scheduled time; none where no prompt names blocks or no answer tells."""
+    scheduled_s = number(run.requests, "scheduled_s")
+    found, counted = number(run.requests, "cached_tokens"), number(run.requests, "prompt_tokens_server")
+    tokens = np.where(np.isnan(counted), number(run.requests, "prompt_tokens"), counted)
+    known = np.isfinite(found)
+    if not known.any() or np.ptp(scheduled_s) <= 0 or next(run.prompts(), None) is None:
+        return np.empty(0)
+    wanted = found[known] if cached else tokens[known] - found[known]
+    return np.array([wanted.sum() / np.ptp(scheduled_s)])
+
+
+def slow_decile(run: RunTables) -> Floats:
+    """(1,): of requests of sessions that ended well."""
+    in_sessions = np.isfinite(number(run.requests, "session"))
+    tpot_s = metrics()["tpot"].of(run.requests.filter(pa.array(in_sessions & succeeded(run.requests))))
+    tpot_s = tpot_s[np.isfinite(tpot_s) & (tpot_s > 0)]
+    return np.array([1 / quantile(tpot_s, 0.9)]) if len(tpot_s) else np.empty(0)
+
+
+def session_time(run: RunTables) -> Floats:
+    """(sessions,) of which the first and the last request were seen."""
+    table = run.requests.filter(pa.array(np.isfinite(number(run.requests, "session"))))
+    if not len(table):
+        return np.empty(0)
+    _, begins, group = np.unique(number(table, "session"), return_index=True, return_inverse=True)
+    due_s, turn, lasts_s = number(table, "scheduled_s"), number(table, "turn"), metrics()["task"].of(table)
+    ended_s = np.fmax(last(lists(table, "token_s")), due_s)
+    order = np.lexsort((due_s, group))
+    later = np.diff(group[order]) == 0
+    pause_s = (due_s[order][1:] - ended_s[order][:-1])[later]
+    first_turn, end_s = np.full(len(begins), np.inf), np.full(len(begins), -np.inf)
+    np.minimum.at(first_turn, group, turn)
+    np.maximum.at(end_s, group, ended_s)
+    over = end_s + pause_s.max(initial=0.0) < due_s.max()  # a longer pause than any that was seen: nothing follows
+    found: Floats = lasts_s[begins]
+    return found[(first_turn == 0) & over & np.isfinite(found)] if later.any() else np.empty(0)
+
+
 # fmt: off
 ROWS: tuple[RunMetric, ...] = (
     RunMetric(
@@ -259,6 +301,52 @@ ROWS: tuple[RunMetric, ...] = (
 
         Different blocks of the prompts sent within each whole window of 300 s, or of a shorter run as a whole, times
         the tokens of a block. A cache smaller than this loses prompts of agents that pause for less.
+        """,
+    ),
+    RunMetric(
+        name="new_prompt_tps", title="new prompt tokens/s", unit="tokens/s", better="higher", place=9,
+        of=partial(_prompt_tps, cached=False),
+        about="""
+        How many tokens of prompts the server computes (tokens per second).
+
+        Source: the uncached input tokens of the prices of endpoints, which cost more than the cached ones.
+
+        Prompt tokens less those found in the cache, of the answers that tell, over the time from the first scheduled
+        request to the last. Only where prompts have blocks in common.
+        """,
+    ),
+    RunMetric(
+        name="cached_prompt_tps", title="cached prompt tokens/s", unit="tokens/s", better="higher", place=10,
+        of=partial(_prompt_tps, cached=True),
+        about="""
+        How many tokens of prompts the server finds in its cache (tokens per second).
+
+        Source: as `new_prompt_tps`.
+
+        Prompt tokens found in the cache, of the answers that tell, over the same time.
+        """,
+    ),
+    RunMetric(
+        name="slow_decile", title="slowest decile (tokens/s per user)", unit="tokens/s", better="higher", place=11,
+        of=slow_decile,
+        about="""
+        Tokens per second that nine tenths of the requests of sessions reach (tokens per second).
+
+        Source: interactivity of InferenceX, at the slowest decile of the requests.
+
+        1 / p90 of TPOT over the requests of sessions that ended well, as the bound p90:tpot has it.
+        """,
+    ),
+    RunMetric(
+        name="session_time", title="session time", unit="s", place=12, of=session_time,
+        about="""
+        How long whole sessions take, thinking included (seconds per session).
+
+        Source: the task of an agent, as in JITServe (UIUC-MLSys/JITServe).
+
+        From when the first request is due to the last token, as the metric `task`. Only sessions seen from their first
+        request on, and after whose last answer the run went on for longer than the longest pause within a session; so
+        where pauses are long, long sessions are missing.
         """,
     ),
 )
