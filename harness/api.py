@@ -401,7 +401,7 @@ class Loaded:
     settles_s: float = 0.0
     timing: Timing = "drawn"
     warmup: str | None = None
-    expected: Callable[[], str | None] | None = None
+    expected: Callable[[], str] | None = None
 
     @property
     def slo_text(self) -> str:

@@ -35,7 +35,7 @@ FIRST = "first"
 
 _ROWS = 65_536
 
-TOLD = (LATENESS, QUEUE, PREFILL, DECODE)
+DIVIDED = (LATENESS, QUEUE, PREFILL, DECODE)
 APART = (LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE)
 TOGETHER = (LATENESS, FIRST, DECODE)
 NAMES = {
@@ -81,7 +81,7 @@ class Stages:
 
 def note(keys: tuple[str, ...]) -> str:
     """Where these phases are from."""
-    return {APART: STALLED, TOLD: BY_SERVER}.get(keys, UNSTAMPED)
+    return {APART: STALLED, DIVIDED: BY_SERVER}.get(keys, UNSTAMPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def of(run: Run) -> Stages | None:
     stamped = np.isfinite(_data.column(run, "prefill_start_s")) & np.isfinite(_data.column(run, "prefill_end_s"))
     apart = bool(np.any(stamped & _data.answered(run)))
     queued = None if apart else queue_shares(run)
-    keys = APART if apart else TOGETHER if queued is None else TOLD
+    keys = APART if apart else TOGETHER if queued is None else DIVIDED
     first, last = (_data.metric(run, name) for name in ("ttft", "e2e"))  # both from the scheduled time
     alone = prompts_alone(run) if apart else {}
     seconds = np.empty((len(keys), run.requests.num_rows))
@@ -333,7 +333,7 @@ def missed(run: Run) -> str:
     if not found:
         return ""
     silent = (QUEUE, PREFILL) if FIRST in found else ()
-    counts = {**dict.fromkeys(TOLD, 0), **found}
+    counts = {**dict.fromkeys(DIVIDED, 0), **found}
     each = [f"{NAMES.get(key, f'failed ({clean(key)})')} {'-' if key in silent else f'{n:,}'}"
             for key, n in counts.items()]  # fmt: skip
     return f"{sum(found.values()):,} of {run.requests.num_rows:,} requests: {', '.join(each)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,7 +94,7 @@ def one(
         arrivals_rps=None if timing == "closed" else made.mean_rate_rps,
         warmup=made.warm_up(made.users) if isinstance(made, Closed) and made.steady else None,
         timing=timing,
-        expected=None if span_s is None else partial(expected, [made], span_s, what([sessions_made])),
+        expected=expectation([made], span_s, [sessions_made]),
     )
 
 
@@ -116,9 +116,14 @@ def for_run(arrivals: Arrivals, span_s: float | None) -> Arrivals:
     return arrivals.for_run(span_s) if span_s is not None and isinstance(arrivals, Conditional) else arrivals
 
 
-def what(sessions: Iterable[Sessions | None]) -> str:
-    """What arrives, in the words of the rate of a run."""
-    return "sessions" if any(one is not None and one.mean_requests > 1 for one in sessions) else "req"
+def expectation(
+    parts: Sequence[Arrivals], span_s: float | None, sessions: Iterable[Sessions | None]
+) -> Callable[[], str] | None:
+    """`_expected.expected` of a run of so many seconds; None where no arrivals draw a rate, or the run has no end."""
+    if span_s is None or not any(isinstance(part, RandomRate) for part in parts):
+        return None
+    what = "sessions" if any(one is not None and one.mean_requests > 1 for one in sessions) else "req"
+    return partial(expected, parts, span_s, what)
 
 
 def settles_s(arrivals: Arrivals) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
 
 from harness import registry
 from harness.api import Arrivals, Content, GapLaw, Lengths, Loaded, RateCurve
@@ -12,6 +11,7 @@ from harness.errors import UsageError
 from workloads._build import (
     arrivals_of,
     at_most,
+    expectation,
     for_run,
     prefixes_of,
     provenance,
@@ -21,10 +21,8 @@ from workloads._build import (
     span_of,
     spec_of,
     timing_of,
-    what,
 )
 from workloads._presets import Class, Preset
-from workloads.arrivals._expected import expected
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
 from workloads.mixed import Mixed, Sessions
@@ -83,7 +81,7 @@ def mix(
         settles_s=max(settles_s(c.arrivals) for c in made),
         arrivals_rps=tasks_rps,
         timing=timing_of(shared),
-        expected=None if span_s is None else partial(expected, parts, span_s, what(sessions)),
+        expected=expectation(parts, span_s, sessions),
     )
 
 

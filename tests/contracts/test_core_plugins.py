@@ -5,6 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
+from backends.serving.batch import VisibleRequest
 from backends.serving.replica import Replica
 from backends.sim import Sim
 from harness.api import Request
@@ -76,7 +77,7 @@ def test_a_router_answers_an_index_and_starves_no_replica(name):
     chosen = []
     for i in range(30):
         request = Request(i, 0.0, 10, 10)
-        chosen.append(router.route(request, replicas))
+        chosen.append(router.route(VisibleRequest(request), replicas))
         replicas[chosen[-1]].add(request, 0.0)
 
     assert {0, 1, 2} == set(chosen)

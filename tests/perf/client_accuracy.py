@@ -12,8 +12,9 @@ Error of TTFT = (first stamp of the client - its time of sending) - (server's wr
 the request); error of a gap = gap of the client - gap of the server. Absolute values, of requests due and tokens
 written within `--seconds` after `--fill` seconds. `CPU` is that of the process that sends, all threads, over
 the same seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the
-server wrote by its own schedule (p99). `others` is how many cores other processes of this machine used meanwhile:
-above 0.1 the machine was not quiet, and the row is none to quote.
+server wrote by its own schedule (p99), `MiB` the most memory that the sending process had up to then. `others` is how
+many cores other processes of this machine used meanwhile: above 0.1 the machine was not quiet, and the row is none
+to quote.
 """
 
 import argparse
@@ -79,6 +80,7 @@ class Result:
     failed: int
     server_late_p99_s: float
     others_cores: float
+    peak_mib: float
 
 
 @contextmanager
@@ -100,6 +102,12 @@ def cpu_s(pid: int) -> float:
     """CPU time of a process, all its threads that live, to the nanosecond."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 def others_s() -> float:
@@ -130,7 +138,7 @@ def measure(case: Case) -> Result:
         if case.busy:
             stack.enter_context(spinning(case.cores))
         (folder / "plan.json").write_text(json.dumps(plan))
-        epoch_s, cpu, others = sent(case, url, folder)
+        epoch_s, cpu, others, peak = sent(case, url, folder)
         truth = take_truth(url)
         stored = json.loads((folder / "sent.json").read_text())["rows"]
     due_s = {name: at_s for name, at_s, _ in requests}
@@ -140,11 +148,11 @@ def measure(case: Case) -> Result:
     ]
     good, tokens = held_against(rows, truth, epoch_s, case.window_s)
     found = errors(rows, truth.requests, epoch_s, case.window_s)  # type: ignore[arg-type]  # as much as is needed of them
-    return Result(found, cpu / max(1, tokens), len(requests) - good, truth.late_s[1], others)
+    return Result(found, cpu / max(1, tokens), len(requests) - good, truth.late_s[1], others, peak)
 
 
-def sent(case: Case, url: str, folder: Path) -> tuple[float, float, float]:
-    """Have the client send the plan: when it began (monotonic clock), its CPU time in the window, cores of others."""
+def sent(case: Case, url: str, folder: Path) -> tuple[float, float, float, float]:
+    """Have the client send the plan: when it began (monotonic clock), CPU s in the window, cores of others, MiB."""
     command = [sys.executable, str(CLIENTS), case.client, url, str(folder / "plan.json"), str(folder / "sent.json")]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, [case.cores[1]])
@@ -159,8 +167,9 @@ def sent(case: Case, url: str, folder: Path) -> tuple[float, float, float]:
             time.sleep(max(0.0, epoch_s + at_s - time.monotonic()))
             cpu.append(cpu_s(sender))
             others.append(others_s())
+        peak = peak_mib(sender)
         client.wait(120)
-    return epoch_s, cpu[1] - cpu[0], (others[1] - others[0]) / case.seconds
+    return epoch_s, cpu[1] - cpu[0], (others[1] - others[0]) / case.seconds, peak
 
 
 def held_against(rows: list[Row], truth: Truth, epoch_s: float, window_s: tuple[float, float]) -> tuple[int, int]:
@@ -175,7 +184,8 @@ def held_against(rows: list[Row], truth: Truth, epoch_s: float, window_s: tuple[
 
 
 HEADER = f"{'streams':>7} {'cores':5} {'client':9} {'requests':>8} {'failed':>6}" + "".join(
-    f" {name:>9}" for name in ("TTFT p50", "p99 ms", "gap p50", "p99 ms", "CPU us", "late p99", "server", "others")
+    f" {name:>9}"
+    for name in ("TTFT p50", "p99 ms", "gap p50", "p99 ms", "CPU us", "late p99", "server", "others", "MiB")
 )
 
 
@@ -194,7 +204,7 @@ def line(case: Case, result: Result) -> str:
         + at(result.errors.itl, 0.99)
         + f" {result.cpu_s_per_token * 1e6:9.1f}"
         + at(result.errors.lateness, 0.99)
-        + f" {result.server_late_p99_s * 1e3:9.3f} {result.others_cores:9.2f}"
+        + f" {result.server_late_p99_s * 1e3:9.3f} {result.others_cores:9.2f} {result.peak_mib:9.0f}"
     )
 
 

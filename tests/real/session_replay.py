@@ -82,9 +82,9 @@ def aiperf(programs: Path, url: str, traces: Path, tokenizer: Path, folder: Path
     called(command, folder)
     turns: dict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
     for line in (folder / "out" / "profile_export.jsonl").read_text().splitlines():
-        said = json.loads(line)["metadata"]
-        turns[said["conversation_id"]][said["turn_index"]] = (
-            said["request_start_ns"] / 1e9, said["request_end_ns"] / 1e9
+        about = json.loads(line)["metadata"]
+        turns[about["conversation_id"]][about["turn_index"]] = (
+            about["request_start_ns"] / 1e9, about["request_end_ns"] / 1e9
         )  # fmt: skip
     return {session: [found[turn] for turn in sorted(found)] for session, found in turns.items()}
 
@@ -116,14 +116,14 @@ def replayed(name: str, spans: Spans, log: Path) -> Replay:
 
 
 def line(found: Replay, thinks: dict[str, list[float]]) -> str:
-    """A row of the table; sessions are told by their number of turns."""
+    """A row of the table; sessions differ in their number of turns."""
     of_length = {len(each): each for each in thinks.values()}
     errors, ordered = [], 0
     for spans in found.spans.values():
         think_s = of_length.get(len(spans))
         pauses = [b[0] - a[1] for a, b in zip(spans, spans[1:], strict=False)]
         ordered += think_s is not None and min(pauses) >= 0
-        errors += [] if think_s is None else [pause - asked for pause, asked in zip(pauses, think_s[1:], strict=True)]
+        errors += [] if think_s is None else [pause - wanted for pause, wanted in zip(pauses, think_s[1:], strict=True)]
     requests, total = sum(map(len, found.spans.values())), sum(map(len, thinks.values()))
     middle, most = (np.median(errors) * 1e3, np.max(np.abs(errors)) * 1e3) if errors else (np.nan, np.nan)
     return (

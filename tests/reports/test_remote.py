@@ -294,7 +294,7 @@ def with_metrics(run: Run, **names: str) -> Run:
 def test_misses_are_those_of_the_phase_that_the_server_names(
     names: dict[str, str], line: str, remote_run: RemoteRun
 ) -> None:
-    """A full queue would be read as slow prefill, or a guess as what the server said."""
+    """A full queue would be read as slow prefill, or a guess as the answer of the server."""
     run = with_metrics(remote_run(slo="ttft=0.16,tpot=0.1", ask=SLOW), **names)
 
     assert f"6 of 60 requests: {line}" == _stages.missed(run)
@@ -302,7 +302,7 @@ def test_misses_are_those_of_the_phase_that_the_server_names(
 
 
 def test_misses_follow_the_times_in_the_answers(remote_run: RemoteRun) -> None:
-    """The mean of a second would stand for a request that the server has told about."""
+    """The mean of a second would stand for a request that the server has a time for."""
     queue_s = {"server_queue_s": 0.01, "server_ttft_s": 0.2}  # of vLLM
     prefill_s = {"server_prefill_s": 0.02}  # of llama.cpp: the rest is the queue
     vllm, llama = (remote_run(slo="ttft=0.16,tpot=0.1", ask=SLOW, wire=wire) for wire in (queue_s, prefill_s))

@@ -195,7 +195,7 @@ def test_runs_show_what_is_expected_of_them(spec: str, rate_rps: float, span_s: 
     loaded = load("chatbot", arrivals=spec, rate_rps=rate_rps, duration_s=span_s)
     assert isinstance(loaded.workload, Mixed)
     assert loaded.expected is not None
-    text = loaded.expected() or ""
+    text = loaded.expected()
     made, rate = loaded.workload.arrivals, re.match(r"([\d.]+) to ([\d.]+) req/s", text)
     drawn = [until(made, span_s, seed) for seed in range(20)]
     bands = [(low, high, [stats_arrivals.dispersion(times, float(width)) or 0 for times in drawn])
@@ -209,7 +209,7 @@ def test_runs_show_what_is_expected_of_them(spec: str, rate_rps: float, span_s: 
         assert np.mean([x > (float(low) + float(high)) / 4 for x in found]) >= 0.1  # not only wide
 
 
-def test_what_is_expected_of_mixes_and_sessions_is_said_of_all_that_arrives(tmp_path: Path) -> None:
+def test_what_is_expected_of_mixes_and_sessions_is_that_of_all_that_arrives(tmp_path: Path) -> None:
     """If this failed, the band of one class would be held against the run of all; one of Poisson traffic is no news."""
     file = tmp_path / "mix.toml"
     one = '[[class]]\nname = "{}"\nshare = 1\nlengths = "fixed:prompt=8,output=8"\narrivals = "{}"\n'

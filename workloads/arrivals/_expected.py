@@ -10,7 +10,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from harness.api import Arrivals, RandomRate
+from harness.api import Arrivals
 from harness.stats.arrivals import counts, spread
 from workloads.arrivals._exact import CLOSE, Conditional
 
@@ -20,13 +20,8 @@ WIDTHS_S = (10.0, 60.0)
 """Of the counts; fewer than 10 of them have no dispersion."""
 
 
-def expected(parts: Sequence[Arrivals], span_s: float, what: str) -> str | None:
-    """Rate (of `what`: req, sessions) and dispersion of 9 of 10 runs of `span_s` with these arrivals together.
-
-    None where no rate is drawn: what is expected of a Poisson process needs no drawing.
-    """
-    if not any(isinstance(part, RandomRate) for part in parts):
-        return None
+def expected(parts: Sequence[Arrivals], span_s: float, what: str) -> str:
+    """Rate (of `what`: req, sessions) and dispersion of 9 of 10 runs of `span_s` with these arrivals together."""
     mean_rps = sum(part.mean_rate_rps for part in parts)
     runs, k = next((runs, k) for most, runs, k in DRAWN if most is None or mean_rps * span_s <= most)
     exact = all(isinstance(part, Conditional) and part.over_s is not None for part in parts)
