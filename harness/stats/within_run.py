@@ -138,7 +138,8 @@ class Resampled:
 
     def share(self, met: Floats) -> tuple[float, float]:
         """Interval of the share of ones in `met` (n,), which has both: as `mean`, on the scale of log odds."""
-        odds = met.mean() / (1 - met.mean())
+        met_share = float(met.mean())
+        odds = met_share / (1 - met_share)
 
         def moved(end: float, wider: float) -> float:
             found = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
