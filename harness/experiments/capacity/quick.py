@@ -35,6 +35,7 @@ from harness.experiments.capacity.trials import TICK_S, TRIALS_FOLDER, Key, Runs
 from harness.experiments.trial import at_rate
 from harness.metrics.measure import headline, metrics, succeeded
 from harness.runner.plan import Plan, plan
+from harness.runner.progress import QUIET, Display
 from harness.runner.remote import calibration
 from harness.runner.remote.split import events_rps, sender_count
 from harness.runner.run import execute
@@ -59,20 +60,22 @@ FLOOR_S, FLOOR_REQUESTS = 2.0, 100
 
 
 def quick_search(
-    setup: Setup, store: Store, ends_s: float, tell: Callable[[str], None] = lambda _: None
+    setup: Setup, store: Store, ends_s: float, tell: Callable[[str], None] = lambda _: None, display: Display = QUIET
 ) -> CapacityAnswer:
     """The answer of a search that is over at `ends_s` of the monotonic clock. Raises as `run_search`."""
     assert store.path is not None  # every search under the wall clock has a folder
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder, "probe.json")
-        runs = Runs(store.path, lambda note: tell(note) if note.startswith("warning: ") else None, shared)
+        runs = Runs(store.path, lambda note: tell(note) if note.startswith("warning: ") else None, shared, display)
         make: TrialFactory = runs
         settings, backend = setup.settings, setup.planned.backend
         try:
             if isinstance(backend, Remote) and setup.alone_rps == 0 and settings.from_rps is None:
                 with store.opened(setup):
                     alone = _alone(setup, store, runs, ends_s, tell)
-                    first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell) if alone.e2e_s else None
+                    first_rps = None
+                    if alone.e2e_s:
+                        first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell, display)
                 settings = replace(settings, from_rps=first_rps)
         except KeyboardInterrupt:  # what was measured by then is in the store
             make = _interrupted
@@ -119,7 +122,7 @@ def _answer_s(table: pa.Table, setup: Setup) -> float:
 
 
 def _loaded(
-    setup: Setup, path: Path, alone: Trial, shared: Path, ends_s: float, tell: Callable[[str], None]
+    setup: Setup, path: Path, alone: Trial, shared: Path, ends_s: float, tell: Callable[[str], None], display: Display
 ) -> float | None:
     """Where the search begins, in requests per second, by a closed loop whose users become more until requests miss."""
     answers, least_s, most_s = RISE
@@ -131,7 +134,7 @@ def _loaded(
     )  # fmt: skip
     watch = _TooMuch(min(ends_s, time.monotonic() + rise_s + (alone.e2e_s or 0.0)))
     try:
-        result = execute(spec, out=path / LOOP_FOLDER, force=True, watch=watch, shared=shared)
+        result = execute(spec, out=path / LOOP_FOLDER, force=True, watch=watch, shared=shared, display=display)
     finally:
         watch.over.set()
     result.outcome.check()
