@@ -17,7 +17,7 @@ install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test idle clocked others compiled lint check gate baselines gallery pictures claims systems perf nightly lock audit clean
+.PHONY: help demo test idle clocked others compiled lint check gate baselines gallery pictures site claims systems perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,11 @@ gallery: $(STAMP) ## write a page of every kind of report to gallery/index.html
 pictures: gallery ## renew the pictures of README and docs/guide/report.md from the gallery; needs Chromium
 	$(BIN)/python docs/pictures/make.py gallery
 
+site: $(STAMP) ## build the site of docs/ into site/, in an environment of its own; a broken link is an error
+	$(BIN)/uv tool run --quiet --from sphinx==9.0.4 --with furo==2025.12.19 --with myst-parser==5.2.0 \
+	  sphinx-build -W --keep-going -n -q docs site
+	@echo site/index.html
+
 claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones with ONLY=id
 	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
 
@@ -131,6 +136,7 @@ nightly: $(STAMP) ## run the slow tests, then install other servers and clients 
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py
+	@$(MAKE) --no-print-directory site
 
 lock: $(STAMP) ## renew the versions and hashes of .ci/*.lock; run the tests before you commit them
 	$(COMPILE) --extra dev -o .ci/requirements.lock pyproject.toml

@@ -196,7 +196,7 @@ def sweep(
         refine=_text(refine),
     )
     folder = new_folder(planned.home) if out is None else Path(out)
-    info = run_sweep(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)
+    info = run_sweep(planned, folder, workers=workers, render=compose.render_answer)
     return AnswerResult(info, folder)
 
 

@@ -75,7 +75,9 @@ async def _hint(
     request, counted = first
     assert counted is not None
     lesson = Lesson(content.text(request), request.prompt_tokens, counted)
-    longest = LONG if found.max_model_len is None else min(LONG, found.max_model_len // 2)
+    longest = LONG
+    if found.max_model_len is not None:  # a text of this language may have several times the tokens
+        longest = min(LONG, int(found.max_model_len / 2 * min(1.0, request.prompt_tokens / counted)))
     before = found
     found, pairs = await _counts(control, found, content, key, (longest,), 0)
     if not pairs:

@@ -121,6 +121,25 @@ config = option(
 no_html = option("--no-html", is_flag=True, help="Do not write report.html.")
 quiet = option("--quiet", is_flag=True, help="Suppress progress and notes; results are still printed.")
 force = option("--force", is_flag=True, help="Overwrite existing output.")
+
+
+def port(value: object, name: str) -> int:
+    """A port, 0 for a free one."""
+    text = str(value)
+    if not text.isdecimal() or int(text) > 65_535:
+        raise UsageError(f"{name} must be a whole number from 0 to 65535, got '{text}'.")
+    return int(text)
+
+
+def _address(value: object, name: str) -> tuple[str, int]:
+    host, _, number = str(value).rpartition(":")
+    return host.strip("[]") or "127.0.0.1", port(number, name)
+
+
+metrics_port = option(
+    "--metrics-port", type=Value(_address), metavar="[HOST:]PORT",
+    help="While it runs, serve metrics in Prometheus' format there; on 127.0.0.1 without HOST, port 0: a free one.",
+)  # fmt: skip
 workers = option(
     "--workers", type=COUNT, metavar="N", group="Search", help="sim: parallel processes. Default: one per core."
 )

@@ -6,7 +6,9 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from harness.experiments.agents.agents_json import AgentsAnswer
     from harness.experiments.capacity.capacity_json import CapacityAnswer
     from harness.experiments.place.place_json import PlaceAnswer
+    from harness.runner.progress import Display
 
 
 def say(text: str) -> None:
@@ -71,6 +74,28 @@ def show(form: str, result: Run | Answer | Report) -> None:
     else:
         text = compose.render(result, form)
     say(text.rstrip("\n"))
+
+
+@contextmanager
+def display(
+    address: tuple[str, int] | None, *, quiet: bool, virtual: bool = False, terminal_only: bool = True
+) -> Iterator[Display]:
+    """What shows runs on standard error and, at the address of --metrics-port, to Prometheus. Raises UsageError."""
+    from harness.runner.progress import Display
+
+    shown = Display(quiet, terminal_only)
+    if address is None:
+        yield shown
+        return
+    if virtual:
+        raise UsageError("--metrics-port is for runs in real time, and this search is simulated; leave it out.")
+    from harness.runner.exporter import exported
+
+    with exported(*address) as (exporter, port):
+        if not quiet:
+            host = f"[{address[0]}]" if ":" in address[0] else address[0]
+            note(f"metrics at http://{host}:{port}/metrics")
+        yield replace(shown, exporter=exporter)
 
 
 def stored_in(path: Path | None, *, quiet: bool) -> None:

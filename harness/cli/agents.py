@@ -11,6 +11,7 @@ from harness.cli._options import (
     config,
     formats,
     given,
+    metrics_port,
     no_html,
     option,
     out,
@@ -85,11 +86,12 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @formats
 @no_html
 @quiet
+@metrics_port
 @config
 def command(
     tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float, max_seeds: int,
     budget: str | None, workers: int | None, config: str | None, out: str | None, form: str, no_html: bool,
-    quiet: bool, **options: Any,
+    quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search how many agents a system serves at each tier of latency: per GPU, per kW and per dollar.
 
@@ -125,5 +127,7 @@ def command(
     if path is None and not setup.first.virtual:
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")
     _terminal.stored_in(path, quiet=quiet)
-    info = run_search(setup, path, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
+    tell = _terminal.nothing if quiet else _terminal.note
+    with _terminal.display(metrics_port, quiet=quiet, virtual=setup.first.virtual) as display:
+        info = run_search(setup, path, workers=workers, tell=tell, display=display)
     return _terminal.conclude(form, info, path, no_html=no_html, quiet=quiet)

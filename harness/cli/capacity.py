@@ -10,6 +10,7 @@ from harness.cli._options import (
     config,
     formats,
     given,
+    metrics_port,
     no_html,
     option,
     out,
@@ -77,11 +78,12 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @formats
 @no_html
 @quiet
+@metrics_port
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
     at: float | None, rate_from: float | None, workers: int | None, config: str | None,
-    out: str | None, form: str, no_html: bool, quiet: bool, **options: Any,
+    out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search the highest rate that meets the SLO, with a confidence interval.
 
@@ -102,5 +104,7 @@ def command(
     setup = set_up(run_spec(given(options), file.given if file else None), search)
     store = Store(folder_of(out, setup))
     _terminal.stored_in(store.path, quiet=quiet)
-    info = run_search(setup, store, workers=workers, tell=_terminal.nothing if quiet else _terminal.note)
+    tell = _terminal.nothing if quiet else _terminal.note
+    with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:
+        info = run_search(setup, store, workers=workers, tell=tell, display=display)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

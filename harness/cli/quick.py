@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from harness.cli._options import GroupedCommand, formats, given, no_html, option, out, quiet, run_options
+from harness.cli._options import GroupedCommand, formats, given, metrics_port, no_html, option, out, quiet, run_options
 from harness.errors import BackendError, UsageError
 from harness.options import ENDPOINT
 from harness.values import text
@@ -63,9 +63,10 @@ goes on.
 @formats
 @no_html
 @quiet
+@metrics_port
 def command(
     url: str | None, model: str | None, goal: str | None, budget: str | None, out: str | None, form: str,
-    no_html: bool, quiet: bool, **options: Any,
+    no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
 ) -> int:  # fmt: skip
     """Find a server, then the highest rate that meets the SLO, as well as three minutes tell.
 
@@ -106,7 +107,8 @@ def command(
         raise UsageError(f"--budget must be {LEAST_S + spare_s:.0f}s or more, got '{budget}'.")
     store = Store(folder_of(out, setup))
     tell(f"SLO {slo.text(setup.slo)}, workload {setup.planned.loaded.name}; done in {total_s / 60:.3g} min at most.")
-    info = quick_search(setup, store, begun_s + total_s - spare_s, tell)
+    with _terminal.display(metrics_port, quiet=quiet) as display:
+        info = quick_search(setup, store, begun_s + total_s - spare_s, tell, display)
     if server is not None and info.state == "finished" and info.exit_code not in (3, 4):
         tell("measuring the client on a server that answers at once")
         info = replace(info, floor=client_floor(setup, info))

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import click
 
-from harness.cli._options import GroupedCommand, config, force, formats, given, no_html, option, out, quiet, run_options
+from harness.cli._options import (
+    GroupedCommand,
+    config,
+    force,
+    formats,
+    given,
+    metrics_port,
+    no_html,
+    option,
+    out,
+    quiet,
+    run_options,
+)
 
 _EPILOG = """
 \b
@@ -55,6 +67,7 @@ cases the data measured so far are stored.
 @force
 @formats
 @quiet
+@metrics_port
 @no_html
 @config
 @option("--probed", metavar="FILE", hidden=True)
@@ -64,6 +77,7 @@ def command(
     force: bool,
     form: str,
     quiet: bool,
+    metrics_port: tuple[str, int] | None,
     no_html: bool,
     probed: str | None,
     **options: object,
@@ -87,10 +101,11 @@ def command(
     say = _terminal.note if not quiet else _terminal.nothing
     report = None if no_html else compose.write_run_page
     words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
-    result = execute(
-        spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, lower_priority=True, say=say,
-        command=shlex.join(["bench", *words]), shared=None if probed is None else Path(probed),
-    )  # fmt: skip
+    with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:
+        result = execute(
+            spec, out=out, report=report, display=display, repeats=repeats, force=force, lower_priority=True, say=say,
+            command=shlex.join(["bench", *words]), shared=None if probed is None else Path(probed),
+        )  # fmt: skip
     _terminal.show(form, result.run)
     result.outcome.check()
     if result.outcome.error is not None:

@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import COUNT, TIME, Value
+from harness.cli._options import COUNT, TIME, Value, port
 from harness.errors import UsageError
 from harness.spec import size_bytes
 
@@ -32,20 +32,13 @@ of sent tokens, which limits the accuracy of client comparisons.
 """
 
 
-def _port(value: object, name: str) -> int:
-    text = str(value)
-    if not text.isdecimal() or int(text) > 65_535:
-        raise UsageError(f"{name} must be a whole number from 0 to 65535, got '{text}'.")
-    return int(text)
-
-
 @click.command(
     "serve", epilog=_EPILOG, short_help="Serve the engine, the simulator or a null backend over OpenAI's API."
 )
 @click.option("--backend", metavar="SPEC", default="engine", show_default=True,
               help="engine, sim or null, with arguments.")  # fmt: skip
 @click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=Value(_port), metavar="N", default="8000", show_default=True,
+@click.option("--port", type=Value(port), metavar="N", default="8000", show_default=True,
               help="Port to listen on; 0: a free one, printed on standard output.")  # fmt: skip
 @click.option("--name", metavar="NAME", help="Model name for clients. Default: that of the backend.")
 @click.option("--log", metavar="FILE", help="Log every response, token by token (JSON lines).")

@@ -11,6 +11,7 @@ from harness.cli._options import (
     config,
     formats,
     given,
+    metrics_port,
     no_html,
     option,
     out,
@@ -78,10 +79,12 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 @formats
 @no_html
 @quiet
+@metrics_port
 @config
 def command(
     rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None, refine: str | None,
-    config: str | None, out: str | None, workers: int | None, form: str, no_html: bool, quiet: bool, **options: Any,
+    config: str | None, out: str | None, workers: int | None, form: str, no_html: bool, quiet: bool,
+    metrics_port: tuple[str, int] | None, **options: Any,
 ) -> int:  # fmt: skip
     """Run a workload at several rates, or over the values of any option, and report SLO attainment at each.
 
@@ -101,7 +104,8 @@ def command(
     sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal, refine=refine)
     say = _terminal.nothing if quiet else _terminal.note
     folder = new_folder(sweep.home) if out is None else Path(out)
-    info = run_sweep(sweep, folder, workers=workers, quiet=quiet, say=say, render=compose.render_answer)
+    with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
+        info = run_sweep(sweep, folder, workers=workers, display=display, say=say, render=compose.render_answer)
     _terminal.show(form, info)
     if not no_html and compose.write_answer_page(info, folder, _terminal.complain) is not None:
         say(f"report: {compose.beside(folder)}")

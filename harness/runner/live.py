@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +13,9 @@ from harness.api import RequestRecord, Slo
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from harness.data.run_json import Floor
+    from harness.metrics.slo import Seen
 
 RECENT_S = 10.0
 LATE_SAMPLES = 2000
@@ -24,6 +28,7 @@ class Live:
 
     `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
     `watch` gets finished requests and returns True when the rest cannot change the result; then `end` stops sending.
+    `observe` gets them too, as a table. `floor` is the error of the client, where it was measured before the run.
     `room` says why no more rows fit on the disk, which ends the run at once, and is in `short` then.
     """
 
@@ -41,6 +46,8 @@ class Live:
     end: Callable[[], object] | None = None
     room: Callable[[], str | None] | None = None
     short: str | None = None
+    observe: Callable[[Seen], None] | None = None
+    floor: Floor | None = None
     _stops: int = 0
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
     _recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
@@ -86,6 +93,8 @@ class Live:
         self.met += int(score(table, self.slo, seen).met.sum())
         self.scored += len(table)
         self.failed += len(table) - int(seen.ok.sum())
+        if self.observe is not None:
+            self.observe(seen)
         # TTFT, and TPOT (NaN for one token), for the display; results come from harness.metrics
         ttft_s, tpot_s = (seen.values(name).tolist() for name in ("ttft", "tpot"))
         now_s = time.monotonic()
@@ -112,3 +121,19 @@ class Live:
     def late_s(self) -> list[float]:
         """Lateness of the last departures in seconds."""
         return list(self._late_s)
+
+    @property
+    def attainment(self) -> float | None:
+        """Share of the requests so far that met the SLO; None where there is none, or no bound on single requests."""
+        return self.met / self.scored if self.scored and self.by_request else None
+
+    @property
+    def scheduled_rps(self) -> float | None:
+        """Requests per second that the schedule holds; None where answers decide."""
+        return self.total / self.span_s if self.span_s and not self.at_most else None
+
+    @property
+    def sent_rps(self) -> float | None:
+        """Requests sent per second so far, of the time in which they are sent; None before."""
+        sending_s = min(self.elapsed_s(), self.span_s or math.inf)
+        return self.sent / sending_s if sending_s > 0 else None

@@ -1,13 +1,19 @@
 """What a running benchmark shows: its counters, drawn at most 4 times a second."""
 
+from __future__ import annotations
+
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TextIO, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from harness.runner.live import Live
+
+if TYPE_CHECKING:
+    from harness.runner.exporter import Exporter
 
 T = TypeVar("T")
 
@@ -15,34 +21,46 @@ DRAW_HZ = 4
 PLAIN_S = 10.0
 
 
-def line(live: Live) -> str:
-    """The state of a run in one plain line."""
-    parts = [f"{live.elapsed_s():.0f} s{_left(live)}", f"sent {live.sent}{_of(live, '/')}"]
-    parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
-    if live.scored and live.by_request:
-        parts.append(f"within the SLO {live.met / live.scored:.1%} (goal {100 * live.slo.goal:g}%)")
-    values = dict(cells(live))
-    more = ("rate", "last 10 s", "lateness") if live.finished else ()
-    return "; ".join([", ".join(parts), *(f"{name} {values[name]}" for name in more)])
+def line(live: Live, columns: int | None = None) -> str:
+    """The state of a run in one line: rate, requests in flight, TTFT and TPOT of the last 10 s, attainment, and error
+    and lateness of the client. Where it is wider than `columns`, details are left out, then parts.
+    """
+    rate = "-" if live.sent_rps is None else f"{live.sent_rps:.3g}"
+    due = "" if live.scheduled_rps is None else f" of {live.scheduled_rps:.3g}"
+    share = "" if live.attainment is None else f"SLO {live.attainment:.1%}"
+    floor_s = None if live.floor is None else live.floor.error("ttft").p99_s
+    late_s = live.late_s()
+    times = dict(zip(("TTFT", "TPOT"), live.recent(), strict=True))
+    parts = {
+        "time": f"{live.elapsed_s():.0f} s{_left(live)}",
+        "sent": f"sent {live.sent}" + (f" of up to {live.total}" if live.at_most else f"/{live.total}"),
+        "rate": f"{rate}{due} req/s",
+        "in flight": f"{live.sent - live.finished} in flight",
+        "failed": f"{live.failed} failed" if live.failed else "",
+        "times": _joined(
+            f"{name} {_at(x, 0.5)}" + (f" (p99 {_at(x, 0.99)})" if x else "") for name, x in times.items()
+        ),
+        "SLO": f"{share} (goal {100 * live.slo.goal:g}%)" if share else "",
+        "floor": "" if floor_s is None else f"floor {_at([floor_s], 1.0)}",
+        "late": f"late p99 {_at(late_s, 0.99)}" if late_s else "",
+    }
+    shorter = {
+        "late": "",
+        "times": _joined(f"{name} {_at(values_s, 0.5)}" for name, values_s in times.items()),
+        "sent": "",
+        "time": f"{live.elapsed_s():.0f} s",
+        "rate": f"{rate} req/s",
+        "SLO": share,
+    }
+    for name, text in [*shorter.items(), *((name, "") for name in ("time", "failed", "floor", "times", "in flight"))]:
+        if columns is None or len(_joined(parts.values())) <= columns:
+            break
+        parts[name] = text
+    return _joined(parts.values())
 
 
-def cells(live: Live) -> list[tuple[str, str]]:
-    """Label and value of everything that the display shows."""
-    elapsed_s = live.elapsed_s()
-    ttft_s, tpot_s = live.recent()
-    target = f"{live.total / live.span_s:.2f}" if live.span_s and not live.at_most else "-"
-    rate = f"{live.sent / elapsed_s:.2f}" if elapsed_s > 0 else "-"
-    counts = f"{live.sent}{_of(live, ' of ')} sent, {live.sent - live.finished} in flight, "
-    counts += f"{live.finished} finished, {live.failed} failed"
-    share = f"{live.met / live.scored:.1%} (goal {100 * live.slo.goal:g}%)" if live.scored else "-"
-    return [
-        ("elapsed", f"{elapsed_s:.0f} s{_left(live)}"),
-        ("requests", counts),
-        ("rate", f"{rate} of {target} req/s"),
-        *([("within SLO", share)] if live.by_request else []),
-        ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
-        ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
-    ]
+def _joined(parts: Iterable[str]) -> str:
+    return ", ".join(filter(None, parts))
 
 
 def _left(live: Live) -> str:
@@ -53,30 +71,44 @@ def _left(live: Live) -> str:
     return ", waiting for the last answers" if live.sent > live.finished else ""
 
 
-def _of(live: Live, word: str) -> str:
-    return f" of up to {live.total}" if live.at_most else f"{word}{live.total}"
-
-
-def _two(values: list[float], unit: str) -> str:
-    if not values:
-        return "-"
-    return f"p50 {_quantile(values, 0.5):.3f}, p99 {_quantile(values, 0.99):.3f} {unit}"
-
-
-def _quantile(values: list[float], q: float) -> float:
+def _at(values_s: list[float], q: float) -> str:
+    """A quantile of some times."""
     import numpy as np  # heavy
 
     from harness.metrics.quantiles import quantile
 
-    return quantile(np.array(values), q)
+    if not values_s:
+        return "-"
+    found_s = quantile(np.array(values_s), q)
+    if found_s >= 0.9995:
+        return f"{found_s:.3g} s"
+    return f"{1e3 * found_s:.{3 if found_s >= 0.1 else 2}g} ms"
 
 
-@contextmanager
-def shown(live: Live, *, quiet: bool, stream: TextIO | None = None) -> Iterator[None]:
-    """Show `live` while the body runs: a live panel on a terminal, a line every 10 s otherwise."""
-    out = stream if stream is not None else sys.stderr
-    with drawn(_silent if quiet else _panel if out.isatty() else _lines, live, out):
-        yield
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Where the runs of a command are shown while they go on: on standard error, and to those who scrape `exporter`.
+
+    `terminal_only`: a log gets no line every 10 s, because the trials of a search have lines of their own.
+    """
+
+    quiet: bool = True
+    terminal_only: bool = False
+    exporter: Exporter | None = None
+
+    @contextmanager
+    def showing(self, live: Live, stream: TextIO | None = None) -> Iterator[None]:
+        """Show `live` while the body runs: in one changing line on a terminal, a line every 10 s otherwise."""
+        out = stream if stream is not None else sys.stderr
+        if out.isatty():
+            draw = _silent if self.quiet else _changing
+        else:
+            draw = _silent if self.quiet or self.terminal_only else _lines
+        with nullcontext() if self.exporter is None else self.exporter.following(live), drawn(draw, live, out):
+            yield
+
+
+QUIET = Display()
 
 
 @contextmanager
@@ -110,22 +142,16 @@ def _lines(live: Live, out: TextIO, done: threading.Event) -> None:
             print(line(live), file=out, flush=True)
 
 
-def _panel(live: Live, out: TextIO, done: threading.Event) -> None:
+def _changing(live: Live, out: TextIO, done: threading.Event) -> None:
     from rich.console import Console
-    from rich.live import Live as Display
-    from rich.table import Table
-
-    def table() -> Table:
-        grid = Table.grid(padding=(0, 2))
-        for label, value in cells(live):
-            grid.add_row(f"[dim]{label}[/dim]", value)
-        return grid
+    from rich.live import Live as Shown
+    from rich.text import Text
 
     console = Console(file=out)
-    with Display(table(), console=console, auto_refresh=False, transient=True) as display:
+    with Shown(Text(), console=console, auto_refresh=False, transient=True) as display:
         over = False
         while not over:
             over = done.wait(1 / DRAW_HZ)
             for text in live.take_lines():
                 console.print(text, markup=False, highlight=False)
-            display.update(table(), refresh=True)
+            display.update(Text(line(live, console.width), no_wrap=True, overflow="crop"), refresh=True)

@@ -33,7 +33,7 @@ from harness.metrics import slo
 from harness.options import RunSpec
 from harness.runner.live import Live
 from harness.runner.plan import Plan, plan
-from harness.runner.progress import shown
+from harness.runner.progress import QUIET, Display
 from harness.runner.recorder import Recorder
 from harness.runner.remote.run import RemoteRun
 from harness.runner.transport import StreamingTransport
@@ -83,7 +83,7 @@ def execute(
     *,
     out: str | Path | None = None,
     report: Callable[[Run, Callable[[str], None]], Path | None] | None = None,
-    quiet: bool = True,
+    display: Display = QUIET,
     command: str | None = None,
     repeats: str | None = None,
     force: bool = False,
@@ -125,7 +125,7 @@ def execute(
     if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
         live.room = start.shortage
     try:
-        return _run(start, live, report=report, quiet=quiet, lower_priority=lower_priority, say=say, shared=shared)
+        return _run(start, live, report=report, display=display, lower_priority=lower_priority, say=say, shared=shared)
     except KeyboardInterrupt:
         raise start.interrupted() from None
     except OSError as error:
@@ -139,13 +139,13 @@ def _run(
     live: Live,
     *,
     report: Callable[[Run, Callable[[str], None]], Path | None] | None,
-    quiet: bool,
+    display: Display,
     lower_priority: bool,
     say: Callable[[str], None],
     shared: Path | None,
 ) -> Result:
     planned = start.planned
-    with shown(live, quiet=quiet):
+    with display.showing(live):
         outcome = _outcome(start, live, lower_priority, say, shared)
     if live.short is not None:
         outcome = dataclasses.replace(outcome, error=f"the run was ended because the disk runs low: {live.short}")

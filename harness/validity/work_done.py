@@ -191,7 +191,7 @@ def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = No
         share=failed / total if total else None,
         at_most=at_most,
         exceeded=exceeded,
-        text=_text(faults, total, at_most) if exceeded else None,
+        text=_text(faults, total, at_most, requests) if exceeded else None,
     )
 
 
@@ -200,10 +200,12 @@ def exceeded(info: RunInfo) -> str | None:
     return info.failures.text if info.failures.exceeded else None
 
 
-def _text(faults: Mapping[str, int], total: int, at_most: float) -> str:
+def _text(faults: Mapping[str, int], total: int, at_most: float, requests: pa.Table) -> str:
     failed = sum(faults.values())
     kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(faults.items()))
+    errors = requests.filter(pc.is_in(requests["status"], pa.array([*faults])))["error"].drop_null()
+    first = f" The first: {errors[0].as_py()!r}." if len(errors) else " See the errors, or allow more."
     return (
         f"{failed:,} of {total:,} requests ({failed / total:.1%}) failed for another reason than load ({kinds}); "
-        f"--max-failed allows {100 * at_most:g}%. See the errors, or allow more."
+        f"--max-failed allows {100 * at_most:g}%.{first}"
     )

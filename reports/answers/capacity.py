@@ -117,8 +117,8 @@ def _bracket(one: GoalCapacity) -> str:
     if low is not None and high is not None:
         return f"between {low:g} and {high:g} req/s"
     if low is not None:
-        return f"above {low:g} req/s (every rate tried was sustained)"
-    return "" if high is None else f"below {high:g} req/s (no rate tried was sustained)"
+        return f"above {low:g} req/s (no rate tried is surely too high)"
+    return "" if high is None else f"below {high:g} req/s (no rate tried is surely sustained)"
 
 
 def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:

@@ -78,8 +78,8 @@ def test_a_first_trial_that_proves_nothing_is_an_error(searched):
     ("low", "high", "reported"),
     [
         (4.757, 5.657, "between 4.757 and 5.657 req/s, unresolved"),
-        (31.2, None, "above 31.2 req/s (every rate tried was sustained), unresolved"),
-        (None, 2.5, "below 2.5 req/s (no rate tried was sustained), unresolved"),
+        (31.2, None, "above 31.2 req/s (no rate tried is surely too high), unresolved"),
+        (None, 2.5, "below 2.5 req/s (no rate tried is surely sustained), unresolved"),
     ],
 )
 def test_one_side_is_reported_as_such(low, high, reported):

@@ -89,6 +89,14 @@ def test_one_rate_to_decide_ends_the_search_early(system):
     assert one.spent_s < whole.spent_s
 
 
+def test_two_steps_of_a_ramp_are_both_sides_where_the_budget_ends(system):
+    """The answer would be 'above 0.75' although a step at four times that had missed."""
+    found = system(knee_rps=1.0).searched(45.0, from_rps=3.0)
+
+    assert found.estimate is None
+    assert (0.75, 3.0) == (found.bracket.low.rate_rps, found.bracket.high.rate_rps)
+
+
 def test_probes_that_mislead_are_corrected_by_blocks(system):
     """A short step of the ramp passes at rates whose queue takes minutes to fill."""
     found = system(fooled_rps=60.0).searched(budget_s=1200.0)

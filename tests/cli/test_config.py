@@ -144,12 +144,25 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
     blocks = {block.partition(":\n")[0].strip(): block for block in shown.split("\n\n")}
     taken = {param.opts[0].removeprefix("--") for param in run.command.params}
 
-    assert taken - {*OPTIONS} == {"config", "out", "force", "format", "json", "quiet", "no-html", "probed"}
+    assert taken - {*OPTIONS} == {
+        "config",
+        "out",
+        "force",
+        "format",
+        "json",
+        "quiet",
+        "no-html",
+        "metrics-port",
+        "probed",
+    }
     assert {*OPTIONS} <= taken
     assert list(GROUPS) == [heading for heading in blocks if heading in GROUPS]
     for name, option in OPTIONS.items():
         assert f"--{name} {option.metavar} " in blocks[option.group]
-    assert all(f"--{name}" in blocks["Output"] for name in ("out", "force", "format", "json", "quiet", "no-html"))
+    assert all(
+        f"--{name}" in blocks["Output"]
+        for name in ("out", "force", "format", "json", "quiet", "no-html", "metrics-port")
+    )
 
 
 def test_a_wrong_value_gets_one_sentence_wherever_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,6 +199,16 @@ def test_a_search_begins_below_the_load_that_was_too_much() -> None:
     assert rate_rps == pytest.approx(0.8 * 5, rel=0.15)
 
 
+@pytest.mark.parametrize("added_rps", [2.0, 8.0, 16.0])
+def test_a_server_that_takes_one_request_at_a_time_is_searched_from_near_what_it_answers(added_rps: float) -> None:
+    """Users that are added faster than it answers only wait: half of the budget would go into rates far too high."""
+    ended = [_record(i, i / added_rps, (i + 1) / 0.8 - i / added_rps) for i in range(8)]
+    cut = [_record(i, i / added_rps, 0.0, "cancelled") for i in range(8, round(10 * added_rps))]
+    rate_rps = quick.first_rate(to_table([*ended, *cut]), _setup())
+
+    assert rate_rps == pytest.approx(0.8, rel=0.25)
+
+
 def test_a_load_that_was_never_too_much_is_where_a_search_begins() -> None:
     """A server that does far more than the loop requested would be searched from below."""
     table = to_table([_record(i, 0.2 * i, 0.9) for i in range(50)])

@@ -38,6 +38,7 @@ class Server:
     why: str = "not today"
     template: int = 0
     a_word: float = 1.0
+    context: int | None = None
     usage: str | None = "own"
     uncounted: int = 0
     takes_ids: bool = True
@@ -106,6 +107,8 @@ class Server:
             return web.json_response({"detail": "prompt: str type expected"}, status=400)
         if isinstance(body.get("prompt"), list) and max(body["prompt"]) >= self.vocabulary:
             return web.json_response({"error": "token id out of vocabulary"}, status=400)
+        if self.context is not None and counted > self.context:
+            return web.json_response({"error": {"message": f"{counted} tokens exceed the context"}}, status=400)
         if status != 200:
             return web.json_response({"error": {"message": self.why}}, status=status)
         probed = next((body[name] for name in self.obeys.split() if name in body), 100)
@@ -503,6 +506,18 @@ def test_a_fault_in_the_probe_is_called_what_it_is(probed: Callable, status: int
         rf"/v1 answers, but the request for the length of 1000 .* {how}.*may be inexact", found.warnings[-1]
     )
     assert [200, 200, status] == [sent.status for sent in found.requests]
+
+
+@pytest.mark.parametrize("context", [512, 2048, 8192])
+def test_a_text_of_many_tokens_is_learned_within_the_context(probed: Callable, context: int) -> None:
+    """Where a word is four tokens all prompts would be four times too long, and refused by a server of 2,048."""
+    content = Learner()
+    found = probed(
+        Server(a_word=4.0, template=7, context=context, entry={"max_model_len": context}), content, api="chat"
+    )
+
+    assert [200] * 3 == [sent.status for sent in found.requests]
+    assert 2 == len(found.lessons)
 
 
 @pytest.mark.parametrize("status", [500, 0, 200])

@@ -21,3 +21,10 @@ def targets(page: Path) -> Iterator[str]:
 def test_links_of_a_page_lead_to_files(page: Path) -> None:
     """A newcomer would be sent to a page that is not there."""
     assert [] == [target for target in targets(page) if not (page.parent / target).exists()]
+
+
+def test_every_guide_is_in_the_list_of_guides() -> None:
+    """A guide would be missing from the navigation of the site, which only the nightly run builds."""
+    listed = {*targets(TOP / "docs" / "index.md")}
+
+    assert {f"guide/{page.name}" for page in (TOP / "docs" / "guide").glob("*.md")} <= listed

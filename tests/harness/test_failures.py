@@ -48,6 +48,15 @@ def test_the_sentence_says_what_failed_and_what_is_allowed(table):
     assert exceeded(RunInfo.of({})) is None
 
 
+def test_the_sentence_quotes_an_error_of_the_backend(table):
+    """'7 of 8 failed' of a search that ends does not tell that its prompts are too long for the server."""
+    status, error = ["ok", "rejected", "error", "error"], [None, "busy", "HTTP 400: 4,242 tokens are too many", "x"]
+    found = failures(table(4, status=status, error=error), overloaded=False)
+
+    assert found.text is not None
+    assert found.text.endswith("--max-failed allows 1%. The first: 'HTTP 400: 4,242 tokens are too many'.")
+
+
 @pytest.mark.parametrize(
     ("valid", "share", "attainment", "expected"),
     [(True, 0.02, 0.95, 3), (False, 0.02, 0.95, 3), (True, 0.01, 0.95, 0), (True, 0.01, 0.5, 1), (False, 0.0, 0.5, 4)],

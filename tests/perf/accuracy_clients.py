@@ -5,12 +5,14 @@
 `aiohttp` and `httpx` are written as benchmark clients mostly are: a task per request, a clock read at each line of the
 answer. `bare` is the least that Python can do: one epoll loop, the kernel's stamps, no HTTP. `bench` is ours as
 `bench run` uses it: one sender in a process of its own, and this one, on the server's core, reads the answers;
-`unstamped` is the same with the times at which its process got to read, as on systems whose kernel does not stamp.
+`unstamped` is the same with the times at which its process got to read, as on systems whose kernel does not stamp;
+`scraped` the same with the metrics of --metrics-port, which a process on the server's core reads each second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -20,18 +22,22 @@ import resource
 import select
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 if TYPE_CHECKING:
     from harness.data.schedule import Schedule
+    from harness.runner.remote.calibration import Records
+    from harness.runner.wall import ProgressListener, RecordSink
 
 LEAD_S = 0.3  # from when a client is ready to the start
 DRAIN_S = 120.0  # for the last answers, which end within `--fill` seconds after the window
@@ -136,8 +142,34 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
         return await open_loop(plan, send)
 
 
-async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]:
-    """`backends.openai`, sent as a run does it; not `stamped`: with the times of its reads."""
+SCRAPE = "import time, urllib.request as u, sys\nwhile True: u.urlopen(sys.argv[1]).read(); time.sleep(1)"
+
+
+@contextlib.contextmanager
+def scraped(kept: Records, core: int) -> Iterator[tuple[RecordSink, ProgressListener]]:
+    """Takes records into `kept`, and counts them for a process that reads the metrics each second."""
+    from harness.api import Bound, Slo
+    from harness.runner.exporter import exported
+    from harness.runner.live import Live
+    from harness.runner.recorder import Recorder
+
+    live = Live(slo=Slo((Bound("ttft", 0.25), Bound("tpot", 0.1))))
+    rows = SimpleNamespace(add_records=kept.records.extend, flush=lambda: None)
+    with exported("127.0.0.1", 0) as (exporter, port), exporter.following(live):
+        recorder = Recorder(cast("Any", rows), live.seen)
+        command = ["taskset", "-c", str(core), sys.executable, "-c", SCRAPE, f"http://127.0.0.1:{port}/metrics"]
+        with subprocess.Popen(command) as scraper:
+            try:
+                yield recorder, live
+            finally:
+                scraper.kill()
+        recorder.close()
+    assert live.epoch_s is not None and live.scored == len(kept.records)
+    kept.start(live.epoch_s)
+
+
+async def with_bench(url: str, plan: Plan, *, stamped: bool = True, metrics: bool = False) -> list[Row]:
+    """`backends.openai`, sent as a run does it; not `stamped`: with the times of its reads; `metrics`: `scraped`."""
     from backends.openai import OpenAI
     from harness.runner.remote.calibration import Records, Words
     from harness.runner.remote.coordinator import Senders
@@ -154,13 +186,14 @@ async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "schedule.parquet"
         scheduled(plan).save(path)
-        senders = Senders(backend, path, 1, None, DRAIN_S, kept, kept, begun=lambda at_s: started(at_s, last_child()))
-        await senders.open()
-        os.sched_setaffinity(0, [plan["server_core"]])
-        with quiet_process():
-            os.nice(10)
-            await senders.run()
-        await senders.close()
+        with scraped(kept, plan["server_core"]) if metrics else contextlib.nullcontext((kept, kept)) as (sink, live):
+            senders = Senders(backend, path, 1, None, DRAIN_S, sink, live, lambda at_s: started(at_s, last_child()))
+            await senders.open()
+            os.sched_setaffinity(0, [plan["server_core"]])
+            with quiet_process():
+                os.nice(10)
+                await senders.run()
+            await senders.close()
     await backend.close()
     at = kept.epoch_s
     return [
@@ -250,6 +283,7 @@ CLIENTS = {
     "httpx": with_httpx,
     "bench": with_bench,
     "unstamped": functools.partial(with_bench, stamped=False),
+    "scraped": functools.partial(with_bench, metrics=True),
 }
 
 

@@ -18,7 +18,7 @@ def run_of(tmp_path):
     from harness.runner.run import execute
 
     def made(options):
-        execute(run_spec(Given(options)), out=tmp_path / "run", quiet=True, force=True)
+        execute(run_spec(Given(options)), out=tmp_path / "run", force=True)
         return load(tmp_path / "run")
 
     return made

@@ -40,6 +40,7 @@ from harness.metrics.measure import cached_share, first_last, metrics, succeeded
 from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
+from harness.runner.progress import QUIET, Display
 from harness.spec import parse
 from harness.validity.work_done import exceeded
 
@@ -183,20 +184,30 @@ def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]
 
 
 def run_search(
-    setup: Setup, out: Path | None, *, workers: int | None = None, tell: Callable[[str], None] = lambda _: None
+    setup: Setup,
+    out: Path | None,
+    *,
+    workers: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    display: Display = QUIET,
 ) -> AgentsAnswer:
     """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
     far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
     if out is None:
-        return _run(setup, None, [], workers, tell)
+        return _run(setup, None, [], workers, tell, display)
     read_folder(out, KIND)
     make_folder(out)
     with locked(out, "search"):
-        return _run(setup, out, _stored(out, setup), workers, tell)
+        return _run(setup, out, _stored(out, setup), workers, tell, display)
 
 
 def _run(
-    setup: Setup, out: Path | None, trials: list[AgentTrial], workers: int | None, tell: Callable[[str], None]
+    setup: Setup,
+    out: Path | None,
+    trials: list[AgentTrial],
+    workers: int | None,
+    tell: Callable[[str], None],
+    display: Display,
 ) -> AgentsAnswer:
     begun_s, interrupted = time.monotonic(), False
     options, invalid, doubtful = search_options(setup), list[str](), list[Key]()
@@ -216,7 +227,7 @@ def _run(
                     break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
                 try:
-                    for one in _made(setup, tasks, processes, out, tell):
+                    for one in _made(setup, tasks, processes, out, tell, display):
                         trials.append(one)
                         tell(_line(one))
                         save("running")
@@ -244,21 +255,27 @@ def _spent(setup: Setup, spent_s: float) -> bool:
 
 
 def _made(
-    setup: Setup, tasks: Sequence[Task], processes: pool.Pool, out: Path | None, tell: Callable[[str], None]
+    setup: Setup,
+    tasks: Sequence[Task],
+    processes: pool.Pool,
+    out: Path | None,
+    tell: Callable[[str], None],
+    display: Display,
 ) -> Iterator[AgentTrial]:
     if setup.first.virtual:
         return (one for _, one in processes.map(simulated, tasks))
-    return (_real(task, out, tell) for task in tasks)
+    return (_real(task, out, tell, display) for task in tasks)
 
 
-def _real(task: Task, out: Path | None, tell: Callable[[str], None]) -> AgentTrial:
+def _real(task: Task, out: Path | None, tell: Callable[[str], None], display: Display) -> AgentTrial:
     """One trial on a wall clock, a run like any other."""
     from harness.runner.run import execute
 
     begun_s = time.monotonic()
     name = f"{task.key.users}-agents-seed{task.key.seed}"
     path = None if out is None else out / "trials" / name
-    result = execute(task.run, out=path, force=True, say=tell, shared=None if out is None else out / "probe.json")
+    shared = None if out is None else out / "probe.json"
+    result = execute(task.run, out=path, force=True, say=tell, shared=shared, display=display)
     result.outcome.check()
     if result.outcome.error is not None:
         raise BackendError(result.outcome.error)

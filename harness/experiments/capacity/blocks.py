@@ -72,7 +72,8 @@ FILLS = 0.2
 APART, NEAREST, FARTHEST = 0.7, 0.03, 0.3
 """Rates lie so many standard deviations below and above the guess, within these distances in ln(rate)."""
 BELOW = 0.26
-"""A rate so far below all that missed, two steps of the ramp, is on the other side."""
+"""A rate so far below all that missed, two steps of the ramp, is on the other side, and so is one that missed so far
+above all that met."""
 FEWEST_BLOCKS, FIRST_LOOK = 2, 6
 """Fewer give no interval; the first decision to stop comes after so many."""
 SHORTEST = 5
@@ -303,14 +304,17 @@ class _Blocks:
 
     def _bracket(self, found: Knee) -> Bracket:
         """The highest rate tried that surely meets the goals, and the lowest that surely misses one; before there is an
-        estimate, one far below those that missed."""
+        estimate, one far below those that missed, and one that missed far above those that met."""
         trials = [*self._ramp, *self._made]
         good = [t for t in trials if self._good(t)]
         bad = [t for t in trials if not self._good(t)]
         missed_rps = min((t.key.rate_rps for t in bad), default=0.0)
-        sure_rps = found.low_rps if self._estimate(found) is not None else max(found.low_rps, BELOW * missed_rps)
-        met = [t for t in good if t.key.rate_rps <= sure_rps]
-        missed = [t for t in bad if t.key.rate_rps >= found.high_rps]
+        met_rps = max((t.key.rate_rps for t in good), default=math.inf)
+        low_rps, high_rps = found.low_rps, found.high_rps
+        if self._estimate(found) is None:
+            low_rps, high_rps = max(low_rps, BELOW * missed_rps), min(high_rps, met_rps / BELOW)
+        met = [t for t in good if t.key.rate_rps <= low_rps]
+        missed = [t for t in bad if t.key.rate_rps >= high_rps]
         high = min(missed, key=lambda t: t.key.rate_rps, default=None)
         below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
         low = max(below, key=lambda t: t.key.rate_rps, default=None)

@@ -25,6 +25,7 @@ from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, one_after_the_other, simulated
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
+from harness.runner.progress import QUIET, Display
 from harness.runner.run import RUNS, default_folder
 from harness.validity.checks import sentences
 from harness.validity.warmup import check_leaves
@@ -162,6 +163,7 @@ def run_search(
     *,
     workers: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
+    display: Display = QUIET,
 ) -> CapacityAnswer:
     """Search every goal and return the content of capacity.json. Ctrl-C ends it with the results so far.
 
@@ -181,7 +183,7 @@ def run_search(
             make = SimulatedTrials(processes)
         elif make is None:
             assert store.path is not None  # folder_of gives one to every search under the wall clock
-            make = Runs(store.path, tell, Path(folder, "probe.json"))
+            make = Runs(store.path, tell, Path(folder, "probe.json"), display)
         runner = TrialRunner(setup, store.ledger, make, budget, tell)
         found = [(goal, _search_goal(setup, place, runner)) for place, goal in enumerate(setup.settings.goals, 1)]
         if budget.failed is not None and not len(store.ledger):

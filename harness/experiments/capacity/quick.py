@@ -33,8 +33,9 @@ from harness.experiments.capacity.search_spec import plain
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import TICK_S, TRIALS_FOLDER, Key, Runs, Task, Trial, ended_s, folder_name
 from harness.experiments.trial import at_rate
-from harness.metrics.measure import headline, metrics, succeeded
+from harness.metrics.measure import first_last, headline, metrics, succeeded
 from harness.runner.plan import Plan, plan
+from harness.runner.progress import QUIET, Display
 from harness.runner.remote import calibration
 from harness.runner.remote.split import events_rps, sender_count
 from harness.runner.run import execute
@@ -51,6 +52,8 @@ MISSES = 8
 """So many show that the load is too high, and end the loop."""
 NEAR = 12
 """Requests before the crossing whose latencies give the rate there."""
+FIRST_TOKENS = 5
+"""So many first tokens tell how fast answers begin."""
 BELOW = 0.8
 """The search begins so far below that rate."""
 LOOP_FOLDER = "closed-loop"
@@ -59,20 +62,22 @@ FLOOR_S, FLOOR_REQUESTS = 2.0, 100
 
 
 def quick_search(
-    setup: Setup, store: Store, ends_s: float, tell: Callable[[str], None] = lambda _: None
+    setup: Setup, store: Store, ends_s: float, tell: Callable[[str], None] = lambda _: None, display: Display = QUIET
 ) -> CapacityAnswer:
     """The answer of a search that is over at `ends_s` of the monotonic clock. Raises as `run_search`."""
     assert store.path is not None  # every search under the wall clock has a folder
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder, "probe.json")
-        runs = Runs(store.path, lambda note: tell(note) if note.startswith("warning: ") else None, shared)
+        runs = Runs(store.path, lambda note: tell(note) if note.startswith("warning: ") else None, shared, display)
         make: TrialFactory = runs
         settings, backend = setup.settings, setup.planned.backend
         try:
             if isinstance(backend, Remote) and setup.alone_rps == 0 and settings.from_rps is None:
                 with store.opened(setup):
                     alone = _alone(setup, store, runs, ends_s, tell)
-                    first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell) if alone.e2e_s else None
+                    first_rps = None
+                    if alone.e2e_s:
+                        first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell, display)
                 settings = replace(settings, from_rps=first_rps)
         except KeyboardInterrupt:  # what was measured by then is in the store
             make = _interrupted
@@ -119,7 +124,7 @@ def _answer_s(table: pa.Table, setup: Setup) -> float:
 
 
 def _loaded(
-    setup: Setup, path: Path, alone: Trial, shared: Path, ends_s: float, tell: Callable[[str], None]
+    setup: Setup, path: Path, alone: Trial, shared: Path, ends_s: float, tell: Callable[[str], None], display: Display
 ) -> float | None:
     """Where the search begins, in requests per second, by a closed loop whose users become more until requests miss."""
     answers, least_s, most_s = RISE
@@ -131,7 +136,7 @@ def _loaded(
     )  # fmt: skip
     watch = _TooMuch(min(ends_s, time.monotonic() + rise_s + (alone.e2e_s or 0.0)))
     try:
-        result = execute(spec, out=path / LOOP_FOLDER, force=True, watch=watch, shared=shared)
+        result = execute(spec, out=path / LOOP_FOLDER, force=True, watch=watch, shared=shared, display=display)
     finally:
         watch.over.set()
     result.outcome.check()
@@ -173,7 +178,8 @@ def first_rate(table: pa.Table, setup: Setup) -> float | None:
     The load is too high from the request on after which the sum of (met - goal) only falls. By Little's law a steady
     state has there as many requests a second as are under way, over the time of an answer of mean length (those that
     had ended are short ones). While users are added more begin than that, and the capacity is between both rates: the
-    geometric mean. None where nothing ended.
+    geometric mean. It is not above the rate at which answers began: where requests queue, as on a server of one slot,
+    both of the others tell mostly how fast users are added. None where nothing ended.
     """
     table = table.sort_by("scheduled_s")
     due_s, end_s = number(table, "scheduled_s"), ended_s(table)
@@ -195,8 +201,12 @@ def first_rate(table: pa.Table, setup: Setup) -> float | None:
     steady_rps = float(np.mean(under_way)) / _answer_s(near, setup)
     begun_s = number(near, "scheduled_s")
     begun_rps = float(((due_s >= begun_s[0]) & (due_s <= begun_s[-1])).sum() / max(begun_s[-1] - begun_s[0], 0.1))
-    missed = last + 1 < len(known)
-    return plain(max(1e-3, BELOW * math.sqrt(steady_rps * max(steady_rps, begun_rps)) if missed else steady_rps))
+    if last + 1 == len(known):
+        return plain(max(1e-3, steady_rps))
+    first_s = np.sort(first_last(table)[0])
+    first_s = first_s[np.isfinite(first_s)]
+    most_rps = (len(first_s) - 1) / max(np.ptp(first_s), 1e-3) if len(first_s) >= FIRST_TOKENS else math.inf
+    return plain(max(1e-3, min(most_rps, BELOW * math.sqrt(steady_rps * max(steady_rps, begun_rps)))))
 
 
 def client_floor(setup: Setup, info: CapacityAnswer) -> Floor | None:

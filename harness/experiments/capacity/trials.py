@@ -32,6 +32,7 @@ from harness.experiments.trial import at_rate
 from harness.metrics import slo as slos
 from harness.metrics.measure import succeeded
 from harness.options import RunSpec
+from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
 from harness.validity.checks import ANSWERS, LATENESS
 from harness.validity.fidelity import LATE_S
@@ -495,11 +496,14 @@ AGAIN = 2
 
 
 class Runs:
-    """Makes trials as runs below `path`; notes of a run go to `say`; `shared` is as of `execute`."""
+    """Makes trials as runs below `path`; notes of a run go to `say`; `shared` and `display` are as of `execute`."""
 
-    def __init__(self, path: Path, say: Callable[[str], None], shared: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, say: Callable[[str], None], shared: Path | None = None, display: Display = QUIET
+    ) -> None:
         self._path = path
         self._shared = shared
+        self._display = display
         self._say = say
         self.invalid: list[str] = []
         """Why each trial that was thrown away is not valid: such a trial decides nothing."""
@@ -553,6 +557,7 @@ class Runs:
             say=self._say,
             watch=watch,
             shared=self._shared,
+            display=self._display,
         )
 
 

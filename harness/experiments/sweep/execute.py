@@ -26,7 +26,7 @@ from harness.experiments.sweep.crossings import to_add
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.runner.progress import drawn
+from harness.runner.progress import QUIET, Display, drawn
 
 PLAIN_S = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -211,7 +211,7 @@ def run_sweep(
     *,
     command: str | None = None,
     workers: int | None = None,
-    quiet: bool = True,
+    display: Display = QUIET,
     say: Callable[[str], None] = lambda _: None,
     render: Callable[[SweepAnswer, str], str] | None = None,
 ) -> SweepAnswer:
@@ -225,7 +225,7 @@ def run_sweep(
     with opened(out, sweep) as whole:
         outcome = _Outcome(whole)
         try:
-            _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), workers, quiet, say)
+            _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), workers, display, say)
         except (KeyboardInterrupt, Interrupted):
             outcome.state = "interrupted"
         except BackendError as error:
@@ -245,7 +245,7 @@ def run_sweep(
 
 
 def _execute(
-    outcome: _Outcome, out: Path, command: str, workers: int | None, quiet: bool, say: Callable[[str], None]
+    outcome: _Outcome, out: Path, command: str, workers: int | None, display: Display, say: Callable[[str], None]
 ) -> None:
     """Every run that is not done yet, then those at the rates that are added, until one ends before its time."""
     virtual, refine = outcome.sweep.virtual, outcome.sweep.refine
@@ -255,7 +255,7 @@ def _execute(
         more: list[Values] | None = None
         while more is None or more:
             tasks = [task for task in outcome.sweep.tasks if task.folder not in outcome.results]
-            orders = [Order(task, str(out), command, quiet or virtual, shared) for task in tasks]
+            orders = [Order(task, str(out), command, QUIET if virtual else display, shared) for task in tasks]
             kept = {order.task.folder for order in orders if finished(order.path)}
             runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(kept)} of them there already' * bool(kept)}"
             points = len(outcome.sweep.layout.points)
@@ -263,7 +263,7 @@ def _execute(
                 say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
             else:
                 say(f"near where the goal is crossed: {'; '.join(point_folder(p)[7:] for p in more)}; {runs}")
-            if not _made(made, orders, outcome, kept, quiet, say) or refine is None:
+            if not _made(made, orders, outcome, kept, display, say) or refine is None:
                 return
             more = to_add(answer(outcome.sweep.stored, outcome.results, "running"), refine)
             outcome.sweep = outcome.sweep.adding(more)
@@ -275,7 +275,7 @@ def _made(
     orders: list[Order],
     outcome: _Outcome,
     kept: Collection[str],
-    quiet: bool,
+    display: Display,
     say: Callable[[str], None],
 ) -> bool:
     """Whether all of these runs ended as they should. Those that are `kept` are read alone."""
@@ -284,7 +284,7 @@ def _made(
     timed = not virtual and all(task.sending_s is not None for task in left)
     work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in left}
     progress = Progress(len(orders), len(kept), sum(work.values()), timed)
-    with shown(progress, quiet=quiet or not virtual):
+    with shown(progress, quiet=display.quiet or not virtual):
         announced = orders if virtual else _announced(orders, progress, say)
         for order, result in made.map(execute_order, announced):
             outcome.results[order.task.folder] = result

@@ -17,6 +17,7 @@ from harness.experiments.sweep.plan import Task
 from harness.metrics import slo
 from harness.metrics.measure import in_summary
 from harness.metrics.summary import per_second_of
+from harness.runner.progress import QUIET, Display
 from harness.runner.run import execute
 from harness.validity.checks import OVERLOAD
 from harness.validity.work_done import exceeded
@@ -32,7 +33,7 @@ class Order:
     task: Task
     out: str
     command: str
-    quiet: bool = True
+    display: Display = QUIET
     shared: Path | None = None
 
     @property
@@ -55,7 +56,7 @@ def execute_order(order: Order) -> RunResult:
     if not finished(order.path):
         try:
             result = execute(
-                order.task.spec, out=order.path, quiet=order.quiet, command=order.command, force=True,
+                order.task.spec, out=order.path, display=order.display, command=order.command, force=True,
                 shared=order.shared,
             )  # fmt: skip
             result.outcome.check()

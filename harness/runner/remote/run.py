@@ -157,7 +157,8 @@ class RemoteRun:
             folder.update(floor=None, floor_why=f"{type(error).__name__}: {error}")
             return
         self._floors.append(found)
-        folder.update(floor=calibration.combined(self._floors[0], self._floors[-1]))
+        self.live.floor = calibration.combined(self._floors[0], self._floors[-1])
+        folder.update(floor=self.live.floor)
 
 
 @dataclass(frozen=True, slots=True)

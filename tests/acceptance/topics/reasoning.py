@@ -56,7 +56,7 @@ def _measured(place: Place, workload: str, times: float, seed: int) -> dict[str,
         "backend": "sim", "model": MODEL, "workload": workload, "arrivals": ARRIVALS, "rate": str(RATE_RPS * times),
         "requests": str(round(REQUESTS * times)), "seed": str(seed),
     }  # fmt: skip
-    run = execute(run_spec(Given(given)), out=place.work / f"{workload}-{seed}", quiet=True).run
+    run = execute(run_spec(Given(given)), out=place.work / f"{workload}-{seed}").run
     return {name: float(values.mean or 0.0) for name, values in run.info.summary.run_metrics.items()}
 
 
