@@ -20,6 +20,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 TOP = Path(__file__).parent
 PACKAGES = ("harness", "workloads", "backends", "reports")
 COMPILED = (
+    "backends/latency/abc.py",
+    "backends/latency/fit6.py",
+    "backends/latency/linear.py",
+    "backends/latency/roofline.py",
     "backends/serving/actions.py",
     "backends/serving/adapters.py",
     "backends/serving/batch.py",
@@ -30,8 +34,12 @@ COMPILED = (
     "backends/serving/loop.py",
     "backends/serving/migration.py",
     "backends/serving/pipeline.py",
+    "backends/serving/policies/sarathi.py",
+    "backends/serving/policies/vllm_v0.py",
+    "backends/serving/policies/vllm_v1.py",
     "backends/serving/prefix_cache.py",
     "backends/serving/replica.py",
+    "backends/serving/routers/builtin.py",
     "backends/serving/speculation.py",
     "backends/serving/swap.py",
     "backends/simulator/ended.py",

@@ -59,6 +59,7 @@ _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency"
                           "predictors": "length predictor"})  # fmt: skip
 
 
+@cache
 def folder(package: str) -> Path:
     """The directory of a package, found without importing it (nor its parents' contents)."""
     top, *rest = package.split(".")

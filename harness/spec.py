@@ -96,7 +96,7 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
     with ValueError.
     """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]  # cls is a dataclass
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls) if spec.args or spec.first is not None else {}
     values: dict[str, object] = {k: v for k, v in given.items() if k in fields}
     if spec.first is not None:
         if not fields:
