@@ -23,7 +23,7 @@ from typing import Any, get_type_hints
 
 from harness.api import MeasuredOn
 from harness.errors import UsageError, no_such
-from harness.spec import Spec, build, convert, parse
+from harness.spec import Spec, build, convert, parse, source_of
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -59,6 +59,7 @@ _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency"
                           "predictors": "length predictor"})  # fmt: skip
 
 
+@cache
 def folder(package: str) -> Path:
     """The directory of a package, found without importing it (nor its parents' contents)."""
     top, *rest = package.split(".")
@@ -96,8 +97,16 @@ def about(plugin: Any) -> str:
     """The documentation of a plug-in: the `about` of a row, else the docstrings of its class and of its own file."""
     if not isinstance(plugin, type):
         return inspect.cleandoc(plugin.about)
-    docs = [None if _is_shared(plugin) else inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]
+    of_file, of_class = _docstrings(plugin)
+    docs = [None if _is_shared(plugin) else of_file, of_class]
     return "\n\n".join(d for d in docs if d and not d.startswith(f"{plugin.__name__}("))  # not what dataclass writes
+
+
+def _docstrings(plugin: type[Any]) -> tuple[str | None, str | None]:
+    """Of its file and of the class itself; of a compiled one from its source."""
+    if (source := source_of(plugin)) is None:
+        return inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)
+    return ast.get_docstring(source[0]), ast.get_docstring(source[1])
 
 
 def name_of(made: object) -> str:

@@ -8,13 +8,16 @@ Field types are those of the dataclass: int, float, bool, str, each optionally N
 in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`, `24GB`).
 """
 
+import ast
 import dataclasses
 import math
 import re
+import sys
 import types
 import typing
 from dataclasses import MISSING, dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.errors import UsageError
@@ -89,6 +92,24 @@ def _quantity(text: str, units: dict[str, float], message: str) -> float:
     return value
 
 
+def source_of(cls: type[Any]) -> tuple[ast.Module, ast.ClassDef] | None:
+    """The source of a compiled class and its file, which stands beside it; None for any other."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if file is None or file.endswith(".py"):
+        return None
+    tree = ast.parse(Path(file).with_name(f"{cls.__module__.rpartition('.')[2]}.py").read_text(encoding="utf-8"))
+    return tree, next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
+
+
+def types_of(cls: type[Any]) -> dict[str, Any]:
+    """The types of its fields, of a compiled class from its source: mypyc keeps only those without arguments."""
+    if (source := source_of(cls)) is None:
+        return typing.get_type_hints(cls)
+    fields = (node for node in source[1].body if isinstance(node, ast.AnnAssign))
+    names = vars(sys.modules[cls.__module__])
+    return {ast.unparse(f.target): eval(ast.unparse(f.annotation), names) for f in fields}  # noqa: S307  our own source
+
+
 def build(cls: type[T], spec: Spec, **given: object) -> T:
     """An object of dataclass `cls` from a spec; `given` are values that the spec does not override.
 
@@ -96,7 +117,7 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
     with ValueError.
     """
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]  # cls is a dataclass
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls) if spec.args or spec.first is not None else {}
     values: dict[str, object] = {k: v for k, v in given.items() if k in fields}
     if spec.first is not None:
         if not fields:

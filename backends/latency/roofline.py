@@ -414,8 +414,7 @@ class Roofline:
         new, dp, stages = loads.new_tokens, self.dp, self.pp
         tokens = own = loads.decode_seqs + total(loads, new)
         sampled, own_seqs = loads.decode_seqs + total(loads, np.ones_like(new)), -(-loads.decode_seqs // dp)
-        pieces = zip(new.tolist(), loads.stored_tokens.tolist(), strict=True)
-        pieces_s = np.array([self.attention_s(*piece) for piece in pieces], float)
+        pieces_s = self._pieces_s(new, loads.stored_tokens)
         attention_s = total(loads, pieces_s)
         if dp > 1:
             own = np.maximum(-(-tokens // dp), largest(loads, new))
@@ -436,6 +435,14 @@ class Roofline:
         by_layers = (part[of_size] for part in (linear_s, experts_s, sent_s))
         host_s = self._host_s + self.seq_s * own_seqs
         return StepParts(*(part * stages for part in (attention_s, *by_layers, host_s)))
+
+    def _pieces_s(self, new: np.ndarray, stored: np.ndarray) -> np.ndarray:
+        """(k,) what `attention_s` tells of each of so many pieces, to the last bit."""
+        if self._bounded:
+            return np.array([self.attention_s(*piece) for piece in zip(new.tolist(), stored.tolist(), strict=True)])
+        pairs = new * stored + new * (new + 1) // 2
+        times: np.ndarray = self.paged_prefill * np.maximum(pairs * self._pair_s, (new + stored) * self._stored_s)
+        return times
 
     def _fullest(self, prefills: Sequence[tuple[int, int]], tokens: int) -> int:
         """How many of the tokens of a step are those of the fullest group."""

@@ -108,8 +108,12 @@ class Decodes:
     def advance(self, end_s: ListOf[float]) -> int:
         """All members produced a token at each of `end_s`. Returns the blocks that the ticks after the first took."""
         count = len(end_s)
-        taken = self.blocks_after_first(count) if count > 1 else 0
-        self._end_s.extend(end_s)
+        if count == 1:
+            taken = 0
+            self._end_s.append(end_s[0])
+        else:
+            taken = self.blocks_after_first(count)
+            self._end_s.extend(end_s)
         self.tick += count
         self.context += count * len(self.members)
         if self.padded_rows:

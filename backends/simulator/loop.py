@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from backends.simulator.ended import EndedSequence, rejected
 from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request
 
-LOOP = 32  # up to so many steps a plain loop is faster than numpy
-SHORT = 12  # the same where each step is a call of the latency model
-LEAP = 512  # steps that numpy adds up at a time
+LOOP: Final = 32  # up to so many steps a plain loop is faster than numpy
+SHORT: Final = 12  # the same where each step is a call of the latency model
+LEAP: Final = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
 
 
@@ -46,7 +46,7 @@ def simulate(
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
-    recorded = model if isinstance(model, Recorded) else None
+    recorded, timed = (model, None) if isinstance(model, Recorded) else (None, model)
     arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None, front)
     watched = cluster.watches
     coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
@@ -96,8 +96,9 @@ def simulate(
             batch = replica.schedule(now_s)
             if batch is None:
                 continue
-            if isinstance(model, Recorded):
-                ends = [model.end_s(replica, batch)]
+            if timed is None:
+                assert recorded is not None
+                ends = [recorded.end_s(replica, batch)]
             else:
                 # A leap handles all steps of an unchanged batch as one event. It ends with the step during which the
                 # batch may change: at the next arrival, and if answers release requests, at the next end of any batch.
@@ -107,7 +108,7 @@ def simulate(
                     horizon_s = now_s
                 elif coupled and ending:
                     horizon_s = min(arrival_s, ending[0][0])
-                ends = step_ends(model, batch, now_s, horizon_s)
+                ends = step_ends(timed, batch, now_s, horizon_s)
                 if watched and len(ends) > 1 and ends[-1] >= horizon_s:
                     ends.pop()  # the router reads the state at the arrival, when all earlier steps must be committed
             if log is not None:

@@ -6,6 +6,8 @@ A leap is one entry here and is spread into its steps later, many entries in one
 from array import array
 from collections.abc import Iterable, Sequence
 from math import lcm
+from struct import Struct
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +17,12 @@ from backends.serving.cluster import Member
 from backends.serving.decodes import Decodes
 from backends.serving.speculation import Drafts
 from backends.simulator.step_parts import columns_of_parts
+from harness.api import StepLoads
 from harness.data.records import STEPS
 
-SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a table
+SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
+ENTRY: Final = Struct("=9qd")  # its steps, the columns of whole numbers, its pieces of prompts, its start
+"""How an entry is kept: as bytes, because objects that live until the table is made would leave the caches."""
 
 
 class StepLog:
@@ -26,13 +31,12 @@ class StepLog:
     __slots__ = (
         "_count",
         "_end_s",
+        "_entries",
         "_leaps",
-        "_loads",
         "_members",
-        "_numbers",
         "_phases",
+        "_pieces",
         "_size",
-        "_start_s",
         "_tables",
     )
 
@@ -41,32 +45,34 @@ class StepLog:
         self._members = members
         self._size = lcm(*block_tokens)
         self._tables: list[pa.Table] = []
+        self._entries = bytearray(SPREAD * ENTRY.size)
         self._clear()
 
     def _clear(self) -> None:
         self._count = 0  # entries
-        self._loads: list[Sequence[tuple[int, int]]] = []  # pieces of prompts of entries that have some
-        self._numbers: list[int] = []  # eight per entry: its steps, then the columns of whole numbers
-        self._start_s: list[float] = []
-        self._end_s: list[float] = []
-        self._leaps: list[int] = []  # entry and tick of each leap of several steps
+        self._pieces = array("q")  # of prompts: their new tokens and those that are stored
+        self._end_s = array("d")
+        self._leaps = array("q")  # entry and tick of each leap of several steps
         self._phases = array("q")  # per leap: members that need a block, by tick mod block size
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
         count = len(end_s)
-        if count > 1 and decoding.phases is not None:
-            self._leaps += (self._count, decoding.tick)
-            phases = decoding.phases
-            self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
-        if batch.loads:
-            self._loads.append(batch.loads)
-        self._start_s.append(batch.start_s)
-        self._numbers += (
-            count, batch.replica, batch.prefill_tokens if batch.loads else 0, batch.decode_seqs, batch.context_tokens,
-            batch.waiting, batch.running, batch.free_blocks,
+        if count == 1:
+            self._end_s.append(end_s[0])
+        else:
+            self._end_s.extend(end_s)
+            if (phases := decoding.phases) is not None:
+                self._leaps.extend((self._count, decoding.tick))
+                self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
+        loads = batch.loads
+        for piece in loads:
+            self._pieces.extend(piece)
+        ENTRY.pack_into(
+            self._entries, self._count * ENTRY.size,
+            count, batch.replica, batch.prefill_tokens if loads else 0, batch.decode_seqs, batch.context_tokens,
+            batch.waiting, batch.running, batch.free_blocks, len(loads), batch.start_s,
         )  # fmt: skip
-        self._end_s.extend(end_s)
         self._count += 1
         if self._count >= SPREAD:
             self._spread()
@@ -82,16 +88,17 @@ class StepLog:
         if not self._count:
             self._tables.append(STEPS.empty_table())
             return
-        numbers = np.fromiter(self._numbers, np.int64, len(self._numbers)).reshape(self._count, -1).T
+        entries = np.frombuffer(self._entries, np.int64).reshape(SPREAD, -1)[: self._count]
+        numbers = entries[:, :-1].T
         count, decodes = numbers[0], np.repeat(numbers[3], numbers[0])
         ends = np.cumsum(count)
         first = ends - count  # (entries,) index of an entry's first step
         row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
         nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.fromiter(self._end_s, np.float64, len(self._end_s))
+        end_s = np.frombuffer(self._end_s)
         start_s = np.empty(len(row))
         start_s[1:] = end_s[:-1]
-        start_s[first] = self._start_s
+        start_s[first] = entries[:, -1].view(np.float64)
         columns = {
             "replica": np.repeat(numbers[1], count),
             "start_s": start_s,
@@ -103,7 +110,10 @@ class StepLog:
             "running": np.repeat(numbers[6], count),
             "free_blocks": np.repeat(numbers[7], count) - self._taken(row, nth, first),
         }
-        columns |= columns_of_parts(columns, self._loads, self._members) if self._members else {}
+        if self._members:
+            step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
+            loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
+            columns |= columns_of_parts(columns["replica"], loads, self._members)
         arrays = [
             pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False), from_pandas=f.nullable)
             if f.name in columns
@@ -118,7 +128,7 @@ class StepLog:
         taken = np.zeros(len(row), np.int64)
         if self._leaps:
             phases = np.frombuffer(self._phases, np.int64).reshape(-1, self._size)
-            entry, tick = np.array(self._leaps).reshape(-1, 2).T
+            entry, tick = np.frombuffer(self._leaps, np.int64).reshape(-1, 2).T
             leap = np.full(len(first), -1)  # (entries,) index of the leap, -1 for a single step
             leap[entry] = np.arange(len(entry))
             inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))

@@ -1,27 +1,16 @@
 """The parts of logged steps, for columns of the `steps` table: computed when it is made, not while the run goes on."""
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 import numpy as np
 
 from backends.serving.cluster import Member
 from harness.api import PartsOfSteps, StepLoads, StepParts
 
-Columns = Mapping[str, np.ndarray]
 
-
-def columns_of_parts(
-    steps: Columns, loads: Sequence[Sequence[tuple[int, int]]], members: Sequence[Member]
-) -> dict[str, np.ndarray]:
-    """(steps,) seconds of each part, NaN where the latency model of the replica does not know them.
-
-    `loads` holds the pieces of prompts of each step that has some, in order.
-    """
-    found = np.full((len(StepParts._fields), len(steps["replica"])), np.nan)
-    pieces = np.array([*chain.from_iterable(loads)], np.int64).reshape(-1, 2).T
-    step = np.repeat(np.flatnonzero(steps["prefill_tokens"]), [len(one) for one in loads])
-    every = StepLoads(steps["decode_seqs"], steps["context_tokens"], step, *pieces)
+def columns_of_parts(replica: np.ndarray, every: StepLoads, members: Sequence[Member]) -> dict[str, np.ndarray]:
+    """(steps,) seconds of each part, NaN where the latency model of the replica does not know them."""
+    found = np.full((len(StepParts._fields), len(replica)), np.nan)
     models = [member.model for member in members]
     for model in {id(one): one for one in models}.values():
         if not isinstance(model, PartsOfSteps):
@@ -29,7 +18,7 @@ def columns_of_parts(
         if all(one is model for one in models):
             mine, some = np.arange(len(every.decode_seqs)), every
         else:
-            mine = np.flatnonzero(np.array([one is model for one in models])[steps["replica"]])
+            mine = np.flatnonzero(np.array([one is model for one in models])[replica])
             some = _only(every, mine)
         if len(mine) and (parts := model.step_parts(some)) is not None:
             found[:, mine] = parts

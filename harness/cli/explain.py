@@ -16,6 +16,7 @@ from harness import catalog, compose, configs, registry
 from harness.cli import _names, _terminal
 from harness.cli._options import NEW_FILE, formats
 from harness.errors import UsageError, no_such
+from harness.spec import types_of
 
 if TYPE_CHECKING:
     from harness.data.schedule import Schedule
@@ -241,7 +242,7 @@ def _plugin(kind: str, name: str) -> str:
 def _arguments(cls: Any) -> list[tuple[str, str]]:
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return []
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls)
     shown = [f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")]
     return [(f.name, _argument(f, hints[f.name])) for f in shown]
 

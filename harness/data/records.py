@@ -356,9 +356,9 @@ def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An Arrow array of Python values, None as null; a column of nothing but None costs nothing."""
-    if values and values[0] is None and values.count(None) == len(values):
-        return pa.nulls(len(values), kind)
+    """An Arrow array of Python values, None as null; a column of one value throughout is not looked at one by one."""
+    if values and values[0] is values[-1] and values.count(values[0]) == len(values):
+        return pa.repeat(pa.scalar(values[0], kind), len(values))
     return pa.array(values, kind)
 
 

@@ -1,7 +1,5 @@
 """Every policy, router, memory mode, latency model, executor and backend keeps the contract of its kind."""
 
-import inspect
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from backends.serving.batch import VisibleRequest
 from backends.serving.replica import Replica
 from backends.sim import Sim
 from harness.api import Request
-from harness.registry import find, make, names, summary
+from harness.registry import about, find, make, names, summary
 from harness.spec import Spec, build, text_of
 
 KINDS = ("policies", "routers", "kv", "predictors", "latency", "executors", "backends")
@@ -25,7 +23,7 @@ def test_it_has_a_docstring_and_builds_from_defaults(kind, name):
         pytest.importorskip("torch", reason="PyTorch is not installed; make nightly installs it")
 
     assert summary(kind, name).endswith(".") or ":" in summary(kind, name)
-    assert inspect.getdoc(cls)
+    assert about(cls)
     if (kind, name) not in NEEDS_INPUT:
         assert isinstance(make(kind, name), cls)
 

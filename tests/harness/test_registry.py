@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from harness import registry
 from harness.errors import UsageError
+from harness.spec import types_of
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,17 @@ def test_short_plug_ins_share_a_file() -> None:
     for name in ("builtin", "helper", "sidebyside2"):
         with pytest.raises(UsageError, match="No arrivals named"):
             registry.find("arrivals", name)
+
+
+def test_types_and_text_of_a_compiled_class_are_those_of_its_source(tmp_path, monkeypatch):
+    """mypyc keeps neither: no option of a compiled policy could be given, and `bench explain` would show nothing."""
+    (tmp_path / "shapes.py").write_text(
+        '"""A file."""\nclass Shape:\n    """A class."""\n    size: int | None = None\n'
+    )
+    compiled = ModuleType("shapes")
+    compiled.__file__ = str(tmp_path / "shapes.cpython-311.so")
+    monkeypatch.setitem(sys.modules, "shapes", compiled)
+    bare = type("Shape", (), {"__module__": "shapes", "__annotations__": {"size": type}})
+
+    assert {"size": int | None} == types_of(bare)
+    assert "A file.\n\nA class." == registry.about(bare)
