@@ -7,6 +7,7 @@ project = html_title = "bench"
 extensions = ["myst_parser"]
 html_theme = "furo"  # fonts, styles and scripts are its own files
 html_show_copyright = html_show_sphinx = html_copy_source = False
+highlight_language = "none"  # what has no language is output
 myst_heading_anchors = 4
 FRONT = "```{include} ../README.md\n:relative-docs: docs/\n:relative-images:\n```\n"
 
