@@ -18,7 +18,7 @@ RESUME = "Rerun the command with the same --out to resume; without --out it star
 _DEFINITIONS = (
     (
         "agent",
-        "a user in a closed loop of recorded sessions: each request its think time after the answers before",
+        "a user in a closed loop of sessions: each request its think time after the answers before",
     ),
     ("agents at a tier", "where the share of requests within its first bound crosses the goal: 95% for p95:ttft=5"),
     ("slowest decile", "tokens per second that nine tenths of the requests reach after their first token"),

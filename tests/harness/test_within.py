@@ -107,6 +107,7 @@ def test_requests_of_a_session_are_alike_however_far_apart(record):
         assert (40.0, None) == (pytest.approx(found.sessions), alone.sessions)
 
     assert held >= 6
+    assert {float} == {type(found.attainment.low), type(found.attainment.high)}  # else run.json could not be read
     assert np.median(wider) > 3
 
 
