@@ -22,7 +22,7 @@ def made(name: str) -> apex_h100.Run:
     match = apex_h100._RUN.fullmatch(name)
     rng = np.random.default_rng(len(name))
     prompts = rng.integers(2000, 4000, 12) if match["trace"] == "b" else rng.integers(20, 400, 12)
-    rate = {"05": 2.0, "025": 1.0}[match["rate"]]
+    rate = {"05": 1.0, "025": 0.5}[match["rate"]]  # no queues, in which overheads add up
     traffic = Traffic(np.cumsum(rng.exponential(1 / rate, 12)), prompts, rng.integers(10, 80, 12))
     shard = None if match["shard"] is None else int(match["shard"])
     run = apex_h100.Run(name, "llama3-70b", match["trace"], match["rate"], int(match["tp"]), shard, 1, 1, traffic)
