@@ -94,7 +94,8 @@ def _quantity(text: str, units: dict[str, float], message: str) -> float:
 
 def source_of(cls: type[Any]) -> tuple[ast.Module, ast.ClassDef] | None:
     """The source of a compiled class and its file, which stands beside it; None for any other."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    module = sys.modules.get(cls.__module__)
+    file = None if module is None else vars(module).get("__file__")
     if file is None or file.endswith(".py"):
         return None
     tree = ast.parse(Path(file).with_name(f"{cls.__module__.rpartition('.')[2]}.py").read_text(encoding="utf-8"))
