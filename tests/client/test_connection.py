@@ -66,7 +66,7 @@ async def pool_to(
     place = await target.find(url, proxy)
     first = b"POST %b HTTP/1.1\r\nHost: x\r\n" % (url.encode() if place.whole_url else b"/")
     first += place.proxy_headers if place.whole_url else b""
-    pool = ConnectionPool([Target(first, place.peer(trust or target.Trust()), place.label)], limits)
+    pool = ConnectionPool([Target(first, place.peer(trust or target.Trust(), {}), place.label)], limits)
     stamps.kernel_stamps()
     try:
         yield pool

@@ -1,6 +1,7 @@
 """A disk that fills up costs no answer that is in memory, and never ends in a traceback."""
 
 import errno
+import io
 import os
 import re
 import subprocess
@@ -145,10 +146,14 @@ def test_a_file_that_does_not_fit_is_3_and_names_itself(
     monkeypatch.chdir(tmp_path)
     main(["run", "--backend", "sim", "--requests", "200", "--quiet", "--no-html", "--out", "RUN"])
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(io.BytesIO):
+        def writelines(self, _: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    real = Path.open
+    monkeypatch.setattr(
+        "pathlib.Path.open", lambda path, mode="r", *a, **more: Full() if mode == "wb" else real(path, mode, *a, **more)
+    )
     code = main(line)
     stderr = complaint(capsys)
 
