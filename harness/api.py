@@ -113,6 +113,11 @@ class Request:
     slo_task_s: float | None = None
     extra: Extra | None = None
 
+    @property
+    def model(self) -> str | None:
+        """The model or adapter that it asks for; None for the one that is served."""
+        return None if self.extra is None else self.extra.model
+
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:

@@ -108,7 +108,7 @@ class Sequence:
         self.admitted = -1  # order of (the last) admission on this replica
         self.arrived_s = arrived_s
         self.prompt = request.prompt_tokens
-        self.adapter = None if request.extra is None else request.extra.model
+        self.adapter = request.model
         self._output = request.output_tokens
         self._computed = 0
         self._emitted = 0

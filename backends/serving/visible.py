@@ -65,7 +65,7 @@ class VisibleRequest:
     @property
     def model(self) -> str | None:
         """The adapter that it asks for; None for the model that is served."""
-        return None if self._request.extra is None else self._request.extra.model
+        return self._request.model
 
     @property
     def offline(self) -> bool:

@@ -106,7 +106,7 @@ def fails(text: str) -> None:
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user without Ray would see an import error."""
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'bench\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'goodput-bench\[ray\]'"):
         opened("ray", None)
 
 

@@ -9,7 +9,7 @@ from harness.experiments import pool, trial
 from harness.metrics import measure
 from harness.metrics.slo import parse
 from harness.options import RunSpec
-from harness.stats.within_run import Blocks, autocorrelation, within
+from harness.stats.within_run import Blocks, Resampled, autocorrelation, within
 from harness.validity import warmup
 
 RUNS = 200
@@ -34,7 +34,7 @@ def covered(draw, mean, q99):
     hits = np.zeros(2)
     for seed in range(RUNS):
         values = draw(np.random.default_rng(seed))
-        blocks = Blocks.draw(len(values))
+        blocks = Resampled([Blocks.draw(len(values))])
         pairs = zip((blocks.mean(values), blocks.percentile(values, 0.99)), (mean, q99), strict=True)
         hits += [low <= truth <= high for (low, high), truth in pairs]
     return hits / RUNS
@@ -66,7 +66,7 @@ def test_shares_are_covered(share):
     hits = 0
     for seed in range(RUNS):
         met = (np.random.default_rng(seed).random(600) < share).astype(float)
-        low, high = Blocks.draw(600).mean(met)
+        low, high = Resampled([Blocks.draw(600)]).mean(met)
         hits += low <= share <= high
 
     assert hits / RUNS >= LEAST
@@ -117,7 +117,7 @@ def test_the_interval_of_a_percentile_is_that_of_its_resamples():
     rows = (blocks.starts[:, :, None] + np.arange(blocks.size)).reshape(len(blocks.starts), -1)[:, :2000]
     drawn = np.quantile(np.quantile(values[rows], 0.99, axis=1), [0.025, 0.975])
 
-    assert drawn == pytest.approx(blocks.percentile(values, 0.99), abs=0.15)
+    assert drawn == pytest.approx(Resampled([blocks]).percentile(values, 0.99), abs=0.15)
 
 
 def test_autocorrelation_is_that_of_the_definition():

@@ -279,5 +279,5 @@ def test_wrong_tokenizers_are_one_sentence(built: Any, tmp_path: Path) -> None:
 def test_without_the_library_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, a missing extra would end in a traceback."""
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UsageError, match="pip install 'bench\\[tokenizers\\]'"):
+    with pytest.raises(UsageError, match="pip install 'goodput-bench\\[tokenizers\\]'"):
         make("content", "text:tokenizer.json")

@@ -15,6 +15,12 @@ from workloads.readers.weka import LOCAL, TOOL
 _ID_BITS = 28
 
 
+_TURNS, _FIRST, _ANSWERS, _TOOLS, _LATENCY, _LAST = (
+    "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length", "tool_call_latency",
+    "final_assistant_response_length",
+)  # fmt: skip
+
+
 class _Session(NamedTuple):
     """One array value a request: tokens of prompt and answer, s that the tools before it took."""
 
@@ -36,10 +42,7 @@ class AppliedCompute:
     block_tokens: int = 64
 
     form: ClassVar[str] = "json"
-    needs: ClassVar[tuple[str, ...]] = (
-        "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length",
-        "tool_call_latency", "final_assistant_response_length",
-    )  # fmt: skip
+    needs: ClassVar[tuple[str, ...]] = ("tool_call_latency",)
     stamp: ClassVar[str] = "tool_call_latency"
     facts: ClassVar[Mapping[str, str]] = {
         "tokenizer": "not published",
@@ -87,19 +90,18 @@ class AppliedCompute:
         def tokens(name: str, cell: object) -> int:
             return _cells.tokens(cell, lambda message: block.fail(row, name, message))
 
-        turns_name, first_name, answer_name, tool_name, latency_name, final_name = self.needs
-        turns = tokens(turns_name, value(turns_name))
+        turns = tokens(_TURNS, value(_TURNS))
         lists: list[list[object]] = []
-        for name in (answer_name, tool_name, latency_name):
+        for name in (_ANSWERS, _TOOLS, _LATENCY):
             given = value(name)
             if not isinstance(given, list) or len(given) != turns:
                 got = f"{len(given)} values" if isinstance(given, list) else _cells.shown(given)
                 block.fail(row, name, f"a list of {turns} values expected, one per turn, got {got}")
             lists.append(given)
-        answers = [tokens(answer_name, cell) for cell in lists[0]]
-        tools = [tokens(tool_name, cell) for cell in lists[1]]
-        delays_s = [_cells.number(cell, lambda message: block.fail(row, latency_name, message)) for cell in lists[2]]
-        first = tokens(first_name, value(first_name))
+        answers = [tokens(_ANSWERS, cell) for cell in lists[0]]
+        tools = [tokens(_TOOLS, cell) for cell in lists[1]]
+        delays_s = [_cells.number(cell, lambda message: block.fail(row, _LATENCY, message)) for cell in lists[2]]
+        first = tokens(_FIRST, value(_FIRST))
         prompt = np.cumsum([first, *(a + t for a, t in zip(answers, tools, strict=True))])
-        output = np.array([*answers, tokens(final_name, value(final_name))], np.int64)
+        output = np.array([*answers, tokens(_LAST, value(_LAST))], np.int64)
         return _Session(prompt, output, np.array([0.0, *delays_s]))
