@@ -157,7 +157,15 @@ def test_the_json_of_a_comparison_goes_to_a_file_or_is_printed(here: Path, capsy
     assert capsys.readouterr().out.startswith("metric,unit,base,head")
 
 
-@pytest.mark.parametrize("line", ["theory slo", "fit --steps run", "policy vllm-v0 --requests 4", "theory moe"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "theory slo",
+        "fit --steps run",
+        pytest.param("policy vllm-v0 --requests 4", marks=pytest.mark.nightly),
+        "theory moe",
+    ],
+)
 def test_a_printed_answer_is_reported(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that was kept as JSON could not be read any more."""
     main([*line.split(), "--json"])
