@@ -117,6 +117,7 @@ def test_a_limit_that_is_reached_says_how_many_requests_it_would_take(bench):
     assert json.loads(out)["cost"]["requests"] < 21_000
 
 
+@pytest.mark.nightly
 def test_markdown_holds_the_same_rate(bench):
     """A job summary would show another number than the terminal."""
     _, out, _ = bench(*QUICK, "--goal", "80%", "--format", "markdown")

@@ -125,7 +125,11 @@ def serve(corpus: str, users: int, blocks: int) -> list[Served]:
     return sorted(served, key=lambda one: one.start_s)
 
 
-@pytest.mark.parametrize("blocks", [1_700, 2_000, 3_000, 6_000, 12_000])
+def _nightly(*sizes: int) -> list[object]:
+    return [pytest.param(size, marks=pytest.mark.nightly) for size in sizes]
+
+
+@pytest.mark.parametrize("blocks", [2_000, *_nightly(1_700, 3_000, 6_000, 12_000)])
 def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, blocks: int) -> None:
     """The simulated cache would find more or less than a real one, and every latency with it."""
     served = serve(corpus, 1, blocks)
@@ -136,7 +140,7 @@ def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, blocks: int) -> 
     assert 0.9 < found / tokens < 0.99
 
 
-@pytest.mark.parametrize("blocks", [5_000, 6_000, 8_000, 12_000, 24_000])
+@pytest.mark.parametrize("blocks", [5_000, *_nightly(6_000, 8_000, 12_000), 24_000])
 def test_sessions_at_once_hit_as_an_lru_does_that_keeps_what_runs(corpus: str, blocks: int) -> None:
     """Users at once would push each other out of the cache more or less than they do."""
     served = serve(corpus, 6, blocks)

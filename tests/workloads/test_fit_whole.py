@@ -296,7 +296,7 @@ def test_half_of_the_agents_sessions_predict_the_other_half(shared_data, seed):
     assert np.abs(np.subtract(draw.lru, lru)).max() < np.abs(np.subtract(half.lru, lru)).max() + 0.2
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_half_of_a_trace_predicts_the_reuse_of_the_other_half(shared_data, late):
     """A cache sized by the generated trace would be too small or too large. Seeds are not those tried on."""
     parts = [traces.read(str(shared_data / MOONCAKE), None, traces.Slice(*part)) for part in ((0, 1800), (1800, None))]
