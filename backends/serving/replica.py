@@ -204,9 +204,11 @@ class Replica:
         return batch
 
     def _fill_with_adapters(self, adapters: Adapters, batch: Batch) -> None:
-        """Fill a batch without those whose adapter has no slot; they stay at the front of the queue."""
+        """Fill a batch without those whose adapter has no slot; they keep their places in the queue."""
         late = adapters.without_slot(self.waiting, self._with_adapters())
+        place: dict[Sequence, int] = {}
         if late:
+            place = {seq: i for i, seq in enumerate(self.waiting)}
             skipped = set(late)
             ready = [seq for seq in self.waiting if seq not in skipped]
             self.waiting.clear()  # in place: the lanes of a pipeline share it
@@ -215,7 +217,15 @@ class Replica:
             self._fill_without_unseen(batch)
         else:
             self._fill(self, batch)
-        self.waiting.extendleft(reversed(late))
+        if late:
+            left, again = list(self.waiting), 0
+            self.waiting.clear()
+            for seq in left:  # one that was preempted had no place, and goes where it is
+                while again < len(late) and place.get(seq, -1) > place[late[again]]:
+                    self.waiting.append(late[again])
+                    again += 1
+                self.waiting.append(seq)
+            self.waiting.extend(late[again:])
         batch.setup_s, batch.adapter_s = adapters.load(self._with_adapters())
 
     def _with_adapters(self) -> Iterator[Sequence]:

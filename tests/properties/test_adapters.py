@@ -97,3 +97,17 @@ def test_slots_take_memory_from_kv():
 def test_what_is_wrong_is_one_sentence(lora):
     with pytest.raises((UsageError, ValueError)):
         Sim(lora=lora)
+
+
+def test_who_has_no_slot_keeps_its_place_behind_those_who_wait_for_something_else():
+    """A queue that memory holds up would turn with every step, and a leap over steps would serve another one first."""
+    requests = [Request(0, 0.0, 1, 9)] + [
+        Request(i, 0.0, 1, 3, extra=Extra(model=name)) for i, name in enumerate("abcde", 1)
+    ]
+    first = {}
+    for leap in (True, False):
+        sim = Sim(latency=LATENCY, kv_blocks=40, admission="conservative", lora="slots=2", leap=leap)
+        first[leap] = {r.request_id: r.token_s[0] for r in sim.simulate(requests)}
+
+    assert first[True] == first[False]
+    assert [1, 2, 3, 4, 5] == sorted(range(1, 6), key=lambda i: (first[True][i], i))
