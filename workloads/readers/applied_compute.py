@@ -10,10 +10,7 @@ import pyarrow as pa
 from workloads.readers import _cells
 from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, empty
-from workloads.readers.weka import LOCAL, TOOL
-
-_ID_BITS = 28
-
+from workloads.readers.weka import ID_BITS, LOCAL, TOOL
 
 _TURNS, _FIRST, _ANSWERS, _TOOLS, _LATENCY, _LAST = (
     "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length", "tool_call_latency",
@@ -63,7 +60,7 @@ class AppliedCompute:
         first = np.concatenate(([True], np.diff(np.repeat(np.arange(len(sizes)), sizes)) > 0))[: len(prompt)]
         blocks = prompt // self.block_tokens
         offsets = np.concatenate(([0], np.cumsum(blocks)))
-        base = np.repeat(LOCAL | (block.start + np.arange(len(sizes))) << _ID_BITS, sizes)
+        base = np.repeat(LOCAL | (block.start + np.arange(len(sizes))) << ID_BITS, sizes)
         ids = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks) + np.repeat(base, blocks)
         return Requests(
             self.stamp,

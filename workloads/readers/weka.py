@@ -13,7 +13,7 @@ from workloads.readers._requests import MORE, Requests, empty
 
 LOCAL = 1 << 59
 """Bit of the ids of blocks that are known in one conversation only: then its number in the file, then its own id."""
-_ID_BITS = 28
+ID_BITS = 28
 MAIN, SUBAGENT = "main", "subagent"
 TOOL, PERSON = "tool", "person"
 
@@ -125,7 +125,7 @@ class _Conversation:
         ids, prompt = given.get("hash_ids", MISSING), self._tokens(given, "in", where)
         if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
             self.fail(f"{where}: hash_ids must be a list of whole numbers, got {_cells.shown(ids)}")
-        most = 1 << _ID_BITS if self.base else LOCAL
+        most = 1 << ID_BITS if self.base else LOCAL
         if ids and not (min(ids) >= 0 and max(ids) < most):
             self.fail(f"{where}: ids of blocks must be from 0 to {most - 1}, got {min(ids)} to {max(ids)}")
         if len(ids) > -(-prompt // self.block_tokens):
@@ -233,7 +233,7 @@ class Weka:
         scope = block.cells("hash_id_scope")[row]
         if scope not in ("local", "global", MISSING):
             block.fail(row, "hash_id_scope", f"local or global expected, got {_cells.shown(scope)}")
-        base = 0 if scope == "global" else LOCAL | (block.start + row) << _ID_BITS
+        base = 0 if scope == "global" else LOCAL | (block.start + row) << ID_BITS
         found = _Conversation(block, row, self.block_tokens, base)
         given = {name: block.cells(name)[row] for name in ("tool_tokens", "system_tokens")}
         known = {name: value for name, value in given.items() if value is not MISSING}

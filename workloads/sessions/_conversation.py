@@ -10,6 +10,11 @@ BLOCK_TOKENS = 64
 """Tokens of a named block: small enough to share nearly all of a history, large enough to keep a schedule small."""
 
 
+def law(known: tuple[float, ...], quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
+    """Values at ranks in [0, 1), log-linear between the quantiles at the `known` ranks; of 0 as of a hundredth."""
+    return np.asarray(np.exp(np.interp(ranks, known, np.log(np.maximum(quantiles, 0.01)))))
+
+
 def check(truncate_at_tokens: int | None, block_tokens: int) -> None:
     """Raise ValueError for a limit or a block that holds nothing."""
     if truncate_at_tokens is not None and truncate_at_tokens < 1:

@@ -7,7 +7,7 @@ from scipy.special import ndtr
 
 from workloads._checks import positive
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS, check
+from workloads.sessions._conversation import BLOCK_TOKENS, check, law
 
 RANKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 """Ranks of the quantiles below. Between them laws are log-linear."""
@@ -123,5 +123,4 @@ class CodingAgent:
 
 
 def _law(quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
-    """Values at ranks in [0, 1), log-linear between the quantiles; of 0 as of a hundredth."""
-    return np.asarray(np.exp(np.interp(ranks, RANKS, np.log(np.maximum(quantiles, 0.01)))))
+    return law(RANKS, quantiles, ranks)

@@ -7,6 +7,7 @@ import numpy as np
 from workloads._checks import positive
 from workloads.mixed import Streams, Tasks, starts_of
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+from workloads.sessions._conversation import law as log_linear
 
 RANKS = (0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
 """Ranks of the quantiles below. Between them laws are log-linear."""
@@ -72,5 +73,5 @@ class ToolCalling:
 
 
 def law(quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
-    """Values at ranks in [0, 1), log-linear between the quantiles."""
-    return np.asarray(np.exp(np.interp(ranks, RANKS, np.log(quantiles))))
+    """Values at ranks in [0, 1) of one of the quantiles above."""
+    return log_linear(RANKS, quantiles, ranks)
