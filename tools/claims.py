@@ -5,7 +5,7 @@ commit, number of cases and worst case. A number that is not a measurement (a de
 published number) is listed there under "not_measured".
 
     python tools/claims.py check                        every figure without an entry, and every entry without a figure
-    python tools/claims.py renew [--only ID]            measure again; without --only claims that take at most 2 minutes
+    python tools/claims.py renew [--only ID]            measure again those of at most 2 minutes, or all of ID's command
     python tools/claims.py except PAGE WHY TEXT         list TEXT of PAGE as not measured: default, definition, ...
     python tools/claims.py add ID PAGE --lines 40-44 --command ... --find ... --cases 28 --chosen drawn --worst ...
                                                         list a figure of these lines of a page, with its numbers there
@@ -257,8 +257,9 @@ def renew(only: str | None) -> int:
     if only and only not in {claim["id"] for claim in claims["claims"]}:
         print(f"No claim '{only}'; known: {', '.join(claim['id'] for claim in claims['claims'])}.", file=sys.stderr)
         return 2
+    wanted = {claim["command"] for claim in claims["claims"] if claim["id"] == only}
     for claim in claims["claims"]:
-        if (only or claim["id"]) != claim["id"]:
+        if only and claim["command"] not in wanted:
             continue
         if not only and claim["minutes"] > SHORT_MINUTES:
             print(f"{claim['id']}: not measured, it takes {claim['minutes']} minutes: make claims ONLY={claim['id']}")
