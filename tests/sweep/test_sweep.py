@@ -44,7 +44,8 @@ def share(pairs: list[tuple[float, float | None]], ttft_s: float, tpot_s: float)
 
 def test_requests_that_bring_their_own_limit_are_a_bound_without_one(sweep: Sweep, tmp_path: Path) -> None:
     """A sweep of traffic with deadlines would run all its points and end with a traceback."""
-    info = sweep("--workload", "slo-mix", "--rate", "1", "--requests", "60")
+    traffic = ("--workload", "slo-mix", "--rate", "1", "--requests", "60", "--seeds", "2", "--warmup", "none")
+    info = sweep(*traffic, "--model", "llama3-8b", "--hardware", "h100", "--latency", "operators")
     bounds = {bound["metric"]: bound for bound in info["points"][0]["bounds"]}
 
     assert bounds["task"]["limit_s"] is None
