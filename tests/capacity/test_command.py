@@ -118,7 +118,7 @@ def test_a_limit_that_is_reached_says_how_many_requests_it_would_take(bench):
 
 
 def test_the_command_that_is_advised_searches_with_the_same_tolerance(bench):
-    """Whoever finishes a search of 25% by the command it printed would wait for one of 3%."""
+    """The user who finishes a search of 25% by the command it printed would wait for one of 3%."""
     _, out, _ = bench(*SIM, "--requests", "3000", "--tolerance", "25%", "--at", "2")
 
     assert "--tolerance 25%" in out.rpartition("bench capacity")[2]
