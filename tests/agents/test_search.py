@@ -105,7 +105,7 @@ def test_a_search_resumes_where_it_was() -> None:
 
 @pytest.mark.parametrize("made", [6, 9, -1])
 def test_a_search_that_was_stopped_says_so_and_nothing_of_the_curve(made: int) -> None:
-    """Shares that fell from 66% to 1% were said to hardly fall, because the pilot was not over."""
+    """Shares that fell from 66% to 1% were reported as hardly falling, because the pilot was not over."""
     given = SearchOptions()
     trials = searched({TTFT.text: 22.0, TPOT.text: 40.0}, given, scatter=0.1)
 
