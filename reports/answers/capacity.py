@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from harness.data.codec import encode
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateVerdict, SearchCost
-from harness.experiments.capacity.conditions import JOINT, Share
+from harness.experiments.capacity.conditions import JOINT, TOLERANCE, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
 from harness.metrics import slo
@@ -374,6 +374,11 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "see latencies and stages around it", command
     if info.clock == "wall":
         return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
+    if info.chains and info.cost and not info.cost.trials:  # the goal lies within the noise of the unloaded baseline
+        goal = min(info.searched_goals)
+        return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
+    if info.chains and info.run.requests:
+        return "give the search more requests, with the same --out", rerun(info, requests=str(10 * info.run.requests))
     return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
 
 
@@ -382,6 +387,8 @@ def rerun(info: CapacityAnswer, **more: str) -> str:
     own = {
         "goal": ",".join(map(percent, info.searched_goals)) or None,
         "definition": None if info.definition in (None, JOINT) else clean(info.definition),
+        "tolerance": None if info.tolerance in (None, TOLERANCE.get(info.clock or "")) else percent(info.tolerance),
+        "at": next((_format.option(one.at.rate_rps) for one in info.answers if one.at), None),
     }
     default = [] if info.spec.get("seed") else ["seed"]
     if info.run.fixed is False:  # naming the default number would fix it

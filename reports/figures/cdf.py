@@ -1,5 +1,6 @@
 """Distributions: shares of requests at or below a latency or a length, and tails beyond one."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -195,8 +196,8 @@ def latency_cdf_rates(study: Study) -> go.Figure | str:
                 total += len(found)
                 p99 = f"{_data.label(metric)} p99 {_format.seconds(quantile(found, 0.99))}"
                 values.setdefault(one.name, []).append(p99)
-        limits = {b.limit_s for one in samples for b in one.point.bounds
-                  if b.metric == metric and b.tag is None and b.percentile is None}  # fmt: skip
+        limits = {b.limit_s for one in samples for b in one.point.bounds if math.isfinite(b.limit_s)
+                  and b.metric == metric and b.tag is None and b.percentile is None}  # fmt: skip
         x = style.log_axis(f"{_data.label(metric)} (s, log scale)", [*_ends(pooled), *limits])
         style.axes(drawn, x, style.share_axis(style.BELOW), row)
         for place, limit_s in enumerate(limits):

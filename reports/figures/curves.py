@@ -3,6 +3,7 @@
 After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -258,7 +259,7 @@ def _bounds(
 ) -> str:
     """The y axis of a panel, with bounds and floor; returns the note on the floor."""
     bounds = {kept.text: kept for line in lines for point in line.points for kept in point.bounds
-              if kept.metric == metric and kept.tag is None}  # fmt: skip
+              if kept.metric == metric and kept.tag is None and math.isfinite(kept.limit_s)}  # fmt: skip
     near = floor_s is not None and floor_s * _NEAR >= min(values)
     ends = [*values, *(b.limit_s for b in bounds.values()), *([floor_s] if near and floor_s else [])]
     axis = style.log_axis(f"{_data.label(metric)} (s)", ends)

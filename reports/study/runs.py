@@ -29,7 +29,8 @@ Info = Mapping[str, Any]
 class Kept:
     """One bound of the SLO at a point and the share of requests that keep it.
 
-    Of a bound on a percentile there is no share; `passed` says whether it was kept.
+    Of a bound on a percentile there is no share; `passed` says whether it was kept. The limit is NaN where each request
+    brings its own.
     """
 
     text: str

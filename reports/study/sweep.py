@@ -1,8 +1,8 @@
 """The systems of a sweep: one for each combination of what it varies besides the rate."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,8 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path) -> Point | None:
         invalid=point.invalid,
         attainment=point.attainment,
         bounds=tuple(
-            Kept(b.text, b.metric, b.limit_s, b.tag, b.percentile, b.attainment, b.passed) for b in point.bounds
+            Kept(b.text, b.metric, nan if b.limit_s is None else b.limit_s, b.tag, b.percentile, b.attainment, b.passed)
+            for b in point.bounds
         ),
         goodput_rps=point.goodput_rps,
         throughput_rps=point.throughput_rps,
@@ -156,5 +157,5 @@ def _bound(text: str, attainment: Spread | None) -> Kept:
     try:
         limit_s = float(limit)
     except ValueError:
-        limit_s = math.nan
+        limit_s = nan
     return Kept(text, metric or text, limit_s, tag or None, None, attainment)

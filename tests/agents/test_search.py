@@ -103,6 +103,15 @@ def test_a_search_resumes_where_it_was() -> None:
         assert {Key(one.users, one.seed) for one in whole} == {Key(one.users, one.seed) for one in trials}
 
 
+@pytest.mark.parametrize("made", [6, 9, -1])
+def test_a_search_that_was_stopped_says_so_and_nothing_of_the_curve(made: int) -> None:
+    """Shares that fell from 66% to 1% were reported as hardly falling, because the pilot was not over."""
+    given = SearchOptions()
+    trials = searched({TTFT.text: 22.0, TPOT.text: 40.0}, given, scatter=0.1)
+
+    assert "the search ended before its last trials." == estimate(TIER, trials[:made], given).why
+
+
 def test_a_tier_that_one_agent_misses_is_out_of_reach() -> None:
     """Zero agents with an interval would be a number that was never measured."""
     given = SearchOptions()

@@ -117,6 +117,23 @@ def test_a_limit_that_is_reached_says_how_many_requests_it_would_take(bench):
     assert json.loads(out)["cost"]["requests"] < 21_000
 
 
+def test_the_command_that_is_advised_searches_with_the_same_tolerance(bench):
+    """The user who finishes a search of 25% by the command it printed would wait for one of 3%."""
+    _, out, _ = bench(*SIM, "--requests", "3000", "--tolerance", "25%", "--at", "2")
+
+    assert "--tolerance 25%" in out.rpartition("bench capacity")[2]
+    assert "--at 2" in out.rpartition("bench capacity")[2]
+
+
+def test_a_goal_in_the_noise_without_load_leads_to_another_goal_and_not_to_more_seeds(bench):
+    """The same words would come back after twice the seeds: chains have no number of seeds, and none was begun."""
+    _, out, _ = bench(*SIM, "--slo", "ttft=0.194", "--goal", "90%")
+
+    assert "even without load attainment is hardly the goal" in " ".join(out.split())
+    assert "--goal 85%" in out
+    assert "--max-seeds" not in out
+
+
 @pytest.mark.nightly
 def test_markdown_holds_the_same_rate(bench):
     """A job summary would show another number than the terminal."""

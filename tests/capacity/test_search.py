@@ -132,6 +132,15 @@ def test_seeds_that_are_not_enough_say_so(system):
     assert "4 seeds were not enough." == found.why
 
 
+def test_simulated_steps_of_the_ramp_are_as_long_as_the_trials(system):
+    """Steps of a fortieth met at eight times the capacity, because they were over before the queue had filled: the
+    search then tried no rate near it and printed 70 req/s, where 11 were sustained."""
+    simulated = system()
+    simulated.searched(math.inf, virtual=True)
+
+    assert {660} == {key.planned for key in simulated.tried[1:]}
+
+
 def test_a_recording_that_misses_even_when_stretched_is_unreachable(system):
     """It would be slowed down for ever."""
     found = system(ceiling=0.3, scatter=0.0).searched(1e9, one_traffic=True, planned=5_000)

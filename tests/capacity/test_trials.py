@@ -86,6 +86,16 @@ def test_a_block_leaves_out_where_it_fills_and_where_it_ends():
     assert pytest.approx(whole.requests - 2.0 * (30 + whole.e2e_s), abs=25) == block.kept
 
 
+def test_tasks_that_run_to_their_end_have_the_rate_at_which_they_were_sent():
+    """A capacity of 18 would be printed as 15: the last stages come long after the last task has begun."""
+    task = _task(2.0)
+    tasks = dataclasses.replace(task, spec=dataclasses.replace(SPEC, sessions="fixed:turns=5,think_s=60"))
+
+    assert simulated(tasks).arrived_rps is None
+    assert simulated(dataclasses.replace(tasks, settle_s=30.0)).arrived_rps > 0
+    assert pytest.approx(2.0, rel=0.2) == simulated(task).arrived_rps
+
+
 def test_a_request_misses_when_its_deadline_passes():
     """A server with too much to do answers nothing for minutes, and the trial would wait for it."""
     watch = Watch(_task(2.0, planned=40, goal=0.9))

@@ -127,7 +127,7 @@ class Truth:
         """Chains at a rate."""
         found = []
         for seed in range(seeds):
-            cut_s = max(4 * self.alone.p99_s, self.alone.longest_s)
+            cut_s = max(4 * self.alone.p99_s, self.alone.filled_s)
             request = ChainRequest(
                 TRUTH_SEED + first + seed, rate_rps, cut_s, span_s / BLOCKS, BLOCKS, 10 * self.alone.p99_s + 1
             )
@@ -193,7 +193,7 @@ class Truth:
         return math.exp(x), error, slope
 
     def _span_s(self, rate_rps: float, requests: float) -> float:
-        longest_s = max(20 * self.alone.p99_s, 3 * self.alone.longest_s, 20 * self._memory_s)
+        longest_s = max(20 * self.alone.p99_s, 3 * self.alone.filled_s, 20 * self._memory_s)
         return max(requests / rate_rps, 10 / (1 - self.goal) / rate_rps, longest_s)
 
     @property

@@ -42,6 +42,18 @@ def share(pairs: list[tuple[float, float | None]], ttft_s: float, tpot_s: float)
     return sum(met) / len(met)
 
 
+def test_requests_that_bring_their_own_limit_are_a_bound_without_one(sweep: Sweep, tmp_path: Path) -> None:
+    """A sweep of traffic with deadlines would run all its points and end with a traceback."""
+    traffic = ("--workload", "slo-mix", "--rate", "1", "--requests", "60", "--seeds", "2", "--warmup", "none")
+    info = sweep(*traffic, "--model", "llama3-8b", "--hardware", "h100", "--latency", "operators")
+    bounds = {bound["metric"]: bound for bound in info["points"][0]["bounds"]}
+
+    assert bounds["task"]["limit_s"] is None
+    assert bounds["ttft"]["limit_s"] == 2.0
+    assert 0 < bounds["task"]["attainment"]["mean"] <= 1
+    assert main(["report", str(tmp_path / "sweep")]) == 0
+
+
 def test_curve_equals_a_computation_from_scratch(sweep: Sweep, tmp_path: Path) -> None:
     """The curve would tell of other requests than those in the stored tables."""
     info = sweep(*TWO, "--seeds", "2")

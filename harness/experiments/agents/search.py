@@ -324,14 +324,14 @@ def estimate(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> 
 
 def _by_seeds(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents, given: SearchOptions) -> TierAgents:
     """Student's t over the jackknife values of the final seeds."""
+    if _around(tier, trials, given):
+        return replace(known, why="the search ended before its last trials.")
     flat = replace(known, why="the share of requests within the bounds hardly falls with more agents.")
     pilot = _pilot(tier, trials, given)
     before = _jackknife(tier, pilot) if len({trial.users for trial in pilot}) > 1 else None
     plan = _plan(tier, pilot, given)
     if before is None or plan is None:
         return flat
-    if _missing(*plan, trials=trials, given=given):
-        return replace(known, why="the search ended before its last trials.")
     numbers, seeds = plan
     final = [trial for trial in trials if trial.users in numbers and trial.seed - given.first_seed in seeds]
     found = _jackknife(tier, final)

@@ -48,6 +48,8 @@ EVERY_S = 5.0
 APART_S = 1e5
 AHEAD = 20_000
 """Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
+FILLED = 0.99
+"""Of the sessions that are under way in the steady state, those that have to be there before a chain counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +109,13 @@ class Observed:
 class Unloaded:
     """Requests (or sessions) one by one: shares that met each condition, and the time to the last token.
 
-    `longest_s` is that of the longest session, from when its first request was due.
+    `filled_s` is how long endless sessions take to become as many as they will be: 0 where there are none.
     """
 
     shares: tuple[Share, ...]
     mean_s: float
     p99_s: float
-    longest_s: float = 0.0
+    filled_s: float = 0.0
 
 
 def chainable(spec: RunSpec, loaded: Loaded) -> str | None:
@@ -257,15 +259,36 @@ def unloaded(spec: RunSpec, slo: Slo, requests: int) -> Unloaded:
     table = to_table(found).sort_by("request_id")
     end_s, due_s = first_last(table)[1], number(table, "scheduled_s")
     e2e_s = (end_s - due_s)[np.isfinite(end_s)]
-    of_sessions = table.append_column("end_s", pa.array(end_s)).filter(pc.is_valid(table["session"]))
-    spans = of_sessions.group_by("session").aggregate([("scheduled_s", "min"), ("end_s", "max")])
-    longest_s = pc.max(pc.subtract(spans["end_s_max"], spans["scheduled_s_min"])).as_py()
+    mean_s = float(e2e_s.mean()) if len(e2e_s) else 0.0
     return Unloaded(
         shares(table, slo),
-        float(e2e_s.mean()) if len(e2e_s) else 0.0,
+        mean_s,
         float(np.quantile(e2e_s, 0.99)) if len(e2e_s) else 0.0,
-        longest_s or 0.0,
+        filled_s(pa.concat_tables(drawn), mean_s),
     )
+
+
+def filled_s(drawn: pa.Table, each_s: float) -> float:
+    """Seconds after which an endless stream of the sessions of a schedule has 99% of its mean number under way, where
+    each request takes `each_s`; 0 without sessions.
+
+    Of sessions that begin at a constant rate and last D, the share E[min(D, t)] / E[D] is under way at t.
+    """
+    begun_s: dict[int, float] = {}
+    ended_s: dict[int, float] = {}  # by request
+    last_s: dict[int, float] = {}
+    rows = drawn.filter(pc.is_valid(drawn["session"])).select(["id", "session", "scheduled_s", "delay_s", "after"])
+    for id_, session, due_s, delay_s, after in zip(*rows.sort_by("id").to_pydict().values(), strict=True):
+        due_s = max([due_s, *(ended_s[parent] + delay_s for parent in after)])
+        begun_s.setdefault(session, due_s)
+        ended_s[id_] = due_s + each_s
+        last_s[session] = max(last_s.get(session, 0.0), ended_s[id_])
+    lasts_s = np.sort([last_s[session] - first_s for session, first_s in begun_s.items()])
+    if not len(lasts_s):
+        return 0.0
+    longer = np.arange(len(lasts_s) - 1, -1, -1)
+    under_way = np.cumsum(lasts_s) + longer * lasts_s
+    return float(lasts_s[np.searchsorted(under_way, FILLED * under_way[-1])])
 
 
 def simulator(spec: RunSpec) -> Simulator:

@@ -273,7 +273,7 @@ class SteadySearch:
     def __init__(self, spec: SteadySpec, alone: Unloaded) -> None:
         self.spec = spec
         self.alone = alone
-        self.memory_s = max(spec.memory_s, alone.longest_s / 3)
+        self.memory_s = max(spec.memory_s, alone.filled_s / 3)
         self._most_rps = math.inf
         self._sent: dict[tuple[int, float, float, float], int] = {}
         self.found = Found()
@@ -322,7 +322,7 @@ class SteadySearch:
         """A chain of which `span_s` are counted after the cut."""
         cut_s = self.spec.cut_s
         if cut_s is None:
-            cut_s = max(3 * self.alone.p99_s, self.alone.longest_s, self.spec.settles_s)
+            cut_s = max(3 * self.alone.p99_s, self.alone.filled_s, self.spec.settles_s)
         return ChainRequest(seed, rate_rps, cut_s, span_s / BLOCKS, blocks, self.spec.patience_s + 5 * self.alone.p99_s)
 
     def _observe(self, requests: list[ChainRequest]) -> Generator[list[ChainRequest], list[Observed], Tried]:

@@ -97,8 +97,9 @@ class Trial:
 
     A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token,
     `output_tokens` what the answers had of the requested tokens, times the mean that was requested of all.
-    `answered_rps` is how fast answers ended, `arrived_rps` how fast the requests that count came, and
-    `dispersion` the variance of their number in short times over its mean.
+    `answered_rps` is how fast answers ended, `arrived_rps` how fast the requests that count came (None of sessions that
+    run to their end: the rate of their traffic is that of the key), and `dispersion` the variance of their number in
+    short times over its mean.
     """
 
     key: Key
@@ -180,6 +181,8 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         due_s = number(measured, "scheduled_s")
         tail_s = min(task.settle_s / SETTLE, float(e2e_s.mean())) if len(e2e_s) else 0.0
         measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - tail_s))
+    # Note: follow-ups come long after the last session has begun, so more slowly than the traffic of that rate
+    trails = task.settle_s is None and measured["session"].null_count < len(measured)
     found = shares(table if probe else measured, task.slo)
     early = passed is not None
     if not (probe or len(measured)):
@@ -215,7 +218,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         wall_s=time.monotonic() - begun_s,
         shares=found,
         answered_rps=answered_rps(end_s[succeeded(table)]),
-        arrived_rps=arrived_rps(number(measured, "scheduled_s")),
+        arrived_rps=None if trails else arrived_rps(number(measured, "scheduled_s")),
         dispersion=dispersion(number(measured, "scheduled_s")),
         # requests that fail, more of them at a higher rate, do not change it
         output_tokens=float(made[ok].sum() / wanted * requested.mean()) if wanted else None,

@@ -66,11 +66,14 @@ class SweptRun(Part, frozen=True, kw_only=True):
 
 
 class SweptBound(Part, frozen=True, kw_only=True):
-    """A bound over the seeds: the share of requests that met it, or the value of its percentile."""
+    """A bound over the seeds: the share of requests that met it, or the value of its percentile.
+
+    `limit_s` is None where each request brings its own.
+    """
 
     text: str
     metric: str
-    limit_s: Number
+    limit_s: Number | None
     tag: Text = None
     percentile: Percentile | None = None
     attainment: Spread | None = None
