@@ -12,16 +12,16 @@ from backends.serving.batch import Sequence
 
 
 class Adapters:
-    """`slots` adapters at a time; loading one takes `load_s`, and a step with any of them `step_s` more."""
+    """`slots` adapters at a time; loading one takes `load_s`, and a step with any the share `step_share` more."""
 
-    __slots__ = ("load_s", "loads", "resident", "slots", "step_s")
+    __slots__ = ("load_s", "loads", "resident", "slots", "step_share")
 
-    def __init__(self, slots: int, load_s: float = 0.0, step_s: float = 0.0) -> None:
+    def __init__(self, slots: int, load_s: float = 0.0, step_share: float = 0.0) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, got {slots}")
         self.slots = slots
         self.load_s = load_s
-        self.step_s = step_s
+        self.step_share = step_share
         self.loads = 0
         self.resident: dict[str, None] = {}  # the least recently used first
 
@@ -39,7 +39,7 @@ class Adapters:
         return late
 
     def load(self, running: Iterable[Sequence]) -> tuple[float, float]:
-        """Give the running sequences their adapters. Returns the seconds that loading and computing with them take."""
+        """Give the running sequences their adapters. Returns the seconds of loading, and the factor of its time."""
         used = dict.fromkeys(seq.adapter for seq in running if seq.adapter is not None)
         assert len(used) <= self.slots
         new = [name for name in used if name not in self.resident]
@@ -50,7 +50,7 @@ class Adapters:
             self.resident.pop(name, None)
             self.resident[name] = None
         self.loads += len(new)
-        return len(new) * self.load_s, self.step_s if used else 0.0
+        return len(new) * self.load_s, 1.0 + self.step_share if used else 1.0
 
     def __repr__(self) -> str:
         return f"<Adapters {len(self.resident)}/{self.slots} slots, {self.loads} loads>"

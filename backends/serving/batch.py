@@ -27,7 +27,7 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("adapter_s", "context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads",
+    __slots__ = ("adapter_factor", "context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads",
                  "preempted", "prefills", "repeats", "repeats_until_s", "replica", "running", "setup_s",
                  "start_s", "steps", "swap_s", "swaps", "waiting")  # fmt: skip
 
@@ -44,7 +44,7 @@ class Batch:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
         self.decode_seqs = 0  # rows: decoding sequences, their drafts, and finished rows of a padded batch
         self.setup_s = 0.0  # what mapping its new pages and loading adapters take before it can run
-        self.adapter_s = 0.0  # what each of its steps takes longer with adapters
+        self.adapter_factor = 1.0  # how many times as long each of its steps takes with adapters
         self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
         # The policy promises to form it again until something ends, arrives or runs short: True, or for so many steps,

@@ -226,7 +226,7 @@ class Replica:
                     again += 1
                 self.waiting.append(seq)
             self.waiting.extend(late[again:])
-        batch.setup_s, batch.adapter_s = adapters.load(self._with_adapters())
+        batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
 
     def _with_adapters(self) -> Iterator[Sequence]:
         return chain(self.all_holders(), self.swap or ())

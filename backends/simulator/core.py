@@ -79,23 +79,26 @@ class Lora:
 
     All adapters are in host memory. `layers` says what they change: all matrices, or those of attention. Loading takes
     the bytes of one on a GPU at `link_share` of the rate of PCIe (the A and B of every matrix are copies of their own,
-    each of which takes `copy_s` besides), or `load_s` where that is given. A step with adapters takes `step_s` longer:
-    2 ms (Chen et al., Punica, MLSys 2024, abstract). Defaults: SGLang's 8 a batch, vLLM's greatest rank.
+    each of which takes `copy_s` besides), or `load_s` where that is given. A step with adapters takes the share
+    `step_share` longer: a quarter, the median of the measurements in docs/design/013. Other defaults: SGLang's
+    8 a batch, vLLM's greatest rank.
     """
 
     slots: int = 8
     rank: int = 16
     layers: Literal["all", "attention"] = "all"
     load_s: float | None = None
-    step_s: float = 2e-3
+    step_share: float = 0.25
     copy_s: float = COPY_S
     link_share: float = LINK_SHARE
 
     def __post_init__(self) -> None:
         positive(self, "slots", "rank")
-        for name in ("load_s", "step_s", "copy_s"):
+        for name in ("load_s", "copy_s"):
             if (getattr(self, name) or 0.0) < 0:
                 raise ValueError(f"{name.removesuffix('_s')} must be at least 0 seconds, got {getattr(self, name)}")
+        if self.step_share < 0:
+            raise ValueError(f"step_share must be at least 0, got {self.step_share}")
         if not 0 < self.link_share <= 1:
             raise ValueError(f"link_share must be a share in (0, 1], got {self.link_share}")
 
@@ -110,7 +113,7 @@ class Lora:
             matrices = 4 + (0 if self.layers == "attention" else 3 if m.gated else 2)
             link = hardware(shape.hardware).pcie_bytes_per_s / 2 * self.link_share
             load_s = self.bytes_on(m, shape) / link + 2 * matrices * m.layers / shape.pp * self.copy_s
-        return Adapters(self.slots, load_s, self.step_s)
+        return Adapters(self.slots, load_s, self.step_share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,16 +194,16 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
     if batch.swaps:
         now_s += batch.swap_s
     now_s += batch.setup_s
-    adapter_s = batch.adapter_s
+    longer = batch.adapter_factor
     if batch.loads:
-        return [now_s + (model.step_s(batch.loads, seqs, context) + adapter_s)]
+        return [now_s + model.step_s(batch.loads, seqs, context) * longer]
     if batch.repeats_until_s < horizon_s:
         horizon_s = batch.repeats_until_s
     left, line = batch.steps, model.decode_line(seqs)
     ends: list[float] = []
     if line is None:
         for _ in range(left if left < SHORT else SHORT):
-            now_s += model.decode_s(seqs, context) + adapter_s
+            now_s += model.decode_s(seqs, context) * longer
             ends.append(now_s)
             if now_s >= horizon_s:
                 return ends
@@ -211,7 +211,7 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
         return _further_ends(model, batch, context, left - SHORT, now_s, horizon_s, ends)
     base_s, slope_s = line
     for _ in range(left if left < LOOP else LOOP):
-        now_s += base_s + slope_s * context + adapter_s
+        now_s += (base_s + slope_s * context) * longer
         ends.append(now_s)
         if now_s >= horizon_s:
             return ends
@@ -223,12 +223,12 @@ def _further_ends(
     model: LatencyModel, batch: Batch, context: int, left: int, now_s: float, horizon_s: float, ends: list[float]
 ) -> list[float]:
     """`ends` and those of the next `left` decode steps, whole vectors at a time."""
-    seqs, adapter_s = batch.decode_seqs, batch.adapter_s
+    seqs, longer = batch.decode_seqs, batch.adapter_factor
     while left > 0:
         count = min(left, LEAP)
         durations = model.decode_many_s(seqs, context + seqs * _COUNT[:count])
-        if adapter_s:
-            durations = durations + adapter_s
+        if longer != 1.0:
+            durations = durations * longer
         durations[0] += now_s
         more = np.add.accumulate(durations)  # in sequence: the times equal those of the plain loop to the last bit
         now_s = float(more[-1])

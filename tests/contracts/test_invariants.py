@@ -55,7 +55,7 @@ systems = st.fixed_dictionaries(
         "speculate": st.sampled_from([None, None, "k=3,alpha=0.6"]),
         "preempt": st.sampled_from(["recompute", "swap:blocks=30"]),
         "prefix_cache": st.sampled_from(["off", "on"]),
-        "lora": st.sampled_from([None, "slots=1,load=3ms", "slots=2,load=3ms,step=1ms"]),
+        "lora": st.sampled_from([None, "slots=1,load=3ms", "slots=2,load=3ms,step_share=0.3"]),
         "replicas": st.sampled_from([1, 1, 3]),
         "kv_blocks": st.integers(40, 90),
         "seed": st.integers(0, 3),

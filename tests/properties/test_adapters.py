@@ -7,7 +7,7 @@ from harness.api import Extra, Request
 from harness.catalog import Shape, adapter_bytes, model
 from harness.errors import UsageError
 
-STEP_S, LOAD_S, EXTRA_S = 0.01, 0.25, 0.002
+STEP_S, LOAD_S, SHARE = 0.01, 0.25, 0.2
 LATENCY = f"linear:base_s={STEP_S},prefill_token_s=0,decode_seq_s=0,context_token_s=0"
 
 
@@ -21,7 +21,7 @@ def served(models, lora, **fields):
 
 
 def test_a_request_waits_for_a_slot_and_those_behind_it_pass():
-    records, sim = served(["a", "b", "a", None], "slots=1,load=0s,step=0s")
+    records, sim = served(["a", "b", "a", None], "slots=1,load=0s,step_share=0")
 
     running_ends = max(records[i].token_s[-1] for i in (0, 2, 3))
     assert [0.0, 0.01, 0.01] == pytest.approx([records[i].prefill_start_s for i in (0, 2, 3)])
@@ -30,10 +30,10 @@ def test_a_request_waits_for_a_slot_and_those_behind_it_pass():
 
 
 def test_first_tokens_wait_for_the_load_and_every_step_is_longer():
-    base, adapted = (served([name], f"slots=1,load={LOAD_S}s,step={EXTRA_S}s")[0][0].token_s for name in (None, "a"))
+    base, adapted = (served([name], f"slots=1,load={LOAD_S}s,step_share={SHARE}")[0][0].token_s for name in (None, "a"))
 
-    assert pytest.approx(base[0] + LOAD_S + EXTRA_S) == adapted[0]
-    assert pytest.approx(STEP_S + EXTRA_S) == adapted[-1] - adapted[-2]
+    assert pytest.approx(base[0] + LOAD_S + SHARE * STEP_S) == adapted[0]
+    assert pytest.approx(STEP_S * (1 + SHARE)) == adapted[-1] - adapted[-2]
 
 
 @pytest.mark.parametrize(("order", "loads"), [("abab", 2), ("abcabc", 6), ("abacab", 4)])
@@ -49,7 +49,8 @@ def test_the_least_recently_used_adapter_makes_room(order, loads):
 def test_slots_for_all_and_no_cost_change_nothing():
     names = ["a", "b", None, "c"] * 3
     free, plain = (
-        {i: list(r.token_s) for i, r in served(names, lora)[0].items()} for lora in ("slots=3,load=0s,step=0s", None)
+        {i: list(r.token_s) for i, r in served(names, lora)[0].items()}
+        for lora in ("slots=3,load=0s,step_share=0", None)
     )
 
     assert plain == free
