@@ -20,6 +20,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 TOP = Path(__file__).parent
 PACKAGES = ("harness", "workloads", "backends", "reports")
 COMPILED = (
+    "backends/latency/abc.py",
+    "backends/latency/fit6.py",
+    "backends/latency/linear.py",
+    "backends/latency/roofline.py",
     "backends/serving/actions.py",
     "backends/serving/adapters.py",
     "backends/serving/batch.py",

@@ -223,8 +223,11 @@ def markup(template: str, **values: object) -> str:
 
 
 def _packed(content: bytes) -> str:
-    """As the page unpacks it again: gzip, the same bytes at any time, in base64."""
-    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+    """As the page unpacks it again: gzip, the same bytes at any time, in base64.
+
+    Level 5: 9 takes twice as long and makes the library 1% smaller.
+    """
+    return base64.b64encode(gzip.compress(content, 5, mtime=0)).decode()
 
 
 _packed_library = cache(_packed)  # it is the same 4.5 MB on every page

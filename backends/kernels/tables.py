@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backends.kernels import exchanges
@@ -264,8 +265,7 @@ class MeasuredKernels:
 
     def _read(self, kind: str, name: str) -> Columns:
         if (shipped := self.folder / f"{name}.parquet").is_file():
-            t = _columns(shipped)
-            return _only(t, t["system"] == self.system)
+            return _columns(shipped, self.system)
         newest: dict[tuple[str, str], Path] = {}
         for stem in (name, *_WIDE.get(name, ())):
             for file in sorted(self.folder.glob(f"{self.system}/{kind}/*/*/{stem}_perf.parquet"), key=_version):
@@ -294,7 +294,7 @@ _WIDE = {"moe": ("wideep_generation_moe", "wideep_context_moe")}
 def systems(folder: Path) -> list[str]:
     """The measured systems in a folder, sorted."""
     if (shipped := folder / "gemm.parquet").is_file():
-        return sorted(set(_columns(shipped)["system"].tolist()))
+        return sorted(set(_columns(shipped, names=["system", "latency"])["system"].tolist()))
     return sorted(one.parent.name for one in folder.glob("*/gemm") if one.is_dir())
 
 
@@ -302,10 +302,13 @@ def _version(file: Path) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", file.parent.name)]
 
 
-def _columns(file: Path) -> Columns:
+def _columns(file: Path, system: str | None = None, names: list[str] | None = None) -> Columns:
+    """The columns of a file, or those of these `names`, of one `system` or all."""
     try:
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
-            table = source.read()
+            table = source.read(names)
+        if system is not None:
+            table = table.filter(pc.equal(table["system"], system))
         columns = {name: table[name].to_numpy() for name in table.column_names}
         return _only(columns, columns["latency"] > 0)
     except (OSError, pa.ArrowException, KeyError) as error:

@@ -124,7 +124,7 @@ class Abc:
         a, b, c = self._per_stage(constants_ms)
         return a + self.call_s, b + self.call_token_s, c + (b if self.count_new else 0.0)
 
-    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+    def step_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: float) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
             return self.decode_s(decode_seqs, context_tokens)
@@ -139,7 +139,7 @@ class Abc:
         stored = sum(n + p for n, p in prefills)
         return base_s + token_s * tokens + squared_s * squares + self.call_token_s * stored + time_s
 
-    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
         """Seconds of a step of decodes alone."""
         base_s, slope_s = self.decode_line(decode_seqs)
         return base_s + slope_s * context_tokens

@@ -53,7 +53,7 @@ class Fit6:
     front_s: float = field(init=False, repr=False, compare=False)
     _plain_s: float = field(init=False, repr=False, compare=False)  # reading all weights but routed experts
     _expert_s: float = field(init=False, repr=False, compare=False)  # reading one routed expert of every layer
-    _weights: dict[int, float] = field(init=False, repr=False, compare=False)
+    _weights: dict[float, float] = field(init=False, repr=False, compare=False)
     _context_s: float = field(init=False, repr=False, compare=False)
     _compute_s: float = field(init=False, repr=False, compare=False)
     _host_s: float = field(init=False, repr=False, compare=False)
@@ -94,11 +94,11 @@ class Fit6:
         """The GPU of the set of constants, which hold for other models and degrees."""
         return measured_on("fit6.toml", self.constants)
 
-    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+    def step_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: float) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
             return self.decode_s(decode_seqs, context_tokens)
-        tokens, pairs, read = decode_seqs, 0, context_tokens
+        tokens, pairs, read = float(decode_seqs), 0.0, context_tokens
         for new, stored in prefills:
             tokens += new
             read += stored
@@ -106,7 +106,7 @@ class Fit6:
         time_s = max(self._weights_s(tokens) + self._context_s * read, self._compute_s * tokens)
         return time_s + self._beside_s(tokens, decode_seqs) + self._squared_s * pairs
 
-    def _weights_s(self, tokens: int) -> float:
+    def _weights_s(self, tokens: float) -> float:
         """Reading the weights that a step with so many tokens needs."""
         experts = self._shape.experts
         if experts is None:
@@ -116,7 +116,7 @@ class Fit6:
             known = self._weights[tokens] = self._plain_s + self._expert_s * experts.hit(tokens)
         return known
 
-    def _beside_s(self, tokens: int, decode_seqs: int) -> float:
+    def _beside_s(self, tokens: float, decode_seqs: int) -> float:
         """Host, running sequences and communication."""
         return self._host_s + self._seq_s * decode_seqs + self._link_s * tokens
 
@@ -127,7 +127,7 @@ class Fit6:
             return None
         return weights_s + self._beside_s(decode_seqs, decode_seqs), self._context_s
 
-    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
         """Seconds of a step of decodes alone."""
         line = self.decode_line(decode_seqs)
         if line is not None:

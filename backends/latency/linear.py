@@ -41,7 +41,7 @@ class Linear:
         """Seconds before a request reaches its scheduler."""
         return self.front_end_s
 
-    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+    def step_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: float) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         time_s = self.decode_s(decode_seqs, context_tokens)
         if prefills:
@@ -50,7 +50,7 @@ class Linear:
             time_s += self.prefill_token_s * tokens + self.prefill_token_squared_s * squares
         return time_s
 
-    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
         """Seconds of a step of decodes alone."""
         return self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
 

@@ -42,7 +42,7 @@ class _Attention(NamedTuple):
     stored_s: float
     window: int = 0
 
-    def piece_s(self, tokens: int, stored: int) -> float:
+    def piece_s(self, tokens: float, stored: float) -> float:
         """`tokens` new ones, causal, after `stored` ones."""
         pairs, read = tokens * stored + tokens * (tokens + 1) // 2, tokens + stored
         if self.window and read > self.window:
@@ -124,7 +124,7 @@ class Roofline:
     _state_s: float = field(init=False, repr=False, compare=False)
     _host_s: float = field(init=False, repr=False, compare=False)
     _heads: dict[int, float] = field(init=False, repr=False, compare=False)
-    _layers: dict[int, dict[int, _Layers]] = field(init=False, repr=False, compare=False)
+    _layers: dict[float, dict[float, _Layers]] = field(init=False, repr=False, compare=False)
     _decodes: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -228,13 +228,13 @@ class Roofline:
         )
         return max(2 * rows * inner * columns * of.flop_s, moved * self._byte_s)
 
-    def allreduce_s(self, tokens: int) -> float:
+    def allreduce_s(self, tokens: float) -> float:
         """Seconds of one ring all-reduce of the activations of `tokens` tokens, two bytes an element."""
         sent_bytes = 2 * (self.tp - 1) / self.tp * tokens * self._model.hidden * 2
         fixed_s = self.link_latency_s if self.tp > 1 else 0.0
         return fixed_s + sent_bytes / (self._gpu.link_bytes_per_s * self.link_share)
 
-    def exchange_s(self, tokens: int) -> float:
+    def exchange_s(self, tokens: float) -> float:
         """Seconds in which the GPUs of a stage send the `tokens` tokens of all groups to their experts, or back."""
         m, gpu, gpus = self._model, self._gpu, self._shape.stage_gpus
         chosen = 0 if self.ep == 1 or m.experts is None else m.experts.per_token
@@ -255,11 +255,11 @@ class Roofline:
         network_s = network_bytes / ((gpu.network_bytes_per_s or gpu.link_bytes_per_s) * self.link_share)
         return self.link_latency_s + link_s + network_s
 
-    def layers_s(self, tokens: int) -> float:
+    def layers_s(self, tokens: float) -> float:
         """Seconds of the layers of a stage but for attention: projections, feed-forward, all-reduces."""
         return self._layers_of(tokens, -(-tokens // self.dp)).total_s
 
-    def _layers_of(self, tokens: int, own: int) -> _Layers:
+    def _layers_of(self, tokens: float, own: float) -> _Layers:
         """`own` of the tokens are those of the fullest group."""
         of_all = self._layers.get(tokens)
         if of_all is None:
@@ -269,7 +269,7 @@ class Roofline:
             known = of_all[own] = self._all_layers(tokens, own)
         return known
 
-    def _all_layers(self, tokens: int, own: int) -> _Layers:
+    def _all_layers(self, tokens: float, own: float) -> _Layers:
         m, layers = self._model, self._stage_layers
         beside_s, reduced_s = self._projections_s(own), self.allreduce_s(own)
         routed = min(m.routed_layers, layers)
@@ -283,7 +283,7 @@ class Roofline:
         total_s += routed * (beside_s + experts_s + sent_s)
         return _Layers(total_s, linear_s, routed * experts_s, communication_s + routed * sent_s)
 
-    def _projections_s(self, tokens: int) -> float:
+    def _projections_s(self, tokens: float) -> float:
         """Queries, keys, values and output of one layer; of layers of both kinds of attention the mean."""
         m, tp, of = self._model, self.tp, self._parts["attention"]
         q = m.heads // tp * m.head_dim
@@ -300,13 +300,13 @@ class Roofline:
         time_s += self._product_s(tokens, low.rank, heads * (low.nope + low.value), 1, of)
         return time_s + self._product_s(tokens, heads * low.value, m.hidden, 1, of)
 
-    def _ffn_s(self, tokens: int, width: int) -> float:
+    def _ffn_s(self, tokens: float, width: int) -> float:
         """A feed-forward of `width` that all tokens pass."""
         m, ffn, of = self._model, -(-width // self.tp), self._parts["linear"]
         up_s = self._product_s(tokens, m.hidden, 2 * ffn if m.gated else ffn, 1, of)
         return up_s + self._product_s(tokens, ffn, m.hidden, 1, of)
 
-    def _experts_s(self, tokens: int, own: int) -> float:
+    def _experts_s(self, tokens: float, own: float) -> float:
         """The gate, the experts that `tokens` tokens meet and those that are shared."""
         m, experts, of = self._model, self._model.experts, self._parts["experts"]
         assert experts is not None
@@ -320,7 +320,7 @@ class Roofline:
         time_s += self._product_s(rows, ffn, m.hidden, hit, of)
         return time_s + (self._ffn_s(own, experts.shared_width) if experts.shared else 0.0)
 
-    def attention_s(self, tokens: int, stored: int) -> float:
+    def attention_s(self, tokens: float, stored: float) -> float:
         """Seconds of attention of one piece of prompt: `tokens` new ones, causal, after `stored` ones."""
         if not self._bounded:
             pairs = tokens * stored + tokens * (tokens + 1) // 2
@@ -336,7 +336,7 @@ class Roofline:
             self._heads[sampled] = head_s
         return head_s
 
-    def _dense_s(self, tokens: int, own: int, sampled: int, own_seqs: int) -> float:
+    def _dense_s(self, tokens: float, own: float, sampled: int, own_seqs: int) -> float:
         """Everything but attention: host, layers, the head for the `sampled` last tokens."""
         return self._host_s + self.seq_s * own_seqs + self._layers_of(tokens, own).total_s + self._head_s(sampled)
 
@@ -363,11 +363,11 @@ class Roofline:
                 time_s = time_s + max(one.decode_s, one.stored_s) * seen
         return time_s
 
-    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+    def step_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: float) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
             return self.decode_s(decode_seqs, context_tokens)
-        tokens, attention_s = decode_seqs, 0.0
+        tokens, attention_s = float(decode_seqs), 0.0
         for new, stored in prefills:
             tokens += new
             attention_s += self.attention_s(new, stored)
@@ -379,7 +379,7 @@ class Roofline:
         time_s = time_s + self._context_s * (own_seqs + context) + attention_s
         return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
 
-    def kv_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: Any) -> Any:
+    def kv_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: Any) -> Any:
         """Seconds of attention over KV in a step of a stage, for one or (k,) `context_tokens`."""
         attention_s = sum([self.attention_s(new, stored) for new, stored in prefills])
         own_seqs, context = decode_seqs, context_tokens / self.dp
@@ -389,14 +389,14 @@ class Roofline:
         time_s = self._context_s * (own_seqs + context) + attention_s
         return time_s + self._bounded_s(own_seqs, context) if self._bounded else time_s
 
-    def beside_experts_s(self, own: int) -> float:
+    def beside_experts_s(self, own: float) -> float:
         """Seconds of the layers of a stage for `own` tokens of a group, but for KV and routed experts."""
         m, layers = self._model, self._stage_layers
         routed = min(m.routed_layers, layers)
         ffn_s = self._ffn_s(own, m.ffn) + self.allreduce_s(own) if routed < layers else 0.0
         return layers * (self._projections_s(own) + self.allreduce_s(own)) + (layers - routed) * ffn_s
 
-    def experts_s(self, tokens: int, own: int) -> float:
+    def experts_s(self, tokens: float, own: float) -> float:
         """Seconds of the experts of a stage for `tokens` tokens, `own` of them on each group, without sending them."""
         return min(self._model.routed_layers, self._stage_layers) * self._experts_s(tokens, own)
 
@@ -444,15 +444,15 @@ class Roofline:
         times: np.ndarray = self.paged_prefill * np.maximum(pairs * self._pair_s, (new + stored) * self._stored_s)
         return times
 
-    def _fullest(self, prefills: Sequence[tuple[int, int]], tokens: int) -> int:
+    def _fullest(self, prefills: Sequence[tuple[float, float]], tokens: float) -> float:
         """How many of the tokens of a step are those of the fullest group."""
         return max(-(-tokens // self.dp), *(new for new, _ in prefills), 0)
 
-    def _longest_s(self, prefills: Sequence[tuple[int, int]], attention_s: float) -> float:
+    def _longest_s(self, prefills: Sequence[tuple[float, float]], attention_s: float) -> float:
         """Seconds of the attention of the pieces of that group, of `attention_s` for all."""
         return max(attention_s / self.dp, *(self.attention_s(new, stored) for new, stored in prefills), 0.0)
 
-    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
         """Seconds of a step of decodes alone."""
         base_s, slope_s = self._line(decode_seqs)
         time_s = base_s + slope_s * context_tokens

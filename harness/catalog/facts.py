@@ -94,9 +94,10 @@ class Experts:
         """Width of the shared experts together."""
         return self.shared * (self.ffn if self.shared_ffn is None else self.shared_ffn)
 
-    def hit(self, tokens: int) -> float:
+    def hit(self, tokens: float) -> float:
         """Mean number of routed experts that `tokens` tokens meet, each choosing without preference."""
-        return self.routed * (1 - (1 - self.per_token / self.routed) ** tokens)
+        met: float = 1 - (1 - self.per_token / self.routed) ** tokens
+        return self.routed * met
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@
     print(caption(figure))
     figure.show()
 
-`of("run")` gives the rows of all figures of a subject. To add one: a function in its family, and a row in `_rows`.
+`of("run")` gives the rows of all figures of a subject. To add one: a function in its family, and a row here.
 """
 
 from __future__ import annotations
@@ -58,28 +58,14 @@ class Figure:
 
 def of(subject: Subject = "run") -> dict[str, Figure]:
     """All figures of a subject by their key, in the order of the page."""
-    return {row.key: row for row in _rows() if row.of == subject}
+    rows = _of_runs() if subject in ("run", "cluster", "study") else _of_answers()
+    return {row.key: row for row in rows if row.of == subject}
 
 
 @cache
-def _rows() -> tuple[Figure, ...]:
-    from reports.figures import (  # heavy, and some of them need what is on their way to being imported
-        agents,
-        bursts,
-        cdf,
-        cluster,
-        compare,
-        curves,
-        gantt,
-        history,
-        planes,
-        scale,
-        search,
-        sides,
-        stages,
-        timeline,
-        validate,
-    )
+def _of_runs() -> tuple[Figure, ...]:
+    # heavy, and some of them need what is on their way to being imported
+    from reports.figures import bursts, cdf, cluster, curves, gantt, planes, scale, search, stages, timeline
 
     return (
         Figure("slo_scale", "run", "figures", "Attainment against SLO scale", scale.slo_scale),
@@ -110,6 +96,14 @@ def _rows() -> tuple[Figure, ...]:
         Figure("misses_rate", "study", "time", "What made requests miss the SLO, by rate", stages.misses_rate),
         Figure("knees", "study", "search", "Capacity by seed", search.knees),
         Figure("search_path", "study", "search", "The search", search.search_path),
+    )
+
+
+@cache
+def _of_answers() -> tuple[Figure, ...]:
+    from reports.figures import agents, compare, history, search, sides, validate
+
+    return (
         Figure("forest", "compare", "losses", "Losses of the gated metrics", compare.forest),
         Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", sides.sides_rate),
         Figure("sides_scale", "compare", "curves", "Attainment of both sides against SLO scale", sides.sides_scale),

@@ -140,11 +140,14 @@ def new(height: int = 420) -> go.Figure:
 
 def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacing: float = 0.05) -> go.Figure:
     """An empty figure of panels above one another that share their x axis, unless not `shared`."""
-    figure = make_subplots(
-        rows=len(heights), cols=1, shared_xaxes=shared, row_heights=list(heights), vertical_spacing=spacing
+    return make_subplots(
+        rows=len(heights),
+        cols=1,
+        shared_xaxes=shared,
+        row_heights=list(heights),
+        vertical_spacing=spacing,
+        figure=new(height),  # in the look at once: without it plotly first builds its own template
     )
-    figure.layout.update(layout(height), overwrite=True)
-    return figure
 
 
 def layout(height: int) -> dict[str, Any]:

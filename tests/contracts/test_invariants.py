@@ -30,8 +30,9 @@ POLICIES = [f"{name}:{TIGHT[name]}" if name in TIGHT else name for name in names
 SMALL = {"reserve-max": "max_tokens=160,block_tokens=4", "virtual": "page_bytes=40KiB"}
 """Blocks of 4 tokens, as pages of the model that is simulated too."""
 MEMORIES = [f"{name}:{SMALL.get(name, 'block_tokens=4')}" for name in names("kv")]
-COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
-LATENCY = "linear:" + ",".join(f"{name}={getattr(COST, name)!r}" for name in Linear.__slots__ if getattr(COST, name))
+TERMS = {"base_s": 0.01, "prefill_token_s": 1e-4, "decode_seq_s": 3e-4, "context_token_s": 1e-7}
+COST = Linear(**TERMS)
+LATENCY = "linear:" + ",".join(f"{name}={value!r}" for name, value in TERMS.items())
 
 
 def request(number, at, prompt, output, shared):
