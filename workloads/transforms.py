@@ -196,14 +196,11 @@ SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose] | type[Context]]
 
 def scaling(text: str) -> tuple[Step, ...]:
     """The steps of 'compress:2', 'context:96000' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
-    return tuple(_step(part) for part in text.split("+"))
-
-
-def _step(text: str) -> Step:
-    spec = parse(text)
-    if spec.name not in SCALES:
-        raise no_such("way to scale", spec.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
-    return build(SCALES[spec.name], spec)
+    specs = [parse(part) for part in text.split("+")]
+    for one in specs:
+        if one.name not in SCALES:
+            raise no_such("way to scale", one.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
+    return tuple(build(SCALES[one.name], one) for one in specs)
 
 
 def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:

@@ -189,7 +189,10 @@ class Answers:
         for (seq, _), tokens in zip(step.items, step.produced, strict=True):
             if tokens:
                 request_id = Oracle.request(seq).id
-                self._note(turn, seq, tokens)
+                place = seq.prompt + seq.emitted
+                self.token_ids[request_id][place : place + len(tokens)] = tokens
+                turn.tokens.extend([request_id] * len(tokens))
+                turn.token_ids.extend(tokens)
                 if tokens[-1] in self._ends(seq):
                     stopping.append(seq)
                 if replica.cache is not None and request_id in self._params:
@@ -268,13 +271,6 @@ class Answers:
         if params is not None:
             _grant(params, piece, seq.emitted + nth)
         return piece
-
-    def _note(self, turn: Turn, seq: Sequence, tokens: ListOf[int]) -> None:
-        """These tokens of a sequence came out."""
-        first = seq.prompt + seq.emitted
-        self.token_ids[Oracle.request(seq).id][first : first + len(tokens)] = tokens
-        turn.tokens.extend([Oracle.request(seq).id] * len(tokens))
-        turn.token_ids.extend(tokens)
 
     def _ends(self, seq: Sequence) -> frozenset[int]:
         params = self._params.get(Oracle.request(seq).id)

@@ -223,7 +223,8 @@ def _run(
     with pool.of(workers if setup.first.virtual else 1) as processes:
         try:
             while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
-                if _spent(setup, time.monotonic() - begun_s):
+                next_s = 0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)
+                if setup.budget_s is not None and time.monotonic() - begun_s + next_s > setup.budget_s * 1.05:
                     break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
                 try:
@@ -245,13 +246,6 @@ def _run(
     if interrupted and not trials:
         raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
     return save("interrupted" if interrupted else "finished")
-
-
-def _spent(setup: Setup, spent_s: float) -> bool:
-    """Whether no other trial fits into the budget."""
-    if setup.budget_s is None:
-        return False
-    return spent_s + (0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)) > setup.budget_s * 1.05
 
 
 def _made(
