@@ -299,7 +299,6 @@ class OpenAI:
 
     @contextmanager
     def null_server(self, ttft_s: float, itl_s: float) -> Iterator[NullServer]:
-        """A server in a process of its own that answers with these times."""
         from backends.client import null_server
 
         with null_server.running(null_server.Timing(ttft_s, itl_s)) as url:

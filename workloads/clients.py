@@ -52,7 +52,6 @@ class Clients:
         return {**self.pool.facts, "tokenizer": "that of the model served", "zero_tokens_left_out": self.laws.left_out}
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for the report."""
         return self.facts
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:

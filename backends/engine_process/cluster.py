@@ -205,7 +205,6 @@ class EngineCluster:
         self._tell(Turn(now_s, ended=[ended]))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """A request is not served."""
         self._over(request.id)
         ended = Ended(request.id, now_s, "rejected", reason, replica=replica, arrived_s=now_s)
         self._tell(Turn(now_s, ended=[ended]))

@@ -135,7 +135,6 @@ class EngineService:
         )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:
-        """Steps since the last call."""
         rows = list(self._steps)
         self._steps.clear()
         return rows

@@ -60,5 +60,4 @@ class Flow:
             self.results.append(EndedSequence(seq, replica, "error", error, now_s))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """A request is not served."""
         self.results.append(rejected(request, reason, replica, now_s))

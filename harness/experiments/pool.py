@@ -75,7 +75,6 @@ class Processes:
         )
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
-        """Each item with its answer, as they come."""
         waiting: dict[Future[Answer], Item] = {}
         left = iter(items)
         try:

@@ -46,7 +46,6 @@ class Ray:
             raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {message}.") from None
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
-        """Each item with its answer, as they come; items are taken when a worker is free. An error ends it."""
         remote = self._ray.remote(num_cpus=1, max_retries=1)(_called)
         waiting: dict[Any, Item] = {}
         left = iter(items)

@@ -26,7 +26,6 @@ class StreamingTransport:
         self.failure: str | None = None
 
     def start(self, epoch_s: float) -> None:
-        """The run starts."""
         self._epoch_s = epoch_s
         self._backend.start_clock(epoch_s)
 
@@ -100,11 +99,9 @@ class DeferredTransport:
         self.failure: str | None = None
 
     def start(self, epoch_s: float) -> None:
-        """The run starts."""
         self._backend.start_clock(epoch_s)
 
     def prepare(self, request: Request) -> None:
-        """Build the bytes of a request."""
         self._backend.prepare(request)
 
     def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:

@@ -28,9 +28,7 @@ class Constant:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.rate_rps
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # nothing is random here
-        """Endless arrival times in seconds."""
         return (i / self.rate_rps for i in count())

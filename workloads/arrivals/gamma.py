@@ -27,7 +27,6 @@ class Gamma:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.rate_rps
 
     @property
@@ -45,5 +44,4 @@ class Gamma:
         return times_from(lambda n: rng.gamma(self.shape, self.scale_s, n))
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
-        """Probability that a gap is at most each of `gaps_s` (N,)."""
         return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)

@@ -24,7 +24,6 @@ class Poisson:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.rate_rps
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
@@ -32,5 +31,4 @@ class Poisson:
         return times_from(lambda n: rng.exponential(1 / self.rate_rps, n))
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
-        """Probability that a gap is at most each of `gaps_s` (N,)."""
         return np.asarray(-np.expm1(-self.rate_rps * np.maximum(gaps_s, 0)))

@@ -47,7 +47,6 @@ class BurstgptPublished:
         }
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         edges = np.cumsum(self._shares())
         while True:
             ranks = np.minimum(np.searchsorted(edges, rng.random((2, CHUNK)), side="right"), len(edges) - 1)

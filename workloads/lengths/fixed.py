@@ -28,9 +28,7 @@ class Fixed:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens."""
         return float(self.prompt_tokens), float(self.output_tokens)
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:  # noqa: ARG002  # nothing is random here
-        """Endless (prompt_tokens, output_tokens)."""
         return repeat((self.prompt_tokens, self.output_tokens))

@@ -38,14 +38,12 @@ class Uniform:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens."""
         return (
             (self.prompt_min_tokens + self.prompt_max_tokens) / 2,
             (self.output_min_tokens + self.output_max_tokens) / 2,
         )
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         low = np.array([[self.prompt_min_tokens], [self.output_min_tokens]])  # (2, 1)
         high = np.array([[self.prompt_max_tokens], [self.output_max_tokens]])
         while True:

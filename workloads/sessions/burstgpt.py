@@ -55,7 +55,6 @@ class Burstgpt:
 
     @property
     def mean_requests(self) -> float:
-        """Mean number of turns."""
         return float(1 + (1 - self.turns[:-1]).sum())
 
     @property
@@ -66,7 +65,6 @@ class Burstgpt:
         )
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` conversations."""
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
         ranks, seconds = np.array(THINK_S).T
         return conversations(

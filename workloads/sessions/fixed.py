@@ -30,11 +30,9 @@ class Fixed:
 
     @property
     def mean_requests(self) -> float:
-        """Mean number of turns."""
         return float(self.turns)
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` conversations."""
         sizes = np.full(count, self.turns)
         return conversations(
             sizes, streams, lambda n: np.full(n, self.think_s), self.truncate_at_tokens, self.block_tokens

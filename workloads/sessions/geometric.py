@@ -33,11 +33,9 @@ class Geometric:
 
     @property
     def mean_requests(self) -> float:
-        """Mean number of turns."""
         return self.mean
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` conversations."""
         uniform, sizes = streams.sizes.random(count), np.ones(count, np.int64)
         if self.mean != 1:
             sizes = np.asarray(1 + np.floor(np.log1p(-uniform) / math.log1p(-1 / self.mean)).astype(np.int64))
