@@ -33,7 +33,7 @@ from workloads.arrivals.closed import Closed
 from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import Prefixes
-from workloads.sessions.single import Single
+from workloads.sessions.builtin import Single
 
 PREFIXES = "shared"
 """Name of the one kind of prefixes."""

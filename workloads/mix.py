@@ -27,7 +27,7 @@ from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
 from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import MOST_GROUPS
-from workloads.sessions.fixed import Fixed
+from workloads.sessions.builtin import Fixed
 
 
 def mix(

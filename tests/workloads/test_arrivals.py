@@ -13,9 +13,7 @@ from scipy import stats
 from harness.errors import UsageError
 from harness.registry import make
 from workloads.arrivals import _renewal
-from workloads.arrivals.constant import Constant
-from workloads.arrivals.gamma import Gamma
-from workloads.arrivals.poisson import Poisson
+from workloads.arrivals.builtin import Constant, Gamma, Poisson
 
 if TYPE_CHECKING:
     from harness.api import Arrivals

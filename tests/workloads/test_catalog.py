@@ -15,7 +15,7 @@ from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import make
 from workloads import catalog, replay
-from workloads.lengths.fixed import Fixed
+from workloads.lengths.builtin import Fixed
 from workloads.mixed import Mixed
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from harness.errors import UsageError
 from harness.registry import find, make
 from workloads.lengths import longbench
 from workloads.lengths._empirical import load
+from workloads.lengths.builtin import Uniform
 from workloads.lengths.lognormal import Lognormal
-from workloads.lengths.uniform import Uniform
 
 if TYPE_CHECKING:
     from pathlib import Path

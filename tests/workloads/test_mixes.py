@@ -13,10 +13,9 @@ from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.metrics import slo
 from workloads import blend, catalog, mixed
-from workloads.arrivals.constant import Constant
-from workloads.arrivals.poisson import Poisson
+from workloads.arrivals.builtin import Constant, Poisson
 from workloads.blend import Blend
-from workloads.lengths.fixed import Fixed
+from workloads.lengths.builtin import Fixed
 from workloads.lengths.lognormal import Lognormal
 from workloads.mixed import Mixed
 from workloads.sessions.burstgpt import Burstgpt
