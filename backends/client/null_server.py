@@ -167,7 +167,6 @@ class NullServer:
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
 
     def serve(self) -> None:

@@ -264,7 +264,6 @@ class EngineCluster:
         self.results.append(turn)
 
     def check(self) -> None:
-        """Integrity of the replicas."""
         self.cluster.check()
 
     def __repr__(self) -> str:

@@ -45,7 +45,6 @@ class ExecutorProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes."""
         return [process.pid for process in self._processes]
 
     def built(self) -> list[Built]:
@@ -89,7 +88,6 @@ class ExecutorProcesses:
                     yield index, Broken("its process ended")
 
     def close(self) -> None:
-        """End all processes."""
         for sock in self._sockets.values():
             sock.close()
         for process in self._processes:

@@ -225,7 +225,6 @@ class Answers:
         return replica.stop(Oracle.request(seq).id, now_s) is not None
 
     def end(self, seq: Sequence, replica: int, now_s: float, status: Status, error: str | None = None) -> Ended:
-        """A sequence is over."""
         self.forget(Oracle.request(seq).id)
         return Ended(
             Oracle.request(seq).id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,

@@ -145,7 +145,6 @@ class EngineService:
             self._link.send(worker.Forget())
 
     def describe(self) -> Mapping[str, object]:
-        """Facts of the engine and its model."""
         return self._facts
 
     async def close(self) -> None:

@@ -53,7 +53,6 @@ class Flow:
         return step_ends(model, batch, now_s, horizon_s)
 
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """A sequence is over."""
         if error is None:
             self.results.append(EndedSequence(seq, replica))
         else:

@@ -170,7 +170,6 @@ class RealTime:
         self.results.append(RequestLost(request.id, now_s, reason, rejected=True))
 
     def check(self) -> None:
-        """Integrity of the replicas."""
         self.cluster.check()
 
     def __repr__(self) -> str:

@@ -57,7 +57,6 @@ def glossary() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def names(kind: str) -> list[str]:
-    """Sorted names of a kind."""
     if kind == "presets":
         return compose.presets()
     if kind == "configs":

@@ -70,7 +70,6 @@ class StreamingTransport:
             self._tasks[request.id].cancel()
 
     def steps(self) -> Sequence[Step]:
-        """Those of the backend."""
         return self._backend.steps()
 
     async def _not_cut_yet(self, request: Request) -> None:

@@ -167,6 +167,5 @@ def _share(trials: list[AgentTrial], text: str) -> str:
 
 
 def rows(info: AgentsAnswer) -> Iterator[dict[str, Any]]:
-    """A row for each tier."""
     for one in info.answers:
         yield dict(encode(one))

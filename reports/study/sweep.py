@@ -45,7 +45,6 @@ def _marked(info: SweepAnswer, systems: Mapping[Where, System]) -> tuple[System,
 
 
 def axis_title(name: str) -> str:
-    """An axis with its unit."""
     return {"rate": "rate (req/s)", "slo-scale": "SLO scale"}.get(name, clean(name))
 
 

@@ -39,7 +39,6 @@ class BurstgptPublished:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts for reports."""
         return {
             "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
             "licence": "MIT (example code)",

@@ -35,7 +35,6 @@ class Form(NamedTuple):
     joint: str
 
     def text(self, words: Iterable[str]) -> str:
-        """The words in a row."""
         joined = self.joint.join(words)
         return self.lead + joined if joined else ""
 

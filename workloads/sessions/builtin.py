@@ -23,7 +23,6 @@ class Single:
 
     @property
     def mean_requests(self) -> float:
-        """One."""
         return 1.0
 
     def tasks(self, count: int, streams: Streams) -> Tasks:

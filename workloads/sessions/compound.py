@@ -43,7 +43,6 @@ class Compound:
 
     @property
     def mean_requests(self) -> float:
-        """Requests of a task."""
         return float(sum(self.widths))
 
     def tasks(self, count: int, streams: Streams) -> Tasks:

@@ -23,7 +23,6 @@ class Fcfs:
         return True
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
-        """Yes."""
         return True
 
 

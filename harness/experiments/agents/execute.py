@@ -104,7 +104,6 @@ def set_up(
 
 
 def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
-    """The run of one trial."""
     whole_s = horizon_s * (1 + CUT)
     arrivals = parse(spec.arrivals or "closed")
     args = {"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args, "users": str(users), "steady": "on"}
@@ -125,7 +124,6 @@ class Task:
 
     @property
     def run(self) -> RunSpec:
-        """Its run."""
         return _of(self.setup_spec, *self.key, self.horizon_s)
 
 

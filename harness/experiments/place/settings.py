@@ -128,7 +128,6 @@ class PlaceOptions:
         return replace(self.slo, bounds=kept)
 
     def wanted(self, kind: Kind) -> tuple[Condition, ...]:
-        """The conditions of a trial."""
         slo = self.bounds(kind)
         return conditions(slo, slo.goal, self.definition)
 

@@ -51,7 +51,6 @@ class Group:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all its replicas."""
         return self.count * self.shape.gpus
 
     @property
@@ -82,12 +81,10 @@ class Deployment:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
         return sum(group.gpus for group in self.groups)
 
     @property
     def hardware(self) -> str:
-        """Its kinds of GPU."""
         return " + ".join(dict.fromkeys(group.hardware for group in self.groups))
 
     @property
@@ -108,7 +105,6 @@ class Deployment:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Replicas of each group."""
         return tuple(group.count for group in self.groups)
 
     @property
@@ -177,7 +173,6 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all nodes."""
         return self.nodes * self.per_node
 
     def holds(self, deployment: Deployment) -> bool:

@@ -171,7 +171,6 @@ class Definition:
         return gaps.values_s if self.gaps == "pooled" else gaps.with_zeros()
 
     def percentile(self, values: Floats, q: float) -> float:
-        """By the tool's rule."""
         return self.quantile(values, q)
 
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:

@@ -186,7 +186,6 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
 
 @contextlib.contextmanager
 def stored(schedule: str | bytes) -> Iterator[str]:
-    """The path of a schedule."""
     if isinstance(schedule, str):
         yield schedule
         return
@@ -233,7 +232,6 @@ async def _run(
 
 
 def _where(error: Exception) -> str:
-    """What broke, and where."""
     *_, last = extract_tb(error.__traceback__)
     return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
 
