@@ -9,7 +9,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 from harness.errors import BackendError, Crashed, UsageError
@@ -74,9 +73,7 @@ class Ray:
     def __enter__(self) -> Ray:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._own:
             self._ray.shutdown()
 

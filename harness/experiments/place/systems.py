@@ -222,20 +222,18 @@ def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape]
     catalog.hardware(hardware)
     skipped = [*_undivided(found, hardware, cluster)]
     shapes = []
-    for shape in (*_divided(found, cluster), *_wide(found, cluster)):
+    divided = (  # tensor-parallel within a node, pipelines over all of them
+        Shape(tp, pp)
+        for tp in _divisors(found.heads, cluster.per_node)
+        for pp in _divisors(found.layers, cluster.gpus // tp)
+    )
+    for shape in (*divided, *_wide(found, cluster)):
         reason = refused(shape)
         if reason is None:
             shapes.append(shape)
         else:
             skipped.append(Skipped(hardware, label(shape), reason))
     return Space(model, hardware, tuple(shapes), tuple(skipped))
-
-
-def _divided(m: Model, cluster: Cluster) -> Iterator[Shape]:
-    """Tensor-parallel within a node, pipelines over all of them."""
-    for tp in _divisors(m.heads, cluster.per_node):
-        for pp in _divisors(m.layers, cluster.gpus // tp):
-            yield Shape(tp, pp)
 
 
 def _wide(m: Model, cluster: Cluster) -> Iterator[Shape]:
