@@ -3,7 +3,6 @@
 import asyncio
 import time
 
-import numpy as np
 import pytest
 
 from backends.engine import Engine
@@ -17,6 +16,7 @@ from backends.simulator.core import Core
 from harness.api import Ended, Request, RequestRecord, TokenEvent
 from harness.data.records import steps_table, to_table
 from harness.registry import make
+from workloads.content.tokens import Tokens
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
             "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100", "chunk-only:budget=48,max_seqs=16",
@@ -64,7 +64,7 @@ def test_engine_loop_and_simulator_swap_the_same_sequences(policy, draw, engine_
 
 async def serve(engine: Engine, requests: list[Request]) -> list[RequestRecord]:
     """Send every request at its time and note what comes back."""
-    await engine.open(Drawn())
+    await engine.open(Tokens())
     epoch_s = time.monotonic()
     engine.start_clock(epoch_s)
 
@@ -89,19 +89,12 @@ async def serve(engine: Engine, requests: list[Request]) -> list[RequestRecord]:
         await engine.close()
 
 
-class Drawn:
-    """Prompts that the engine's process can make by itself."""
-
-    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
-        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
-
-
 def tokens(requests, policy, preempt, blocks, executor="llama"):
     """What the model says of each request, with the number of preemptions and of blocks that were swapped."""
     model = make("executors", executor, dtype="float64", vocab=512, device="cpu")
     model.allocate(blocks, 8)
     core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
-    engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
+    engine = EngineCore(core.replica(core.memory(), blocks), model, Tokens().token_ids, lambda: 0.0)
     tokens_of, turn = {r.id: [] for r in requests}, engine.turn(requests)
     moved = preempted = 0
     while turn.step is not None:
