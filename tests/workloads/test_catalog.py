@@ -1,9 +1,7 @@
 """Workloads by name: presets, specs, overrides, refusals."""
 
-from __future__ import annotations
-
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +15,6 @@ from harness.registry import make
 from workloads import catalog, replay
 from workloads.lengths.builtin import Fixed
 from workloads.mixed import Mixed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIXED = ["chatbot", "code", "summarization"]
 

@@ -1,15 +1,14 @@
 """Sessions: turns and think times as people have them, prompts that grow and share what they should, compound tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from harness.api import Request
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import find, make, names
@@ -25,9 +24,6 @@ from workloads.prefixes import Prefixes
 from workloads.sessions.builtin import Fixed, Geometric
 from workloads.sessions.burstgpt import Burstgpt
 from workloads.sessions.compound import Compound
-
-if TYPE_CHECKING:
-    from harness.api import Request
 
 TASKS = 20_000
 SEEDS = range(20)
