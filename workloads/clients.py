@@ -1,5 +1,7 @@
 """A workload of clients: times and lengths of each client's requests, drawn together."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

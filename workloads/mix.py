@@ -1,7 +1,5 @@
 """Builds a mix of classes from what a preset and options say."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

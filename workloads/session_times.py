@@ -1,10 +1,8 @@
 """When the requests of a trace come within their sessions: as recorded, after answers, or with other times between."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +11,7 @@ from harness.errors import no_such
 from harness.spec import build, parse
 from workloads._checks import positive
 from workloads.trace_rows import conversations
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,11 @@ Load is scaled in two ways that are not the same. Time compression keeps the spr
 dispersion curve along the bin width; thinning and superposition keep time and change how many come.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +19,7 @@ from harness.spec import build, parse, seconds
 from harness.stats import arrivals
 from workloads import trace_rows
 from workloads.trace_rows import conversations, joined, reordered, rows_of, turned_copy, with_columns, with_small_ids
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 
 class Step(Protocol):

@@ -1,7 +1,5 @@
 """The executors of a cluster as processes: starts them, passes messages, notices when one ends."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket

@@ -14,18 +14,14 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from backends.engine_process.pacing import Pace, Pacer
 from backends.engine_process.token_blocks import block_names
-from backends.serving.batch import Batch, Oracle
+from backends.serving.batch import Batch, Oracle, Sequence
+from backends.serving.replica import Replica
 from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step
-
-if TYPE_CHECKING:
-    from backends.engine_process.pacing import Pace, Pacer
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
