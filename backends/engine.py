@@ -129,7 +129,6 @@ class Engine:
                 self._send(worker.Cancel(request.id))
 
     def steps(self) -> Sequence[Step]:
-        """Step rows since the last call."""
         rows, self._steps = self._steps, []
         return rows
 
@@ -139,7 +138,6 @@ class Engine:
         return rows
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for run.json."""
         predictor = self.core.predictor
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self._policies,

@@ -74,7 +74,6 @@ class Null:
         return ()
 
     def describe(self) -> Mapping[str, object]:
-        """The configured times."""
         return {
             "backend": "null",
             "model": None,

@@ -180,7 +180,10 @@ class OpenAI:
         recorded = isinstance(content, RecordedContent)
         wanted = self._ask(headers, extra, recorded=recorded)
         if recorded:
-            _check_first(Builder(wanted, content, key))
+            try:
+                Builder(wanted, content, key).fields(Request(0, 0.0, 1, 1))
+            except ValueError as error:  # if the first cannot be sent in this form, hardly any can
+                raise UsageError(str(error)) from None
         self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
         self._reader = Reader(self.stream, self._redaction)
         self._places = tuple([await target.find(url, self.proxy) for url in urls])
@@ -296,7 +299,6 @@ class OpenAI:
 
     @contextmanager
     def null_server(self, ttft_s: float, itl_s: float) -> Iterator[NullServer]:
-        """A server in a process of its own that answers with these times."""
         from backends.client import null_server
 
         with null_server.running(null_server.Timing(ttft_s, itl_s)) as url:
@@ -470,14 +472,6 @@ class OpenAI:
             self._pool = ConnectionPool(targets, limits, self.route, sender, self._reader.started)
             self._pool.start_clock(self._epoch_s)
         return self._pool
-
-
-def _check_first(builder: Builder) -> None:
-    """Raises UsageError where the first recorded request cannot be sent in this form: then hardly any can."""
-    try:
-        builder.fields(Request(0, 0.0, 1, 1))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:

@@ -293,7 +293,6 @@ class Sim:
         return found
 
     def steps_table(self) -> pa.Table:
-        """The `steps` rows since the last call."""
         return self._steps.table()
 
     @property
@@ -302,7 +301,6 @@ class Sim:
         return self.max_model_len or model(self.model).max_tokens
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
         predictors = dict.fromkeys(part.core.predictor for part in self._parts if part.core.predictor is not None)
         piped = self._flow if any(part.shape.pp != 1 for part in self._parts) else None

@@ -22,7 +22,6 @@ CHUNK = 1 << 16
 
 
 def frame(message: object) -> bytes:
-    """The bytes of one message."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(body)) + body
 

@@ -39,7 +39,6 @@ class Handler:
         self._handle(number)
 
     def remember(self) -> None:
-        """SIGTERM was received."""
         self.received = True
         if isinstance(self._before, Handler):
             self._before.remember()

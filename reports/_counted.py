@@ -48,7 +48,6 @@ class Gaps:
 
     @property
     def total(self) -> int:
-        """Gaps in all."""
         return int(self.counts.sum())
 
 

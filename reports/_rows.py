@@ -235,7 +235,8 @@ def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bo
     """Rates by the time of sending; of an overloaded run what was served up to the last answer, and no goodput."""
     name, served, output = "", summary.throughput_rps, summary.output_tps
     if overloaded:
-        name, served, output = "served ", *_to_the_end(info)
+        name = "served "
+        served, output = (None if v is UNSET else v for v in (info.request_throughput, info.output_throughput))
     yield f"{name}{_format.number(served)} req/s"
     if summary.bounds and _by_percentile(summary.bounds) and not overloaded:
         yield "goodput - (no bound on single requests)"
@@ -248,12 +249,6 @@ def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bo
     if summary.preemptions:
         yield f"preemptions {summary.preemptions:,}{_preemption_cost(info.backend)}"
     yield from _cluster(info.backend)
-
-
-def _to_the_end(info: RunInfo) -> tuple[float | None, float | None]:
-    """Requests and output tokens per second up to the last answer."""
-    requests, tokens = info.request_throughput, info.output_throughput
-    return None if requests is UNSET else requests, None if tokens is UNSET else tokens
 
 
 def _preemption_cost(backend: Mapping[str, Any]) -> str:

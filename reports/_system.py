@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.api import Metric
 from harness.catalog import compared
 from harness.data.codec import encode, inner
 from harness.data.folder import Run
@@ -270,13 +269,13 @@ def _plain(value: object) -> str:
 
 def in_use() -> tuple[tuple[str, str], ...]:
     """Those of the metrics, then of what is made of them."""
-    return (*(term for metric in placed() for term in _terms(metric)), *_OF_ALL)
-
-
-def _terms(metric: Metric) -> tuple[tuple[str, str], ...]:
-    if metric.terms or not metric.in_summary:
-        return metric.terms
-    return ((metric.label, metric.about.strip().split("\n\n")[0].replace("\n", " ")),)
+    terms: list[tuple[str, str]] = []
+    for metric in placed():
+        if metric.terms or not metric.in_summary:
+            terms += metric.terms
+        else:
+            terms.append((metric.label, metric.about.strip().split("\n\n")[0].replace("\n", " ")))
+    return (*terms, *_OF_ALL)
 
 
 _OF_ALL = (

@@ -54,13 +54,6 @@ class Guidellm:
         yield "\n"
 
 
-def _states(found: Listed) -> dict[str, Mask]:
-    """(requests,) for each of guidellm's three ways to end."""
-    status = np.array(found.run.requests["status"].to_pylist())
-    left = np.isin(status, _INCOMPLETE)
-    return {"successful": found.events.ok, "errored": ~found.events.ok & ~left, "incomplete": left}
-
-
 def _strategy(found: Listed) -> Facts:
     """Of arrivals that guidellm does not know, a trace: they are due at times of their own."""
     info = found.info
@@ -91,7 +84,9 @@ def _scenario(found: Listed) -> Facts:
 
 def _benchmark(found: Listed) -> Facts:
     events, scenario = found.events, _scenario(found)
-    states = _states(found)
+    status = np.array(found.run.requests["status"].to_pylist())
+    left = np.isin(status, _INCOMPLETE)
+    states = {"successful": events.ok, "errored": ~events.ok & ~left, "incomplete": left}
     made: Facts = {name: int(mask.sum()) for name, mask in states.items()}
     made["total"] = len(events.ok)
     start_s, end_s = found.epoch_s + events.start_s, found.epoch_s + float(np.nanmax(events.end_s, initial=0.0))

@@ -15,7 +15,6 @@ class Parquet:
     """The table of `csv` for programs: nulls where there is no class, no value or no interval; times in seconds."""
 
     def render(self, run: Run) -> bytes:
-        """The content of the file."""
         return self.render_all([run])
 
     def render_all(self, runs: Sequence[Run]) -> bytes:

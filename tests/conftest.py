@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -44,6 +46,74 @@ def shared_data() -> Path:
         if (path := parent / "shared" / "data").is_dir():
             return path
     pytest.skip("real traces and measurements (shared/data above the project) are not on this machine")
+
+
+class TimedExecutor:
+    """An executor on a clock of its own, which goes by what a latency model says of each step and of swapped blocks.
+
+    A `model` computes the tokens; without one every token is 7.
+    """
+
+    def __init__(self, replica, cost, model) -> None:
+        self.replica, self.cost, self.model = replica, cost, model
+        self.vocab_size, self.max_tokens = (model.vocab_size, model.max_tokens) if model else (100, 10**6)
+        self.now_s, self.moved, self.ran = 0.0, 0, 0
+
+    def copy_out(self, blocks):
+        self.moved += len(blocks)
+        return self.model.copy_out(blocks) if self.model else blocks
+
+    def copy_in(self, kept, blocks):
+        self.moved += len(blocks)
+        if self.model:
+            self.model.copy_in(kept, blocks)
+
+    def execute(self, pieces):
+        if self.replica.swap is not None:
+            self.now_s += self.moved * self.replica.swap.block_s
+        self.moved = 0
+        decoding = {seq.request.id for seq in self.replica.decoding}
+        prefills = [(len(p.token_ids), p.position) for p in pieces if p.request_id not in decoding]
+        decodes = [p for p in pieces if p.request_id in decoding]
+        self.now_s += self.cost.step_s(prefills, len(decodes), sum(p.position for p in decodes))
+        self.ran += sum(len(p.token_ids) for p in pieces)
+        return self.model.execute(pieces) if self.model else [7 if p.sample else None for p in pieces]
+
+
+@pytest.fixture(scope="session")
+def engine_loop():
+    """The engine's loop under a clock that goes by the latency model `engine_loop.latency` (its spec).
+
+    `engine_loop(requests, replica)` gives stamps and token ids by request, what ended, and how many tokens ran.
+    """
+    import numpy as np
+
+    from backends.engine_process.core import EngineCore
+    from backends.latency.linear import Linear
+
+    cost = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
+
+    def run(requests, replica, model=None, token_ids=lambda request, _: np.ones(request.prompt_tokens, np.int64)):
+        timed = TimedExecutor(replica, cost, model)
+        core = EngineCore(replica, timed, token_ids, lambda: timed.now_s)
+        left, ended = list(requests), []
+        stamps, tokens = defaultdict(list), defaultdict(list)
+        while left or replica.waiting or replica.running or replica.swap:
+            if not replica.waiting and not replica.running and not replica.swap:
+                timed.now_s = max(timed.now_s, left[0].scheduled_s)
+            arrived = [r for r in left if r.scheduled_s <= timed.now_s]
+            left = left[len(arrived) :]
+            turn = core.turn(arrived)
+            replica.check()
+            for i, token in zip(turn.tokens, turn.token_ids, strict=True):
+                stamps[i].append(turn.at_s)
+                tokens[i].append(token)
+            ended += turn.ended
+        return SimpleNamespace(stamps=stamps, tokens=tokens, ended=ended, ran=timed.ran)
+
+    fields = ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s")
+    run.latency = "linear:" + ",".join(f"{name}={getattr(cost, name)!r}" for name in fields)
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ from workloads.arrivals.closed import Closed
 from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import Prefixes
-from workloads.sessions.single import Single
+from workloads.sessions.builtin import Single
 
 PREFIXES = "shared"
 """Name of the one kind of prefixes."""
@@ -234,11 +234,6 @@ def refusal_of_rate(rate_rps: float, arrivals: object, what: str) -> str:
             f"--rate {rate_rps:g} does not go with {what}: in a closed loop the answers decide the rate; "
             "change users or think, or take --arrivals poisson."
         )
-    return recorded_rate(rate_rps, what)
-
-
-def recorded_rate(rate_rps: float, what: str) -> str:
-    """The error message for a rate given to recorded arrivals (`what` names them)."""
     return (
         f"--rate {rate_rps:g} does not go with {what}: requests come at their recorded times; leave out --rate, "
         "or draw arrivals of that rate with a --workload and --arrivals poisson."

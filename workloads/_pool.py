@@ -5,6 +5,8 @@ vary as those laws say; ServeGen's own generator emits exactly ceil(rate * 600 s
 Source: Xiang et al., ServeGen (arXiv 2505.09999), and alibaba/ServeGen @ f891d118, servegen/construct.py.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -44,7 +44,6 @@ class Blend:
             raise ValueError("shared arrivals need a weight for each class.")
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:
-        """Chunks of the schedule."""
         (shared_rng,) = rng.spawn(1)
         streams = [_of_class(rng, str(c.tag)) for c in self.classes]
         classes: Sequence[Mixed] = self.classes
@@ -79,7 +78,6 @@ class SplitArrivals:
     mean_rate_rps: float
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # the split is drawn already
-        """Arrival times in seconds."""
         return self.splitter.of(self.number)
 
 
@@ -169,7 +167,6 @@ class _StreamBuffer:
         return len(self._table) > 0
 
     def more(self) -> None:
-        """Load the next chunk."""
         chunk = next(self._stream, None)
         if chunk is None:
             self._over = True

@@ -1,5 +1,7 @@
 """A workload of clients: times and lengths of each client's requests, drawn together."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -52,7 +54,6 @@ class Clients:
         return {**self.pool.facts, "tokenizer": "that of the model served", "zero_tokens_left_out": self.laws.left_out}
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for the report."""
         return self.facts
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:

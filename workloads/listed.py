@@ -18,7 +18,6 @@ class Listed:
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # nothing is random here
-        """All requests."""
         yield scheduled_table(self.requests)
 
     def describe(self) -> Mapping[str, object]:

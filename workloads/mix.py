@@ -1,7 +1,5 @@
 """Builds a mix of classes from what a preset and options say."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 
@@ -27,7 +25,7 @@ from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
 from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import MOST_GROUPS
-from workloads.sessions.fixed import Fixed
+from workloads.sessions.builtin import Fixed
 
 
 def mix(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +75,8 @@ def load(
         trace = sessions_of_model(path, chosen.count, seed, whole=arrivals is not None)
         trace = transforms.first(trace if where is None else transforms.filtered(trace, where), limit)
     else:
-        trace = _read_again(_Part(path, reader, columns, start_s, stop_s, limit, where, texts), _state(path))
+        part = {"start_s": start_s, "stop_s": stop_s, "limit": limit, "where": where, "texts": texts}
+        trace = _read_again(path, _state(path), reader=reader, columns=columns, **part)
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
@@ -221,24 +222,10 @@ def read(
     return trace if where is None else transforms.first(transforms.filtered(trace, where), limit)
 
 
-class _Part(NamedTuple):
-    path: str
-    reader: str | None
-    columns: str | None
-    start_s: float | None
-    stop_s: float | None
-    limit: int | None
-    where: str | None
-    texts: bool
-
-
 @lru_cache(maxsize=1)
-def _read_again(part: _Part, state: object) -> Trace:  # noqa: ARG001  # a file that was changed is another
+def _read_again(path: str, state: object, **part: Any) -> Trace:  # noqa: ARG001  # a file that was changed is another
     """What was read last: the trials of a search all replay one trace."""
-    path, reader, columns, start_s, stop_s, limit, where, texts = part
-    return read(
-        path, reader, columns, start_s=start_s, stop_s=stop_s, limit=limit, where=where, texts=texts
-    )  # fmt: skip
+    return read(path, **part)
 
 
 def _state(path: str) -> tuple[tuple[str, int, int], ...]:

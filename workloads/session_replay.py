@@ -3,13 +3,11 @@
 All of it is drawn before the run: answers decide when a request leaves, not which one is next.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +21,7 @@ from workloads.arrivals.closed import Closed
 from workloads.prefixes import Space, block_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
 from workloads.trace_rows import above, alike, conversations, extras, with_small_ids
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""

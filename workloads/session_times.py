@@ -1,10 +1,8 @@
 """When the requests of a trace come within their sessions: as recorded, after answers, or with other times between."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +11,7 @@ from harness.errors import no_such
 from harness.spec import build, parse
 from workloads._checks import positive
 from workloads.trace_rows import conversations
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,9 @@ def times_of(trace: Trace, turns: Turns) -> SessionTimes:
     table, rows = trace.table, len(trace)
     links = _links(table)
     roots = np.diff(links.starts) == 0
-    at_s = trace.at_s - _first_of_session(trace.at_s, conversations(table)[0])
+    of_session = conversations(table)[0]
+    _, first = np.unique(of_session, return_index=True)  # rows are in order of time
+    at_s = trace.at_s - trace.at_s[first][of_session]
     api_s = np.asarray(table["api_s"].fill_null(0.0)) if "api_s" in table.column_names else np.zeros(rows)
     delay_s, facts = _delays(table, at_s, api_s, links)
     cap_s = turns.cap_s if isinstance(turns, ThinkOnly | ApiScaled) else None
@@ -148,12 +146,6 @@ def _delays(
     delay_s = np.where(np.isfinite(ended_s), np.maximum(at_s - ended_s, 0.0), 0.0)
     known = "api_s" in table.column_names
     return delay_s, {} if known else {"think_times": "from request to request, so they hold the answers"}
-
-
-def _first_of_session(at_s: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """(N,) stamp of the first row of the session of each row; rows are in order of time."""
-    _, first = np.unique(unit, return_index=True)
-    return np.asarray(at_s[first][unit])
 
 
 def _longest(start_s: np.ndarray, delay_s: np.ndarray, lasts_s: np.ndarray, links: Links) -> np.ndarray:

@@ -115,13 +115,6 @@ def extra_columns(rows: int, known: Mapping[str, np.ndarray]) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=list(EXTRA), mask=pa.array(nothing))
 
 
-def cut_links(parents: pa.ChunkedArray, apart: np.ndarray) -> pa.Array:
-    """The parents (row numbers) without those from which `apart` (N,) parts a row."""
-    parent = np.asarray(parents.fill_null(0))
-    cut = ~np.asarray(parents.is_valid()) | (apart[parent] != apart)
-    return pa.array(parent, pa.int64(), mask=cut)
-
-
 def conversations(table: pa.Table) -> tuple[np.ndarray, int]:
     """(N,) number of the conversation of each row, and how many there are; a row without a session is one itself."""
     rows = table.num_rows
@@ -148,14 +141,6 @@ def with_small_ids(table: pa.Table) -> pa.Table:
         return table
     codes = ids.dictionary_encode().indices.cast(pa.int64())
     return with_columns(table, {"prefix_ids": _relisted(table["prefix_ids"], np.asarray(codes))})
-
-
-def with_strange_prefixes(table: pa.Table, shift: int) -> pa.Table:
-    """The table with every prefix id `shift` higher."""
-    if "prefix_ids" not in table.column_names:
-        return table
-    ids = np.asarray(table["prefix_ids"].combine_chunks().flatten()) + shift
-    return with_columns(table, {"prefix_ids": _relisted(table["prefix_ids"], ids)})
 
 
 def _relisted(lists: pa.ChunkedArray, items: np.ndarray) -> pa.Array:
@@ -190,13 +175,15 @@ def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> 
         number = 2 * copy + wrapped  # of each half of each copy
         columns["session"] = mapped(table["session"], lambda session: session + beyond * number)
     if "parent" in table.column_names:
-        columns["parent"] = cut_links(table["parent"], wrapped)
+        parent = np.asarray(table["parent"].fill_null(0))
+        cut = ~np.asarray(table["parent"].is_valid()) | (wrapped[parent] != wrapped)
+        columns["parent"] = pa.array(parent, pa.int64(), mask=cut)
     if "joins" in table.column_names:
         raise UsageError("superpose does not go with sub-agents: give more users, --arrivals closed:users=N.")
-    table = with_columns(table, columns)
-    if "prefix_ids" not in table.column_names:
-        return table
-    return with_strange_prefixes(table, copy * above(table["prefix_ids"].combine_chunks().flatten()))
+    if "prefix_ids" in table.column_names:
+        ids = table["prefix_ids"].combine_chunks().flatten()
+        columns["prefix_ids"] = _relisted(table["prefix_ids"], np.asarray(ids) + copy * above(ids))
+    return with_columns(table, columns)
 
 
 _CONDITION = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|==|!=|=|<|>)\s*([^<>=!\s].*?)\s*", re.DOTALL)

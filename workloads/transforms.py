@@ -4,13 +4,11 @@ Load is scaled in two ways that are not the same. Time compression keeps the spr
 dispersion curve along the bin width; thinning and superposition keep time and change how many come.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +19,7 @@ from harness.spec import build, parse, seconds
 from harness.stats import arrivals
 from workloads import trace_rows
 from workloads.trace_rows import conversations, joined, reordered, rows_of, turned_copy, with_columns, with_small_ids
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 
 class Step(Protocol):
@@ -196,14 +192,11 @@ SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose] | type[Context]]
 
 def scaling(text: str) -> tuple[Step, ...]:
     """The steps of 'compress:2', 'context:96000' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
-    return tuple(_step(part) for part in text.split("+"))
-
-
-def _step(text: str) -> Step:
-    spec = parse(text)
-    if spec.name not in SCALES:
-        raise no_such("way to scale", spec.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
-    return build(SCALES[spec.name], spec)
+    specs = [parse(part) for part in text.split("+")]
+    for one in specs:
+        if one.name not in SCALES:
+            raise no_such("way to scale", one.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
+    return tuple(build(SCALES[one.name], one) for one in specs)
 
 
 def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:

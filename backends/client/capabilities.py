@@ -161,7 +161,6 @@ class Shared:
         )
 
     def write(self, found: Sequence[Capabilities]) -> None:
-        """Add what was found."""
         kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
         plain = [replace(one, tokenize=None, ask=replace(one.ask, headers=(), extra={}, salt=None)) for one in found]
         write_json(self.path, {**kept, self._key: [asdict(one) for one in plain]})

@@ -134,15 +134,13 @@ class Framing:
         elif b"chunked" in fields.get(b"transfer-encoding", b"").lower():
             self.body, self.quiet = "chunked", True
         elif b"content-length" in fields:
-            self._expect(fields[b"content-length"])
+            length = fields[b"content-length"]
+            if not length.isdigit():
+                raise BadFraming(f"has a Content-Length that is no number: {length[:60]!r}")
+            self.body, self._left = "length", int(length)
+            self.done = self._left == 0
         else:
             self.body, self.keep = "close", False
-
-    def _expect(self, value: bytes) -> None:
-        if not value.isdigit():
-            raise BadFraming(f"has a Content-Length that is no number: {value[:60]!r}")
-        self.body, self._left = "length", int(value)
-        self.done = self._left == 0
 
     def _length(self, data: bytes) -> None:
         self._left -= len(data)

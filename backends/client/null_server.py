@@ -162,16 +162,12 @@ class NullServer:
             self._epoll.register(0, select.EPOLLIN | select.EPOLLHUP)
 
     def __repr__(self) -> str:
-        return f"<NullServer {self.url}, {len(self._connections)} connections, {self._under_way} under way>"
+        under_way = len(self._firsts) + len(self._nexts)
+        return f"<NullServer {self.url}, {len(self._connections)} connections, {under_way} under way>"
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
-
-    @property
-    def _under_way(self) -> int:
-        return len(self._firsts) + len(self._nexts)
 
     def serve(self) -> None:
         """Serve until standard input ends (with `until_eof`), or forever."""

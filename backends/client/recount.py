@@ -45,7 +45,6 @@ class ServerTokenizer:
     by: CountedBy = "server tokenizer"
 
     async def tokens(self, text: str) -> int | None:
-        """What the server counts."""
         assert self.found.tokenize is not None
         question: dict[str, object] = {"content": text, "add_special": False}
         if self.found.tokenize_form == "prompt":
@@ -62,7 +61,6 @@ class LocalTokenizer:
     by: CountedBy = "tokenizer"
 
     async def tokens(self, text: str) -> int | None:
-        """What the file counts."""
         return len(self.library.encode(text, add_special_tokens=False).ids)
 
 

@@ -196,7 +196,6 @@ class Lags:
         return f"<Lags {self.reads} reads, {self.process_stamps} without a stamp, max {self.max_s * 1e3:.3f} ms>"
 
     def add(self, read_s: array[float], stamp_s: array[float], process_stamps: int) -> None:
-        """The reads of one answer."""
         self.reads += len(read_s)
         self.process_stamps += process_stamps
         lag_s = array("d", map(sub, read_s, stamp_s))
@@ -258,12 +257,10 @@ class EpollPoller:
         return f"<EpollPoller {len(self._by_fd)} connections>"
 
     def watch(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
         self._by_fd[connection.fd] = connection
         self._epoll.register(connection.fd, events)
 
     def change(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
         self._epoll.modify(connection.fd, events)
 
     def drop(self, connection: Connection) -> None:
@@ -276,7 +273,6 @@ class EpollPoller:
             connection.sock.close()
 
     def close(self) -> None:
-        """See `Poller`."""
         if not self._epoll.closed:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
@@ -314,12 +310,10 @@ class LoopPoller:
         self._writing: set[int] = set()
 
     def watch(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
         self._loop.add_reader(connection.fd, self._ready, connection, READ)
         self.change(connection, events)
 
     def change(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
         if events & WRITE and connection.fd not in self._writing:
             self._writing.add(connection.fd)
             self._loop.add_writer(connection.fd, self._ready, connection, WRITE)
@@ -328,7 +322,6 @@ class LoopPoller:
             self._loop.remove_writer(connection.fd)
 
     def drop(self, connection: Connection) -> None:
-        """See `Poller`."""
         self.change(connection, READ)
         self._loop.remove_reader(connection.fd)
         connection.sock.close()

@@ -85,7 +85,6 @@ class Place:
 
     @property
     def label(self) -> str:
-        """Host and port."""
         parts = urlsplit(self.url)
         host = parts.hostname or ""
         return f"[{host}]:{_port(parts)}" if ":" in host else f"{host}:{_port(parts)}"
@@ -288,11 +287,9 @@ class Secure:
         return f"<Secure {self._tls.version() or 'opening'}>"
 
     def receive(self, data: bytes) -> None:
-        """Bytes from the other side."""
         self._in.write(data)
 
     def outgoing(self) -> bytes:
-        """Bytes for the other side."""
         return self._out.read()
 
     def shake(self) -> bool:

@@ -4,30 +4,25 @@ The executors are elsewhere, one process a replica; messages to them and from th
 decides as in the simulator, so that equal times give equal batches.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from math import inf, nextafter
-from typing import TYPE_CHECKING
 
 from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Turn, Work
 from backends.engine_process.pacing import Pace, pace_facts
+from backends.serving.batch import Batch, Sequence
+from backends.serving.cluster import Cluster
 from backends.serving.driver import Fail
+from backends.serving.handoff import Transfer
 from backends.serving.loop import Loop
+from backends.serving.migration import Migration
+from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
 from backends.simulator.layout import ActionCounts
 from backends.simulator.real_time import Incoming
 from harness.api import Ended, Request
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch, Sequence
-    from backends.serving.cluster import Cluster
-    from backends.serving.handoff import Transfer
-    from backends.serving.migration import Migration
-    from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +200,6 @@ class EngineCluster:
         self._tell(Turn(now_s, ended=[ended]))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """A request is not served."""
         self._over(request.id)
         ended = Ended(request.id, now_s, "rejected", reason, replica=replica, arrived_s=now_s)
         self._tell(Turn(now_s, ended=[ended]))
@@ -265,7 +259,6 @@ class EngineCluster:
         self.results.append(turn)
 
     def check(self) -> None:
-        """Integrity of the replicas."""
         self.cluster.check()
 
     def __repr__(self) -> str:

@@ -3,8 +3,6 @@
 `backends.engine` runs it in a process of its own under the wall clock; tests run it with a clock of their own.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf

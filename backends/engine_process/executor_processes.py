@@ -1,7 +1,5 @@
 """The executors of a cluster as processes: starts them, passes messages, notices when one ends."""
 
-from __future__ import annotations
-
 import os
 import select
 import socket
@@ -45,7 +43,6 @@ class ExecutorProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes."""
         return [process.pid for process in self._processes]
 
     def built(self) -> list[Built]:
@@ -89,7 +86,6 @@ class ExecutorProcesses:
                     yield index, Broken("its process ended")
 
     def close(self) -> None:
-        """End all processes."""
         for sock in self._sockets.values():
             sock.close()
         for process in self._processes:

@@ -14,18 +14,14 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from backends.engine_process.pacing import Pace, Pacer
 from backends.engine_process.token_blocks import block_names
-from backends.serving.batch import Batch, Oracle
+from backends.serving.batch import Batch, Oracle, Sequence
+from backends.serving.replica import Replica
 from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step
-
-if TYPE_CHECKING:
-    from backends.engine_process.pacing import Pace, Pacer
-    from backends.serving.batch import Sequence
-    from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +185,10 @@ class Answers:
         for (seq, _), tokens in zip(step.items, step.produced, strict=True):
             if tokens:
                 request_id = Oracle.request(seq).id
-                self._note(turn, seq, tokens)
+                place = seq.prompt + seq.emitted
+                self.token_ids[request_id][place : place + len(tokens)] = tokens
+                turn.tokens.extend([request_id] * len(tokens))
+                turn.token_ids.extend(tokens)
                 if tokens[-1] in self._ends(seq):
                     stopping.append(seq)
                 if replica.cache is not None and request_id in self._params:
@@ -222,7 +221,6 @@ class Answers:
         return replica.stop(Oracle.request(seq).id, now_s) is not None
 
     def end(self, seq: Sequence, replica: int, now_s: float, status: Status, error: str | None = None) -> Ended:
-        """A sequence is over."""
         self.forget(Oracle.request(seq).id)
         return Ended(
             Oracle.request(seq).id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,
@@ -268,13 +266,6 @@ class Answers:
         if params is not None:
             _grant(params, piece, seq.emitted + nth)
         return piece
-
-    def _note(self, turn: Turn, seq: Sequence, tokens: ListOf[int]) -> None:
-        """These tokens of a sequence came out."""
-        first = seq.prompt + seq.emitted
-        self.token_ids[Oracle.request(seq).id][first : first + len(tokens)] = tokens
-        turn.tokens.extend([Oracle.request(seq).id] * len(tokens))
-        turn.token_ids.extend(tokens)
 
     def _ends(self, seq: Sequence) -> frozenset[int]:
         params = self._params.get(Oracle.request(seq).id)

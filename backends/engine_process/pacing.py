@@ -1,7 +1,5 @@
 """Paced steps: an executor that computes nothing says when they end; those that come late are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from typing import Protocol, runtime_checkable

@@ -53,7 +53,6 @@ class Config:
 
     @property
     def facts(self) -> dict[str, object]:
-        """For run.json."""
         return {
             "family": self.family, "layers": self.layers, "hidden": self.hidden, "heads": self.heads,
             "kv_heads": self.kv_heads, "vocab_size": self.vocab, "max_tokens": self.context_tokens,

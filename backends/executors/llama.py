@@ -76,12 +76,10 @@ class Llama:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are in [0, vocab_size)."""
         return self.config.vocab
 
     @property
     def max_tokens(self) -> int:
-        """Longest sequence (prompt + output) that the model takes."""
         return self.config.context_tokens
 
     @property
@@ -90,7 +88,6 @@ class Llama:
         return kv_bytes_per_token(self.config, np.dtype(self.dtype).itemsize)
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
-        """Make the KV memory: `num_blocks` pages of `block_size` tokens."""
         if num_blocks < 1 or block_size < 1:
             raise UsageError(f"llama: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
         self._memory = Memory(num_blocks, block_size, self.config.heads)
@@ -116,7 +113,6 @@ class Llama:
         return list(self._layers_in(memory)[:, list(source_blocks)].swapaxes(0, 1))
 
     def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
-        """Run one step; per piece the sampled token, None where `sample` is False."""
         tokens: list[int | None] = [None] * len(pieces)
         if not pieces:
             return tokens
@@ -131,7 +127,6 @@ class Llama:
         return list(np.stack([layer[list(blocks)] for layer in self._pages], axis=1))
 
     def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
-        """Copy what `copy_out` gave into these pages."""
         for page, block in zip(kept, blocks, strict=True):
             for layer, part in zip(self._pages, np.asarray(page), strict=True):
                 layer[block] = part
@@ -153,7 +148,6 @@ class Llama:
         return self._run(step)[np.argsort(step.sampled)]
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for run.json."""
         return {
             "model": f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name,
             "parameters": self._weights.parameters,

@@ -76,17 +76,14 @@ class Paced:
 
     @property
     def latency_model(self) -> LatencyModel:
-        """What says how long steps take."""
         return self._latency
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are in [0, vocab_size)."""
         return self._model.vocab
 
     @property
     def max_tokens(self) -> int:
-        """Longest sequence (prompt + output) that the model takes."""
         return self.max_model_len or self._model.max_tokens
 
     def end_s(self, batch: Batch, start_s: float) -> float:

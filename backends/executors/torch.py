@@ -123,12 +123,10 @@ class Torch:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are in [0, vocab_size)."""
         return self.config.vocab
 
     @property
     def max_tokens(self) -> int:
-        """Longest sequence (prompt + output) that the model takes."""
         return self.config.context_tokens
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
@@ -146,7 +144,6 @@ class Torch:
             raise UsageError(f"torch: the GPU has no room for {num_blocks:,} blocks of KV; lower kv_blocks.") from None
 
     def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
-        """Run one step; per piece the sampled token, None where `sample` is False."""
         tokens: list[int | None] = [None] * len(pieces)
         if not pieces:
             return tokens
@@ -167,7 +164,6 @@ class Torch:
         return list(self._torch.stack([layer[list(blocks)] for layer in self._pages], dim=1).cpu())
 
     def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
-        """Copy what `copy_out` gave into these pages."""
         for page, block in zip(kept, blocks, strict=True):
             for layer, part in zip(self._pages, self._torch.as_tensor(page), strict=True):
                 layer[block] = part
@@ -179,7 +175,6 @@ class Torch:
             return self._array(self._run(step))[np.argsort(step.sampled)]
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for run.json."""
         name = f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name
         facts: dict[str, object] = {"model": name, "parameters": self._parameters, **self.config.facts}
         facts |= {

@@ -19,18 +19,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
-from typing import TYPE_CHECKING
 
 from backends.server import fields
+from backends.server.faults import Fault
 from backends.server.fields import Api, GenerationRequest
 from backends.server.metrics import Metrics
 from backends.server.service import EndReason, Listener, Ticket, Tokenizer
 from backends.server.stop_texts import AnswerText
-
-if TYPE_CHECKING:
-    from backends.server.faults import Fault
-    from backends.server.truth import AnswerRecord
-
+from backends.server.truth import AnswerRecord
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, 0 s: closing sends RST."""

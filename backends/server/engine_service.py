@@ -135,7 +135,6 @@ class EngineService:
         )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:
-        """Steps since the last call."""
         rows = list(self._steps)
         self._steps.clear()
         return rows
@@ -146,7 +145,6 @@ class EngineService:
             self._link.send(worker.Forget())
 
     def describe(self) -> Mapping[str, object]:
-        """Facts of the engine and its model."""
         return self._facts
 
     async def close(self) -> None:

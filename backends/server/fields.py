@@ -8,23 +8,18 @@ Errors have the form of OpenAI's API: a status and `{"error": {"message", "type"
 Reports the maximum length of prompt and answer together.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 import msgspec
 
 from backends.server.service import Sampling, Tokenizer
+from backends.serving.cluster import Cluster
+from backends.serving.replica import Replica
 from harness.api import Request
-
-if TYPE_CHECKING:
-    from backends.serving.cluster import Cluster
-    from backends.serving.replica import Replica
-
 
 Api = Literal["chat", "completions"]
 COMPLETION_TOKENS = 16

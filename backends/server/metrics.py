@@ -30,7 +30,6 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """One value more."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 

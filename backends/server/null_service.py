@@ -95,11 +95,9 @@ class NullService:
         """There is none."""
 
     def describe(self) -> Mapping[str, object]:
-        """The times it keeps."""
         return self.null.describe()
 
     async def close(self) -> None:
-        """Stop answering."""
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None

@@ -136,7 +136,6 @@ class SimService:
             replica.forget_prefixes(self.clock())
 
     def describe(self) -> Mapping[str, object]:
-        """Facts of the simulator."""
         return self.sim.describe()
 
     async def close(self) -> None:

@@ -129,7 +129,6 @@ class Builtin:
         return self.encode(plain(messages))
 
     def stream(self) -> TextStream:
-        """A new one for each answer."""
         return ByteStream(self._bytes)
 
     def _cut(self, letters: bytes) -> list[int]:
@@ -151,7 +150,6 @@ class ByteStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete."""
         return self._decoder.decode(b"".join([self._bytes_of[i] for i in token_ids]))
 
     def rest(self) -> str:
@@ -175,7 +173,6 @@ class HuggingFace:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are in [0, vocab_size)."""
         return self._size
 
     def encode(self, text: str, special: bool = True) -> list[int]:
@@ -195,7 +192,6 @@ class HuggingFace:
         return self.encode(self.template.render(messages), special=self.template.is_plain)
 
     def stream(self) -> TextStream:
-        """A new one for each answer."""
         return ByteStream(self._bytes) if self._bytes is not None else _Window(self.library)
 
 

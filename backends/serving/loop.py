@@ -701,7 +701,6 @@ class Loop(Generic[T]):
         return horizon_s
 
     def check(self) -> None:
-        """Integrity of the replicas."""
         self.cluster.check()
 
     def __repr__(self) -> str:

@@ -49,7 +49,6 @@ class Pipeline:
 
     @property
     def in_flight(self) -> int:
-        """Batches in flight."""
         return len(self._flying)
 
     @property

@@ -179,7 +179,6 @@ def sequences_of(replica: Replica, steps: int = 0) -> tuple[SequenceView, ...]:
 
 
 def decodes_of(replica: Replica, steps: int = 0) -> Iterator[SequenceView]:
-    """Those of them that decode."""
     return (_sequence_view(seq, seq.computed + steps, steps) for lane in replica.lanes for seq in lane.decoding)
 
 

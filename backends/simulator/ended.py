@@ -24,7 +24,6 @@ class EndedSequence:
         self.ended_s = ended_s
 
     def record(self) -> RequestRecord:
-        """Its record."""
         seq = self.seq
         request = Oracle.request(seq)
         scheduled_s = request.scheduled_s
@@ -39,7 +38,6 @@ class EndedSequence:
 
 
 def records(ended: Iterator[EndedSequence]) -> Iterator[RequestRecord]:
-    """Their records."""
     for one in ended:
         yield one.record()
 

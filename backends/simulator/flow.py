@@ -53,12 +53,10 @@ class Flow:
         return step_ends(model, batch, now_s, horizon_s)
 
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
-        """A sequence is over."""
         if error is None:
             self.results.append(EndedSequence(seq, replica))
         else:
             self.results.append(EndedSequence(seq, replica, "error", error, now_s))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
-        """A request is not served."""
         self.results.append(rejected(request, reason, replica, now_s))

@@ -161,12 +161,10 @@ class ReplicaGroup:
 
     @property
     def replica_gpus(self) -> int:
-        """GPUs of a replica."""
         return self.shape.gpus + (0 if self.pool is None else self.pool.expert_gpus)
 
     @property
     def gpus(self) -> int:
-        """GPUs of all its replicas."""
         return self.count * self.replica_gpus
 
     @property

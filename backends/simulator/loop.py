@@ -153,7 +153,6 @@ class Arrivals:
             self.next_s = min(self.next_s, self._later[0][0])
 
     def pop(self) -> Request:
-        """The request that arrives at `next_s`."""
         if self._later and self._later[0][0] == self.next_s and not self._planned_first():
             request = heappop(self._later)[3]
         else:

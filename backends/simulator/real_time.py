@@ -167,11 +167,9 @@ class RealTime:
         self.results.append(RequestLost(seq.request.id, now_s, error or "", rejected=False))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:  # noqa: ARG002
-        """A request is not served."""
         self.results.append(RequestLost(request.id, now_s, reason, rejected=True))
 
     def check(self) -> None:
-        """Integrity of the replicas."""
         self.cluster.check()
 
     def __repr__(self) -> str:

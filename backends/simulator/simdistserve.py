@@ -45,7 +45,6 @@ class Item:
         self.decode_start_s: float | None = None
 
     def token(self, now_s: float) -> None:
-        """A token came out."""
         self.left -= 1
         self.token_s.append(now_s)
 

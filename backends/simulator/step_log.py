@@ -16,8 +16,7 @@ from backends.serving.batch import Batch
 from backends.serving.cluster import Member
 from backends.serving.decodes import Decodes
 from backends.serving.speculation import Drafts
-from backends.simulator.step_parts import columns_of_parts
-from harness.api import StepLoads
+from harness.api import PartsOfSteps, StepLoads, StepParts
 from harness.data.records import STEPS
 
 SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
@@ -113,7 +112,7 @@ class StepLog:
         if self._members:
             step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
             loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
-            columns |= columns_of_parts(columns["replica"], loads, self._members)
+            columns |= _columns_of_parts(columns["replica"], loads, self._members)
         arrays = [
             pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False), from_pandas=f.nullable)
             if f.name in columns
@@ -137,3 +136,36 @@ class StepLog:
         total: np.ndarray = np.cumsum(taken)
         since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
         return since
+
+
+def _columns_of_parts(replica: np.ndarray, every: StepLoads, members: Sequence[Member]) -> dict[str, np.ndarray]:
+    """(steps,) seconds of each part, NaN where the latency model of the replica does not know them.
+
+    Computed when the table is made, not while the run goes on.
+    """
+    found = np.full((len(StepParts._fields), len(replica)), np.nan)
+    models = [member.model for member in members]
+    for model in {id(one): one for one in models}.values():
+        if not isinstance(model, PartsOfSteps):
+            continue
+        if all(one is model for one in models):
+            mine, some = np.arange(len(every.decode_seqs)), every
+        else:
+            mine = np.flatnonzero(np.array([one is model for one in models])[replica])
+            some = _only(every, mine)
+        if len(mine) and (parts := model.step_parts(some)) is not None:
+            found[:, mine] = parts
+    return dict(zip(StepParts._fields, found, strict=True))
+
+
+def _only(loads: StepLoads, steps: np.ndarray) -> StepLoads:
+    place = np.full(len(loads.decode_seqs), -1)
+    place[steps] = np.arange(len(steps))
+    kept = place[loads.step] >= 0
+    return StepLoads(
+        loads.decode_seqs[steps],
+        loads.context_tokens[steps],
+        place[loads.step][kept],
+        loads.new_tokens[kept],
+        loads.stored_tokens[kept],
+    )

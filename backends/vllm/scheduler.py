@@ -53,7 +53,6 @@ class Slots:
 
     @property
     def decision_is_stable(self) -> bool:
-        """As the other rule."""
         return self.rule.decision_is_stable
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:

@@ -357,12 +357,10 @@ class Shape:
 
     @property
     def stage_gpus(self) -> int:
-        """GPUs of one stage."""
         return self.tp * self.dp * self.sp
 
     @property
     def gpus(self) -> int:
-        """GPUs of the replica."""
         return self.stage_gpus * self.pp
 
     def check(self, m: Model) -> None:

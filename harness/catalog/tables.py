@@ -90,15 +90,15 @@ def facts_of_files(model_name: str, hardware_names: tuple[str, ...]) -> dict[str
         found["hardware_files"] = {
             name: {
                 "sha256": _read(name).sha256,
-                "figures": {k: dict(v) if k == "sources" else v for k, v in _plain(gpu).items() if v is not None},
+                "figures": {
+                    f.name: dict(value) if f.name == "sources" else value
+                    for f in fields(gpu)
+                    if (value := getattr(gpu, f.name)) is not None
+                },
             }
             for name, gpu in named.items()
         }
     return found
-
-
-def _plain(gpu: Hardware) -> dict[str, Any]:
-    return {field.name: getattr(gpu, field.name) for field in fields(gpu)}
 
 
 def compared(latency: str, model_name: str, hardware_name: str) -> str:

@@ -57,7 +57,6 @@ def glossary() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def names(kind: str) -> list[str]:
-    """Sorted names of a kind."""
     if kind == "presets":
         return compose.presets()
     if kind == "configs":
@@ -70,7 +69,8 @@ def names(kind: str) -> list[str]:
 def rows(kind: str) -> list[tuple[str, str]]:
     """(name, one line about it) of a kind."""
     if kind == "presets":
-        return [(name, preset_line(name)) for name in names(kind)]
+        texts = {name: tomllib.loads(compose.preset_text(name)).get("about", "") for name in names(kind)}
+        return [(name, " ".join(str(about).split())) for name, about in texts.items()]
     if kind == "configs":
         return [(name, configs.about(name)) for name in names(kind)]
     if kind in _FILES:
@@ -79,9 +79,3 @@ def rows(kind: str) -> list[tuple[str, str]]:
             for name, entry in table(kind).items()
         ]
     return [(name, registry.summary(kind, name)) for name in names(kind)]
-
-
-def preset_line(name: str) -> str:
-    """The description of a preset, on one line."""
-    values = tomllib.loads(compose.preset_text(name))
-    return " ".join(str(values.get("about", "")).split())

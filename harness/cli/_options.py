@@ -124,7 +124,6 @@ force = option("--force", is_flag=True, help="Overwrite existing output.")
 
 
 def port(value: object, name: str) -> int:
-    """A port, 0 for a free one."""
     text = str(value)
     if not text.isdecimal() or int(text) > 65_535:
         raise UsageError(f"{name} must be a whole number from 0 to 65535, got '{text}'.")

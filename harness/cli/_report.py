@@ -256,15 +256,12 @@ class OneAnswer:
     def form(self, name: str, look: Look) -> Content:
         """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
         if name not in ("html", *PICTURES):
-            return self._rendered(name)
+            try:
+                return compose.render_answer(self.info, name)
+            except answers.WRONG as error:
+                raise answers.damaged(self.info, self.path, error) from None
         document = compose.answer_document(self.info, self.path)
         return compose.draw_document(document, name, self.beside("html").parent, look.folder, **look.drawn)
-
-    def _rendered(self, form: str) -> str:
-        try:
-            return compose.render_answer(self.info, form)
-        except answers.WRONG as error:
-            raise answers.damaged(self.info, self.path, error) from None
 
     def show(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""

@@ -141,7 +141,6 @@ def check(out: str) -> None:
 
 
 def put(info: Answer, out: str) -> None:
-    """Write an answer there."""
     check(out)
     form = _ENDS[Path(out).suffix]
     text = compose.answer_page(info, Path(out)) if form == "html" else compose.render_answer(info, form)

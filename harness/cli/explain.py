@@ -78,7 +78,10 @@ def command(name: str, html: str | None, form: str) -> int:
     if not kind and term in terms and (term == wanted or not found):
         found.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
     if not found and wanted in _names.kinds():
-        found = [_kind_of_names(wanted)]
+        members = _names.rows(wanted)
+        width = max(len(member) for member, _ in members)
+        lines = [f"{wanted} ({_names.OPTION[wanted]})", *(f"  {member:<{width}}  {text}" for member, text in members)]
+        found = ["\n".join(lines)]
     if not found:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
         error = no_such("name", name, known)  # all names at once would fill the screen
@@ -161,13 +164,6 @@ def _settled(operational_time: Any, times_s: Any) -> float:
     moving = np.flatnonzero(np.abs(arrivals - arrivals[-1]) > 1e-6 * arrivals.max())
     changes_s = float(edges[moving[-1] + 1]) if len(moving) else float(times_s[-1])
     return min(float(times_s[-1]), max(5 * changes_s, float(times_s[FEWEST])))
-
-
-def _kind_of_names(kind: str) -> str:
-    """The names of a kind, as 'bench list' has them."""
-    rows = _names.rows(kind)
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([f"{kind} ({_names.OPTION[kind]})", *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
 def _about(kind: str, name: str) -> str:

@@ -70,7 +70,6 @@ def _show(form: str, report: str, *about: Any, facts: object = None) -> None:
 
 
 def _written(form: str, target: str, requests: int, facts: Mapping[str, Any]) -> int:
-    """Print what was written."""
     _show(form, "written", target, requests, facts, facts={"written": target, "requests": requests, "file": facts})
     return 0
 

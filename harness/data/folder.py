@@ -201,7 +201,6 @@ class RunFolder:
         self.write(self.info.change(**changes))
 
     def write(self, info: RunInfo) -> None:
-        """Replace `run.json`."""
         self.info = redacted(info, self._redact)
         write_json(self.path / "run.json", codec.encode(self.info))
 

@@ -41,7 +41,10 @@ class Schedule:
         and would keep any deadline. Equal arguments give equal schedules. Raises UsageError for a limit that lets
         nothing through, for a workload that has neither end nor limit, and for one that breaks its contract.
         """
-        _check_limits(requests, duration_s)
+        if requests is not None and requests < 1:
+            raise UsageError(f"The number of requests must be at least 1, got {requests}.")
+        if duration_s is not None and not duration_s > 0:
+            raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
         chunks: list[pa.Table] = []
         rows, most = 0, ENDLESS if requests is None and duration_s is None else requests
         stream = workload.start(np.random.default_rng(np.random.SeedSequence(seed)))
@@ -134,13 +137,6 @@ class Schedule:
 
     def __repr__(self) -> str:
         return f"<Schedule {len(self)} requests in {self.span_s:.6g} s, sha256 {self.sha256[:12]}>"
-
-
-def _check_limits(requests: int | None, duration_s: float | None) -> None:
-    if requests is not None and requests < 1:
-        raise UsageError(f"The number of requests must be at least 1, got {requests}.")
-    if duration_s is not None and not duration_s > 0:
-        raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
 
 
 def _rest_of_tasks(begun: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -140,7 +140,12 @@ def measured(
     left: list[tuple[str, tables.Unit]] = [("rate", "rps"), (traffic.over, "text")]
     shown = [tables.table(title, left + HEADS, _rows(ran, folder))]
     if len(policies) > 1:
-        shown.append(tables.table(f"Within SLO less that of {policies[0]}", left + DIFFERENCES, _differences(ran)))
+        differences = (
+            (float(str(one.at[RATE])), _name(one.head), where, one.difference, one.low, one.high)
+            for where, info in ran.items()
+            for one in info.differences
+        )
+        shown.append(tables.table(f"Within SLO less that of {policies[0]}", left + DIFFERENCES, differences))
     return tables.answer(
         "policy",
         {
@@ -235,12 +240,6 @@ def _name(values: Mapping[str, object]) -> str:
 def _mean(point: SweepPoint, metric: str, part: str) -> float | None:
     found = point.metrics.get(metric, {}).get(part)
     return None if found is None else found.mean
-
-
-def _differences(ran: Mapping[str, SweepAnswer]) -> Iterator[tuple[tables.Cell, ...]]:
-    for where, info in ran.items():
-        for one in info.differences:
-            yield float(str(one.at[RATE])), _name(one.head), where, one.difference, one.low, one.high
 
 
 def _not_valid(ran: Mapping[str, SweepAnswer]) -> Iterator[str]:

@@ -14,7 +14,6 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from harness import registry, termination
@@ -35,9 +34,7 @@ class Pool(Protocol):
 
     def __enter__(self) -> Pool: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
 
 class Here:
@@ -53,9 +50,7 @@ class Here:
     def __enter__(self) -> Here:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
@@ -75,7 +70,6 @@ class Processes:
         )
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
-        """Each item with its answer, as they come."""
         waiting: dict[Future[Answer], Item] = {}
         left = iter(items)
         try:
@@ -100,9 +94,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._lifeline.close()
         self._executor.shutdown(wait=True, cancel_futures=True)

@@ -9,7 +9,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 from harness.errors import BackendError, Crashed, UsageError
@@ -46,7 +45,6 @@ class Ray:
             raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {message}.") from None
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
-        """Each item with its answer, as they come; items are taken when a worker is free. An error ends it."""
         remote = self._ray.remote(num_cpus=1, max_retries=1)(_called)
         waiting: dict[Any, Item] = {}
         left = iter(items)
@@ -75,9 +73,7 @@ class Ray:
     def __enter__(self) -> Ray:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._own:
             self._ray.shutdown()
 

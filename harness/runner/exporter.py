@@ -1,10 +1,8 @@
 """Metrics of the runs of a command in Prometheus' format, over HTTP, while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
@@ -13,10 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from harness.api import Status
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantile
+from harness.metrics.slo import Seen
 from harness.runner.live import Live
-
-if TYPE_CHECKING:
-    from harness.metrics.slo import Seen
 
 EDGES_S = tuple(float(f"{m}e{e}") for e in range(-4, 3) for m in (1, 2, 5))
 """Upper edges of the histograms, from 0.1 ms to 500 s."""

@@ -63,7 +63,6 @@ class Live:
         self.epoch_s = epoch_s
 
     def departed(self, late_s: float) -> None:
-        """A request left `late_s` after its time."""
         self._late_s.append(late_s)
 
     def say(self, line: str) -> None:

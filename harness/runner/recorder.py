@@ -65,13 +65,11 @@ class Recorder:
         return f"<Recorder {len(self._records)} requests, {len(self._steps)} steps left, error {self.error!r}>"
 
     def add(self, record: RequestRecord) -> None:
-        """Take one finished request."""
         self._records.append(record)
         if len(self._records) >= FLUSH_RECORDS:
             self._wake.set()
 
     def add_steps(self, steps: Iterable[Step]) -> None:
-        """Take executor steps."""
         self._steps.extend(steps)
 
     def close(self) -> None:

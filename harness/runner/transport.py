@@ -26,7 +26,6 @@ class StreamingTransport:
         self.failure: str | None = None
 
     def start(self, epoch_s: float) -> None:
-        """The run starts."""
         self._epoch_s = epoch_s
         self._backend.start_clock(epoch_s)
 
@@ -71,7 +70,6 @@ class StreamingTransport:
             self._tasks[request.id].cancel()
 
     def steps(self) -> Sequence[Step]:
-        """Those of the backend."""
         return self._backend.steps()
 
     async def _not_cut_yet(self, request: Request) -> None:
@@ -100,11 +98,9 @@ class DeferredTransport:
         self.failure: str | None = None
 
     def start(self, epoch_s: float) -> None:
-        """The run starts."""
         self._backend.start_clock(epoch_s)
 
     def prepare(self, request: Request) -> None:
-        """Build the bytes of a request."""
         self._backend.prepare(request)
 
     def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:

@@ -129,7 +129,6 @@ class WallDriver:
         return f"<WallDriver {self._sent} sent, {len(self._tasks)} in flight, {self._interrupts} interrupts>"
 
     def interrupt(self) -> None:
-        """Stop sending; when called again, stop waiting for answers too."""
         self._interrupts += 1
         if self._interrupts == 1:
             self._live.say(

@@ -35,7 +35,6 @@ class Curve:
     slope: float
 
     def at(self, rate_rps: float) -> float:
-        """Attainment at a rate."""
         return 1 / (1 + math.exp(-self.logit(rate_rps)))
 
     def logit(self, rate_rps: float) -> float:

@@ -288,7 +288,6 @@ def _p(mean: float, error: float, freedom: int) -> float:
 
 @cache
 def _quantile(freedom: int, alpha: float) -> float:
-    """Student's t at 1 - alpha."""
     from scipy import special
 
     return float(-special.stdtrit(freedom, alpha))

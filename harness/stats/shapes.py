@@ -109,7 +109,6 @@ class Pattern:
         return "weekend" if self.days == WEEKEND else _DAYS[self.days[0]]
 
     def removed(self, values: Sequence[float], weekdays: Sequence[int]) -> list[float]:
-        """The values without it."""
         return [value - self.by * (day in self.days) for value, day in zip(values, weekdays, strict=True)]
 
 

@@ -79,7 +79,6 @@ class Blocks:
 
     @property
     def count(self) -> float:
-        """How many blocks there are."""
         return self.n / self.size
 
 

@@ -156,7 +156,10 @@ def impossible(
     whole: Iterable[pa.Table] | None = None,
 ) -> Iterator[RunWarning]:
     """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`."""
-    yield from _twice(requests)
+    ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
+    if counts.max(initial=0) > 1:
+        message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
+        yield RunWarning(RECORDS, message, _LOST)
     if schedule is not None and not interrupted:
         yield from _unsent(requests, schedule, window_s)
     yield from broken(requests, as_requested=as_requested, whole=whole)
@@ -164,13 +167,6 @@ def impossible(
 
 _AGAIN = "run it again, and check the output of the backend"
 _LOST = "the backend lost or duplicated records: fix it, or report the bug with the run folder"
-
-
-def _twice(requests: pa.Table) -> Iterator[RunWarning]:
-    ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
-    if counts.max(initial=0) > 1:
-        message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
-        yield RunWarning(RECORDS, message, _LOST)
 
 
 def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:

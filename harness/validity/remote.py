@@ -43,7 +43,6 @@ def most(senders: Senders, name: str) -> float:
 
 
 def total(senders: Senders, name: str) -> float:
-    """The sum of these numbers."""
     return sum(of_each(senders, name))
 
 

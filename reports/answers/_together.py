@@ -36,7 +36,12 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
     Raises UsageError where there is nothing to show.
     """
     made = gathered((run, os.path.relpath(run.path, home)) for run in runs)
-    named = dict(_named(found))
+    folders = [path if path.is_dir() else path.parent for _, path in found]
+    names = [folder.resolve().name for folder in folders]
+    named = {  # by as much of the path as distinguishes it
+        clean(name, 60) if names.count(name) == 1 else clean(folder, 100): (info, folder)
+        for (info, _), folder, name in zip(found, folders, names, strict=True)
+    }
     if made.points or made.warnings:
         named[RUNS] = (made, home)
     if not named:
@@ -71,14 +76,6 @@ def _of_runs(info: SweepAnswer, home: Path) -> Document:
         next=None,
         commands=(),
     )
-
-
-def _named(found: Sequence[tuple[Curve, Path]]) -> Iterator[tuple[str, tuple[Curve, Path]]]:
-    """Each answer under the name of its folder, or as much of its path as distinguishes it."""
-    homes = [path if path.is_dir() else path.parent for _, path in found]
-    names = [home.resolve().name for home in homes]
-    for (info, _), home, name in zip(found, homes, names, strict=True):
-        yield (clean(name, 60) if names.count(name) == 1 else clean(home, 100)), (info, home)
 
 
 def _study(info: Curve, home: Path) -> Study:

@@ -34,11 +34,15 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
     mark = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED"}.get(info.state or "", "")
     if not mark:
         mark = "FOUND" if {*states} == {"resolved"} else "TIER NOT MET" if "unreachable" in states else "UNRESOLVED"
-    system = _system.system(info.backend, {}) or clean(info.spec.get("backend") or "a server", 120)
+    model, hardware = (info.backend.get(name) for name in ("model", "hardware"))
+    if model and hardware:
+        system = f"{clean(model, 60)} on {clean(hardware, 60)}"
+    else:
+        system = _system.system(info.backend, {}) or clean(info.spec.get("backend") or "a server", 120)
     drawn = figures.of("agents").items() if path is not None else ()
     shown: tuple[Block, ...] = tuple(Figure(key, row.title, partial(row.draw, info)) for key, row in drawn)
     return Document(
-        title=f"Agents on {_title(info) or system}",
+        title=f"Agents on {system}",
         subtitle=f"Agents replay sessions of {clean(info.workload, 60)}, one after the other",
         mark=mark,
         good=True if mark == "FOUND" else False if mark == "TIER NOT MET" else None,
@@ -75,11 +79,6 @@ def _finding(info: AgentsAnswer, one: TierAgents) -> str:
     if one.usd_per_agent_hour is not None:
         parts.append(f"{_number(one.usd_per_agent_hour)} USD per agent and hour")
     return f"{tier}: {', '.join(parts)}. {clean(one.binding, 60)} binds."
-
-
-def _title(info: AgentsAnswer) -> str:
-    model, hardware = (info.backend.get(name) for name in ("model", "hardware"))
-    return f"{clean(model, 60)} on {clean(hardware, 60)}" if model and hardware else ""
 
 
 def _number(value: float | None) -> str:
@@ -168,6 +167,5 @@ def _share(trials: list[AgentTrial], text: str) -> str:
 
 
 def rows(info: AgentsAnswer) -> Iterator[dict[str, Any]]:
-    """A row for each tier."""
     for one in info.answers:
         yield dict(encode(one))

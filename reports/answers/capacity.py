@@ -347,7 +347,6 @@ def _time(seconds: float) -> str:
 
 
 def rows(info: CapacityAnswer) -> Iterator[dict[str, object]]:
-    """A row per goal, for csv."""
     names = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "half_width", "per_gpu_rps", "seeds", "requests")
     for one in info.answers:
         low, high = one.bracket_rps

@@ -114,14 +114,10 @@ def junit(info: CompareAnswer) -> str:
         "seeds": ",".join(str(pair.seed) for pair in pairs if pair.seed is not None),
         **{f"version of {name}": version for name, version in info.versions.items()},
     }
-    return render(Suite("bench.compare", f"{workload}.{backend}", [*_cases(info)], 0.0, properties))
-
-
-def _cases(info: CompareAnswer) -> Iterator[Case]:
+    cases = [_case(row, info) for row in info.gates]
     if info.verdict in ("refused", "invalid"):
-        yield Case("comparable", "error", clean(info.text, None), text.render(compare.document(info)))
-    for row in info.gates:
-        yield _case(row, info)
+        cases.insert(0, Case("comparable", "error", clean(info.text, None), text.render(compare.document(info))))
+    return render(Suite("bench.compare", f"{workload}.{backend}", cases, 0.0, properties))
 
 
 def _case(row: GateRow, info: CompareAnswer) -> Case:

@@ -22,7 +22,6 @@ _POINTS = {"prefill": "tokens of a step with prompts", "decode": "decodes of a s
 
 
 def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: ARG001  # a fit has no figures
-    """The report of a fit."""
     error = info.unseen[0]
     return Document(
         title=f"Latency model '{info.latency}' fitted to {clean(info.what)}",

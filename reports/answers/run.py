@@ -153,7 +153,12 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     classes = tuple(_rows_table(group.note, group.rows) for group in result.classes)
     advice = tuple(Command(one.text, one.command) for one in _verdict.several_rates(run))
     curve = _curve(run)
-    yield Section("percentiles", "Latency", (_latencies(run, result), *_errors(result)))
+    latency = [_latencies(run, result)]
+    if result.errors:
+        errors = tuple((error.status, error.text, error.count) for error in result.errors)
+        latency.append(Table("errors of the backend, the most frequent first (N: numbers that differ)",
+                             ("status", "error", "requests"), errors, left=2))  # fmt: skip
+    yield Section("percentiles", "Latency", tuple(latency))
     yield Section("figures", "Figures", (*([curve] if curve else []), *_notes(run, result), *key))
     yield Section("cluster", "What the router did", (_cluster.table(run),) if _cluster.done(run) else (), detail=True)
     yield Section("classes", "By class of traffic", classes, detail=True)
@@ -196,13 +201,6 @@ def _rows_table(note: str, rows: Sequence[Row], goal: str = "", within: Cell | N
     if any(floors):
         heads, cells = (*heads, FLOOR), [(*row, floor) for row, floor in zip(cells, floors, strict=True)]
     return Table(note, heads, tuple(cells), left=2, narrow=NARROW)
-
-
-def _errors(result: Result) -> Iterator[Table]:
-    if result.errors:
-        rows = tuple((error.status, error.text, error.count) for error in result.errors)
-        yield Table("errors of the backend, the most frequent first (N: numbers that differ)",
-                    ("status", "error", "requests"), rows, left=2)  # fmt: skip
 
 
 def _curve(run: Run) -> Curve | None:

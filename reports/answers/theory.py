@@ -20,6 +20,11 @@ def document(info: TheoryAnswer, path: Path | None = None) -> Document:
     heads = [column.head for table in info.tables for column in table.columns]
     simulated = bool(info.given.get("kv")) or any(head.startswith("simulated") for head in heads)
     blocks: tuple[Block, ...] = (*map(_table, info.tables), *(clean(note, None) for note in info.notes))
+    (row,) = figures.of("theory").values()
+    drawn = tuple(
+        Figure(f"picture-{number}", clean(picture.title, 100), partial(row.draw, picture))
+        for number, picture in enumerate(info.pictures, start=1)
+    )
     return Document(
         title=f"bench theory {clean(info.form, 40)}",
         subtitle=" ".join(clean(sentence, None) for sentence in info.sentences),
@@ -27,7 +32,7 @@ def document(info: TheoryAnswer, path: Path | None = None) -> Document:
         good=None,
         findings=(),
         key_facts=tuple((_name(k), clean(_value(v), 200)) for k, v in info.given.items() if v is not None),
-        sections=(Section("tables", "Numbers", blocks if path is None else (*blocks, *_figures(info))),),
+        sections=(Section("tables", "Numbers", blocks if path is None else (*blocks, *drawn)),),
         used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in info.versions.items()),
         definitions=(),
     )
@@ -61,12 +66,6 @@ def _table(one: tables.Table) -> Table:
         tuple(clean(_cell(value, unit), 200) for value, unit in zip(row, units, strict=True)) for row in one.rows
     )
     return Table(clean(one.title, 100), tuple(clean(column.head, 60) for column in one.columns), rows, left)
-
-
-def _figures(info: TheoryAnswer) -> Iterator[Figure]:
-    (row,) = figures.of("theory").values()
-    for number, picture in enumerate(info.pictures, start=1):
-        yield Figure(f"picture-{number}", clean(picture.title, 100), partial(row.draw, picture))
 
 
 def _cell(value: Any, unit: str) -> str:

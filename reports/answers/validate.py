@@ -10,7 +10,7 @@ from harness.experiments.validate.answer import ErrorRow, PairRow, TargetRow, Va
 from reports import _format, figures
 from reports._format import clean
 from reports._validated import limit, name, size, unit, verdict
-from reports.document import Block, Cell, Document, Figure, Finding, Section, Table
+from reports.document import Cell, Document, Figure, Finding, Section, Table
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 60, 200
 """Pairs that are shown."""
@@ -30,6 +30,7 @@ def document(info: ValidateAnswer, path: Path | None = None) -> Document:
     targets = [target for one in found for target in one.targets]
     missed = sum(not target.holds for target in targets)
     most = MOST_ROWS if path is None else MOST_ROWS_ON_PAGE
+    drawn = {} if path is None else figures.of("validate")
     return Document(
         title=f"Simulator against {', '.join(clean(one.name, 60) for one in found)}",
         subtitle="; ".join(clean(one.title, 200) for one in found),
@@ -47,7 +48,10 @@ def document(info: ValidateAnswer, path: Path | None = None) -> Document:
             Section(
                 f"against-{number}",
                 clean(one.name, 80),
-                (*_tables(one, most), *(() if path is None else _figures(one, number))),
+                (
+                    *_tables(one, most),
+                    *(Figure(f"{key}-{number}", row.title, partial(row.draw, one)) for key, row in drawn.items()),
+                ),
             )
             for number, one in enumerate(found, start=1)
         ),
@@ -114,11 +118,6 @@ def _pair(pair: PairRow) -> tuple[str, ...]:
         *(f"{side:.1f}%" if metric.endswith("_pct") else _format.seconds(side) for side in sides),
         CALIBRATED if pair.calibrated else size(pair.error, unit(metric), signed=True),
     )
-
-
-def _figures(one: ValidationRow, number: int) -> Iterator[Block]:
-    for key, row in figures.of("validate").items():
-        yield Figure(f"{key}-{number}", row.title, partial(row.draw, one))
 
 
 def rows(info: ValidateAnswer) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from reports._format import clean
-from reports.document import Cell, Command, Document, Finding, Section, Table
+from reports.document import Cell, Command, Document, Section, Table
 from reports.document.curve import ROOM, Curve, drawn
 
 WIDTH = 100
@@ -89,7 +89,11 @@ def _blocks(document: Document, look: Look) -> Iterator[list[Line]]:
     if document.warnings:
         yield [_named([("warning", f"{one.message} {one.remedy}".strip()) for one in document.warnings])]
     if document.findings:
-        yield [line for finding in document.findings for line in _finding(finding)]
+        lines: list[Line] = []
+        for finding in document.findings:
+            lines.append(Text(finding.text, _TONES[finding.good]))
+            lines += [Padding(Text(note), (0, 0, 0, 2), expand=False) for note in finding.notes]
+        yield lines
     if document.next is not None:
         yield [*_command(document.next, "next  ")]
 
@@ -135,12 +139,6 @@ def _named(facts: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> Grid:
     for name, text in facts:
         grid.add_row(Text(name), Text(text))
     return grid
-
-
-def _finding(finding: Finding) -> Iterator[RenderableType]:
-    yield Text(finding.text, _TONES[finding.good])
-    for note in finding.notes:
-        yield Padding(Text(note), (0, 0, 0, 2), expand=False)
 
 
 def _command(command: Command, name: str = "") -> Iterator[RenderableType]:

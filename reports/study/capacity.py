@@ -1,6 +1,6 @@
 """The system of a capacity search: its whole trials by rate, the capacities that were found, and every trial made."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,12 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "", 60)
     name = ", ".join(text for text in (backend, first(info.backend, "policy")) if text) or "the system"
     text = clean(info.slo.text or slos.text(slo), 400)
-    system = System(name, gpus, tuple(points), tuple(_capacities(info)), text)
+    capacities = tuple(
+        Capacity(one.goal, None if one.state == "unreachable" else one.capacity_rps, one.low_rps, one.high_rps,
+                 "searched", clean(one.why or "", 300).rstrip("."))
+        for one in info.answers
+    )  # fmt: skip
+    system = System(name, gpus, tuple(points), capacities, text)
     rows = [_row(number, t) for number, t in enumerate(tried, 1)]
     return Study(text, goals(info), (system,), ({**encode(info), "trials": rows},))
 
@@ -130,13 +135,6 @@ def share(tried: Trial, text: str) -> float | None:
     """The share of that name in a trial; None where it was not taken, or of nothing."""
     found = next((s for s in tried.shares if s.text == text), None)
     return found.met / found.of if found is not None and found.of else None
-
-
-def _capacities(info: CapacityAnswer) -> Iterator[Capacity]:
-    for one in info.answers:
-        why = clean(one.why or "", 300).rstrip(".")
-        rps = None if one.state == "unreachable" else one.capacity_rps
-        yield Capacity(one.goal, rps, one.low_rps, one.high_rps, "searched", why)
 
 
 def _row(number: int, tried: Trial) -> dict[str, Any]:

@@ -135,7 +135,6 @@ class Study:
 
     @property
     def rate_unit(self) -> str:
-        """The unit of those rates."""
         return "req/s per GPU" if self.per_gpu else "req/s"
 
 

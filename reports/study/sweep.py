@@ -45,7 +45,6 @@ def _marked(info: SweepAnswer, systems: Mapping[Where, System]) -> tuple[System,
 
 
 def axis_title(name: str) -> str:
-    """An axis with its unit."""
     return {"rate": "rate (req/s)", "slo-scale": "SLO scale"}.get(name, clean(name))
 
 
@@ -71,11 +70,16 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         stored = next(infos([home / run.folder]), None)
         counts.add(run.gpus if run.gpus is not UNSET or stored is None else stored.backend.get("gpus"))
     gpus = counts.pop() if len(counts) == 1 else None
+    capacities = tuple(  # where the curve crosses each goal, by interpolation
+        Capacity(one.goal, one.at, one.low, one.high, "interpolated", clean(one.why or "", 300), one.side)
+        for one in info.crossings
+        if one.along == RATE and one.where == dict(where)
+    )
     return System(
         named(where) or _alone(info.spec),
         gpus if isinstance(gpus, int) and gpus > 0 else None,
         tuple(known),
-        tuple(_capacities(info, dict(where))),
+        capacities,
         slos.pop() if len(slos) == 1 else "",
         made=named(value for value in where if value[0] not in RESCORED) or _alone(info.spec),
         line=tuple(sorted(points, key=lambda p: float(str(p.values[RATE])))) if RATE in points[0].values else (),
@@ -120,14 +124,6 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path) -> Point | None:
         },
         folders=there,
     )
-
-
-def _capacities(info: SweepAnswer, where: Mapping[str, Any]) -> Iterable[Capacity]:
-    """Where the curve crosses each goal, by interpolation."""
-    for crossing in info.crossings:
-        if crossing.along == RATE and crossing.where == where:
-            why = clean(crossing.why or "", 300)
-            yield Capacity(crossing.goal, crossing.at, crossing.low, crossing.high, "interpolated", why, crossing.side)
 
 
 def of_curve(curve: SloCurve) -> Study:

@@ -1,12 +1,10 @@
 """What Prometheus scrapes from a running benchmark, parsed back by its own library."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
 import urllib.request
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,9 +15,6 @@ from harness.data.run_json import Floor, FloorError
 from harness.runner.exporter import EDGES_S, exported
 from harness.runner.live import Live
 from harness.runner.progress import Display
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 

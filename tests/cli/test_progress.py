@@ -1,7 +1,5 @@
 """What a running benchmark shows."""
 
-from __future__ import annotations
-
 import io
 import time
 

@@ -4,8 +4,6 @@ Nothing here does I/O: `answer(script, api, body)` gives the frames with the tim
 `expected(script, api, body)` what the client owes, counted from the script and never from the client's code.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -100,7 +98,7 @@ class Script:
     metrics: str | None = None
     needs_key: str | None = None
 
-    def calm(self) -> Script:
+    def calm(self) -> "Script":
         """The same server on a good day: quirks stay, faults do not happen."""
         return replace(
             self,

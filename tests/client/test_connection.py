@@ -1,7 +1,5 @@
 """A connection opens, by TLS or a proxy where configured, writes requests whole and keeps every read with its time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import select
@@ -11,16 +9,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from backends.client import connection, message, stamps, target
+from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Target
-
-if TYPE_CHECKING:
-    from backends.client.message import Answer
-    from backends.client.target import Limits
+from backends.client.target import Limits
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

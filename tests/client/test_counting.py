@@ -1,10 +1,7 @@
 """How many tokens an answer has, and each of its events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,10 +10,8 @@ from hypothesis import strategies as st
 from backends.client.counting import count, share
 from backends.client.framing import Event, Stream, follow, take
 from backends.client.recount import Recount, local
+from harness.api import CountedBy
 from harness.errors import BackendError, UsageError
-
-if TYPE_CHECKING:
-    from harness.api import CountedBy
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 1000), min_size=1, max_size=50))

@@ -1,23 +1,18 @@
 """The backend as the harness meets it: options, copies for senders, departures at once, no secrets in its facts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle
 import resource
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import pytest
 
+from backends.client.message import Answer
 from backends.openai import OpenAI
 from harness.api import Ended, Request
 from harness.errors import BackendError, UsageError
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.client.message import Answer
 
 
 def test_the_options_are_found_by_their_names() -> None:

@@ -1,7 +1,5 @@
 """Which connection a request takes, when one is given up, and that every request ends exactly once."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -10,18 +8,15 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.client import message, pool, target
+from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Target
 from backends.client.target import Limits
-
-if TYPE_CHECKING:
-    from backends.client.message import Answer
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
@@ -60,7 +55,7 @@ class Server:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> "Server":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         return self
 

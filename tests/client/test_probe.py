@@ -1,27 +1,20 @@
 """What is found out about a server before the run, against small servers of many characters."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from backends.client.body import RequestFormat
-from backends.client.capabilities import Shared
+from backends.client.capabilities import Capabilities, Mode, Shared
 from backends.client.probe import probe
+from harness.api import Request
 from harness.errors import BackendError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from backends.client.capabilities import Capabilities, Mode
-    from harness.api import Request
 
 
 @dataclass(slots=True)

@@ -1,19 +1,13 @@
 """Recorded prompts on the wire: the server gets the body that stands in the trace."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness.data.folder import load
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.data.folder import Run
+from harness.data.folder import Run, load
 
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}]
 SHAPE = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}

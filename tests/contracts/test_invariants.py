@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.engine_process.core import EngineCore
 from backends.latency.linear import Linear
 from backends.serving.journal import Journal
 from backends.serving.routing import requirements
@@ -174,46 +173,18 @@ def test_more_load_keeps_no_more_promises(policy, draw):
     assert shares[1] >= shares[2] - slack
 
 
-class Stub:
-    """An executor that computes nothing and whose clock moves by what the latency model says."""
-
-    vocab_size, max_tokens = 100, 10**6
-
-    def __init__(self):
-        self.replica = None
-        self.now_s = 0.0
-
-    def execute(self, pieces):
-        decoding = {seq.request.id for seq in self.replica.decoding}
-        prefills = [(len(p.token_ids), p.position) for p in pieces if p.request_id not in decoding]
-        decodes = [p for p in pieces if p.request_id in decoding]
-        self.now_s += COST.step_s(prefills, len(decodes), sum(p.position for p in decodes))
-        return [7 if p.sample else None for p in pieces]
-
-
 @pytest.mark.parametrize("admission", ["fcfs", "past-future:max_new=40"])
 @pytest.mark.parametrize("policy", [p if p != "sglang" else "sglang:overlap=false" for p in POLICIES])
-def test_the_engine_forms_the_batches_of_the_simulator(policy, admission, draw):
+def test_the_engine_forms_the_batches_of_the_simulator(policy, admission, draw, engine_loop):
     """A simulator with a mind of its own tells nothing of the engine (E22, S63)."""
     requests = draw(40, rate_rps=20.0, prompt=(1, 80), output=(1, 40))
-    stub, journal = Stub(), Journal()
-    core = Core.of(policy=policy, admission=admission)
-    replica = stub.replica = core.replica(core.memory(), 25, journal=journal)
-    engine = EngineCore(replica, stub, lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: stub.now_s)
-    left, stamps = list(requests), {}
-    while left or replica.waiting or replica.running:
-        if not replica.waiting and not replica.running:
-            stub.now_s = max(stub.now_s, left[0].scheduled_s)
-        arrived = [r for r in left if r.scheduled_s <= stub.now_s]
-        left = left[len(arrived) :]
-        turn = engine.turn(arrived)
-        for i in turn.tokens:
-            stamps.setdefault(i, []).append(turn.at_s)
-    sim = Sim(policy=policy, admission=admission, kv_blocks=25, latency=LATENCY, journal=True, leap=False)
+    core, journal = Core.of(policy=policy, admission=admission), Journal()
+    ran = engine_loop(requests, core.replica(core.memory(), 25, journal=journal))
+    sim = Sim(policy=policy, admission=admission, kv_blocks=25, latency=engine_loop.latency, journal=True, leap=False)
     records = {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
 
     assert journal.decisions == sim.cluster.replicas[0].journal.decisions
-    assert stamps == records
+    assert ran.stamps == records
 
 
 def test_every_policy_is_under_these_tests():

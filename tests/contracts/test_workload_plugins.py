@@ -1,11 +1,10 @@
 """What every arrivals, lengths, content and trace reader promises, found through the registry."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +15,6 @@ from harness.spec import text_of
 from workloads.fit._lengths import measure
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TRACE = "Timestamp,Request tokens,Response tokens\n" + "".join(f"{3 * i},7,9\n" for i in range(2001))
 OTHER_SPECS = {

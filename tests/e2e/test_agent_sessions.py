@@ -1,19 +1,14 @@
 """Sessions of agents over HTTP, on the built-in engine: prompts, hits of the prefix cache, order and think times."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
 
 BLOCK = 16
 """Tokens of a block of the engine; those of the trace have 64."""

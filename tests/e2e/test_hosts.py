@@ -1,7 +1,5 @@
 """Senders on other hosts: processes behind a command, and network namespaces with a clock of their own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,14 +1,11 @@
 """Requests to a remote endpoint, sent by processes of their own and read in this one."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ import pytest
 from backends.client.message import Answer
 from backends.client.null_server import Timing, running
 from backends.openai import OpenAI
-from harness.api import Request, RequestRecord
+from harness.api import Outcome, Request, RequestRecord
 from harness.data.records import scheduled_table
 from harness.data.schedule import Schedule, digest
 from harness.ipc import frame
@@ -27,9 +24,6 @@ from harness.runner.remote.coordinator import Senders, _Child
 from harness.runner.remote.hosts import Line
 from harness.runner.remote.sender import Arrived, Progress
 from harness.runner.run import Result, execute
-
-if TYPE_CHECKING:
-    from harness.api import Outcome
 
 
 @pytest.fixture(scope="module")

@@ -1,25 +1,18 @@
 """The driver of the virtual clock, and runs of the simulator from the command line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from harness.api import FollowUps, Outcome, Request, RequestRecord
+from harness.api import FollowUps, Outcome, Request, RequestRecord, Step
 from harness.cli import main
 from harness.data.records import TABLE_ROWS, steps_table
 from harness.errors import BackendError
 from harness.runner.live import Live
 from harness.runner.virtual import Stop, drive_virtual
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Step
 
 
 class Rows:

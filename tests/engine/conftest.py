@@ -1,20 +1,16 @@
 """The judge of the transformer (a plain dense float64 forward), and ways to cut one sequence into steps."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from backends.executors.llama import Llama
 from harness.api import Piece
-
-if TYPE_CHECKING:
-    from backends.executors.llama import Llama
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

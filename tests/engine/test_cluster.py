@@ -7,19 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from backends.engine import Engine
 from harness.api import Ended, Request
 from harness.errors import UsageError
-
-
-class Drawn:
-    """Prompts that the engine's process can make by itself."""
-
-    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
-        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
+from workloads.content.tokens import Tokens
 
 
 def run(engine: Engine, use):
@@ -27,7 +20,7 @@ def run(engine: Engine, use):
     answered = {}
 
     async def whole():
-        await engine.open(Drawn())
+        await engine.open(Tokens())
         hear = engine._link.on_turn
 
         def listen(turn):

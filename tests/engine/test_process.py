@@ -10,20 +10,14 @@ from backends.engine import Engine
 from backends.executors.llama import Llama
 from harness.api import Ended, Request, TokenEvent
 from harness.errors import BackendError, UsageError
-
-
-class Drawn:
-    """Prompts that the engine's process can make by itself."""
-
-    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
-        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
+from workloads.content.tokens import Tokens
 
 
 def run(engine: Engine, use):
     """Open the engine, start its clock, use it, close it."""
 
     async def whole():
-        await engine.open(Drawn())
+        await engine.open(Tokens())
         engine.start_clock(time.monotonic())
         try:
             return await asyncio.wait_for(use(engine), 60)

@@ -1,19 +1,15 @@
 """Records, tables and a workload, made small by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from harness.api import Request, RequestRecord
 from harness.data.records import scheduled_table, to_table
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 
 def _record(i: int = 0, **changes: Any) -> RequestRecord:

@@ -1,12 +1,10 @@
 """Follow-ups leave when the answers they wait for have ended, and not one of them is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from harness.api import Request, RequestRecord, Status
@@ -15,9 +13,6 @@ from harness.data.records import schedule_chunk, scheduled_table, to_table
 from harness.data.schedule import Rows, Schedule
 from harness.errors import UsageError
 from harness.metrics.measure import metrics
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Given:

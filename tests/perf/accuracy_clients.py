@@ -9,8 +9,6 @@ answer. `bare` is the least that Python can do: one epoll loop, the kernel's sta
 `scraped` the same with the metrics of --metrics-port, which a process on the server's core reads each second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -29,15 +27,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-if TYPE_CHECKING:
-    from harness.data.schedule import Schedule
-    from harness.runner.remote.calibration import Records
-    from harness.runner.wall import ProgressListener, RecordSink
+from harness.data.schedule import Schedule
+from harness.runner.remote.calibration import Records
+from harness.runner.wall import ProgressListener, RecordSink
 
 LEAD_S = 0.3  # from when a client is ready to the start
 DRAIN_S = 120.0  # for the last answers, which end within `--fill` seconds after the window

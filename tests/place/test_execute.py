@@ -1,13 +1,11 @@
 """Whole placements: published rates, the same answer from every pool, and searches that go on."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,15 +18,12 @@ from harness.experiments import answers, pool
 from harness.experiments.place.execute import Candidate, run_placement, scored, task
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.search import Ends
-from harness.experiments.place.settings import opened, place_options
+from harness.experiments.place.settings import PlaceOptions, opened, place_options
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Deployment, Group
 from harness.experiments.place.task import TOO_SHORT, Found, searched, traffic
 from harness.options import Given
 from reports.answers import place
-
-if TYPE_CHECKING:
-    from harness.experiments.place.settings import PlaceOptions
 
 OWN: Mapping[str, Any] = {
     "nodes": 1, "gpus": 2, "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",

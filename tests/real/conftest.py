@@ -1,7 +1,5 @@
 """Servers and clients of other projects, and the model they serve, made on the spot."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -18,18 +16,14 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
-from harness.api import Ended, Request, TokenEvent
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-    from backends.openai import OpenAI
-    from harness.api import Content, Exchange
+from backends.openai import OpenAI
+from harness.api import Content, Ended, Exchange, Request, TokenEvent
 
 HERE = Path(__file__).resolve().parent
 NIGHTLY = HERE.parents[1] / ".nightly"

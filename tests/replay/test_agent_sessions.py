@@ -1,9 +1,8 @@
 """Sessions of agents in the prefix cache of the simulator: its hits are those of an LRU that is written here anew."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,9 +11,6 @@ from harness.data.dependencies import Releases
 from harness.data.schedule import Schedule
 from workloads import replay
 from workloads.trace_tools.convert import convert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BLOCK = 64
 

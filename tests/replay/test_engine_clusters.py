@@ -16,6 +16,7 @@ from backends.serving.routing import Migrate, Send
 from backends.sim import Sim
 from backends.simulator.core import Core
 from backends.simulator.loop import step_ends
+from workloads.content.tokens import Tokens
 
 COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
 LATENCY = "linear:base_s=0.01,prefill_token_s=0.0001,decode_seq_s=0.0003,context_token_s=1e-07"
@@ -65,7 +66,7 @@ def serve(cluster, requests, run, params=None, withdrawn=()):
 
     `run(engine, replica, message)` answers a message; who is `withdrawn` leaves after so many turns, by request id.
     """
-    answers = Answers(Drawn().token_ids, 512, 10_000, 0.0)
+    answers = Answers(Tokens().token_ids, 512, 10_000, 0.0)
     engine = EngineCluster(cluster, answers, lambda replica, message: run(engine, replica, message))
     turns = [refused for r in requests if (refused := engine.arrive(r, params, r.scheduled_s))]
     left = dict(withdrawn)
@@ -97,13 +98,6 @@ def stub(engine, replica, message):
         engine.ran(replica, due, step_ends(COST, batch, now_s, now_s)[0])
     elif isinstance(message, Copy):
         engine.copied(message.number, now_s)
-
-
-class Drawn:
-    """Prompts that follow from the id."""
-
-    def token_ids(self, request, vocab_size):
-        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
 
 
 @pytest.mark.parametrize("blocks", [30, pytest.param(4000, marks=pytest.mark.nightly)])  # short of memory, and not
@@ -195,7 +189,7 @@ def alone(draw):
     requests = draw(10, rate_rps=200.0, prompt=(1, 70), output=(12, 40), seed=3)
     model, core = Llama(dtype="float64", vocab=512), Core.of("vllm-v0:max_seqs=1", f"paged:block_tokens={BLOCK}")
     model.allocate(400, BLOCK)
-    engine = EngineCore(core.replica(core.memory(), 400), model, Drawn().token_ids, lambda: 0.0)
+    engine = EngineCore(core.replica(core.memory(), 400), model, Tokens().token_ids, lambda: 0.0)
     turns = [engine.turn(requests)]
     while turns[-1].step is not None:
         turns.append(engine.turn())

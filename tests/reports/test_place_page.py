@@ -1,7 +1,5 @@
 """The page of a placement: names and units as they are, and every placement that its sentences name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of series of runs: what it marks, where its links lead, and that foreign names stay text."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -1,21 +1,17 @@
 """Tables of any mixture, and runs made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from harness.api import RequestRecord
 from harness.data.folder import Run, RunFolder
 from harness.data.records import to_table
 from harness.data.run_json import RunInfo
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def _records(n: int, seed: int = 0) -> list[RequestRecord]:

@@ -1,21 +1,16 @@
 """Requests counted over the positions of sliders: what the page shows must be what `bench slo` finds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from harness.api import Bound, Slo
 from harness.experiments.rescore.scale import curve
 from harness.metrics.slo import Seen, parse, score
 from reports._replay import AROUND, COARSE, FINE, Axis, Cells, Grid, cells, grid, series
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SLOS = [
     "ttft=0.25,tpot=0.1", "ttft=0.25,ttft@long=0.4,tpot=0.05,e2e=3", "tpot=0.05,itl=0.2", "", "e2e=2",

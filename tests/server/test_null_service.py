@@ -1,20 +1,13 @@
 """The null service: what is due at once does not stop everything else."""
 
-from __future__ import annotations
-
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.null import Null
 from backends.server.null_service import BURST, NullService
-from backends.server.service import Sampling
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from backends.server.service import EndReason, Ticket
+from backends.server.service import EndReason, Sampling, Ticket
 
 
 @dataclass(slots=True)

@@ -6,14 +6,12 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from subprocess import Popen
+from typing import Any
 
 import pytest
 
 from harness.data.storage import write_json
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 Bench = Callable[..., "Popen[str]"]
 WaitFor = Callable[[Callable[[], bool]], None]

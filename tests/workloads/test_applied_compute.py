@@ -1,9 +1,8 @@
 """Sessions of tool-calling agents: the published form is read to the token, and the preset draws such sessions."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,6 @@ from workloads import replay, traces
 from workloads.mixed import Streams, pairs_from, starts_of
 from workloads.sessions.deep_research import DeepResearch
 from workloads.sessions.tool_calling import COMMON_TOKENS, ToolCalling
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BLOCK = 64
 

@@ -1,24 +1,17 @@
 """Arrivals against renewal theory."""
 
-from __future__ import annotations
-
 import math
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.registry import make
 from workloads.arrivals import _renewal
-from workloads.arrivals.constant import Constant
-from workloads.arrivals.gamma import Gamma
-from workloads.arrivals.poisson import Poisson
-
-if TYPE_CHECKING:
-    from harness.api import Arrivals
+from workloads.arrivals.builtin import Constant, Gamma, Poisson
 
 
 def times(arrivals: Arrivals, count: int, seed: int = 1) -> np.ndarray:

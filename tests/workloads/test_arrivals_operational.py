@@ -1,11 +1,9 @@
 """The change of time: arrivals along a rate, held against the definition."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice, repeat
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,9 +12,6 @@ from hypothesis import strategies as st
 
 from workloads.arrivals._operational import CHUNK, Gaps, Piece, chunks_along, times_along
 from workloads.arrivals._path import Path, along, flat, rest_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 rates = st.one_of(st.just(0.0), st.floats(0.01, 1000.0))
 pieces = st.lists(

@@ -1,10 +1,8 @@
 """Broken trace files: one sentence that names the file, and line and column where there is one."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,9 +10,6 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from workloads.replay import load as load_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AZ = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
 AZ_ROW = b"2023-11-16 18:15:46.6805900,374,44\n"

@@ -1,9 +1,7 @@
 """Workloads by name: presets, specs, overrides, refusals."""
 
-from __future__ import annotations
-
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +13,8 @@ from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import make
 from workloads import catalog, replay
-from workloads.lengths.fixed import Fixed
+from workloads.lengths.builtin import Fixed
 from workloads.mixed import Mixed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIXED = ["chatbot", "code", "summarization"]
 

@@ -1,18 +1,14 @@
 """Logs of chats with their text: tokens are counted, and prompts that begin alike share blocks."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.errors import UsageError
 from workloads import traces
 from workloads.trace_tools import convert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 tokenizers = pytest.importorskip("tokenizers")
 WORDS = " ".join(f"w{i}" for i in range(100))

@@ -13,7 +13,7 @@ from harness.registry import make
 from workloads import catalog
 from workloads.arrivals import closed
 from workloads.arrivals.closed import Closed
-from workloads.lengths.fixed import Fixed
+from workloads.lengths.builtin import Fixed
 from workloads.mixed import Mixed
 
 

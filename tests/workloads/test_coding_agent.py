@@ -1,8 +1,6 @@
 """The preset of coding agents: its numbers are those of recorded sessions, and its contexts keep a limit."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +12,6 @@ from workloads import catalog, traces
 from workloads.mixed import Streams, Tasks, pairs_from, starts_of
 from workloads.sessions import coding_agent
 from workloads.sessions.coding_agent import BESIDE_TOKENS, CodingAgent
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BLOCK = 64
 

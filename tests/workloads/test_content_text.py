@@ -1,13 +1,12 @@
 """Text with an exact number of tokens, under tokenizers of every common make."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +18,8 @@ from harness.errors import UsageError
 from harness.registry import make
 from harness.spec import text_of
 from workloads.content import _tokens
+from workloads.content.text import Text
 from workloads.content.tokens import BUST_TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from workloads.content.text import Text
 
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import (  # noqa: E402  # after the skip

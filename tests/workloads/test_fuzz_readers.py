@@ -1,16 +1,16 @@
 """Hostile trace files: every reader against a slow, obviously right one, whatever is done to a file."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +20,6 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from workloads import traces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 FUZZ = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=100)
 EPOCH, START = datetime.fromisoformat("1970-01-01"), datetime.fromisoformat("2023-11-16 18:15:46.680590")

@@ -1,29 +1,23 @@
 """Length samplers against the real lists and against theory."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import make_lengths
+from harness.api import Lengths
 from harness.errors import UsageError
 from harness.registry import find, make
 from workloads.lengths import longbench
 from workloads.lengths._empirical import load
+from workloads.lengths.builtin import Uniform
 from workloads.lengths.lognormal import Lognormal
-from workloads.lengths.uniform import Uniform
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness.api import Lengths
 
 EMPIRICAL = {
     "sharegpt:preparation=distserve": "sharegpt_distserve_opt",

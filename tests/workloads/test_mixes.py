@@ -1,8 +1,8 @@
 """Mixes: shares, bounds and priorities of classes, streams that leave one another alone, and the order of the whole."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,18 +13,13 @@ from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.metrics import slo
 from workloads import blend, catalog, mixed
-from workloads.arrivals.constant import Constant
-from workloads.arrivals.poisson import Poisson
+from workloads.arrivals.builtin import Constant, Poisson
 from workloads.blend import Blend
-from workloads.lengths.fixed import Fixed
+from workloads.lengths.builtin import Fixed
 from workloads.lengths.lognormal import Lognormal
 from workloads.mixed import Mixed
 from workloads.sessions.burstgpt import Burstgpt
 from workloads.sessions.compound import Compound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CHAT = Mixed(Poisson(1.0), Lognormal(), tag="chat", number=0)
 DIALOG = Mixed(Poisson(0.5), Lognormal(), Burstgpt(think_scale=0.01), tag="dialog", number=1, priority=2)

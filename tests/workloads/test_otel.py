@@ -1,18 +1,14 @@
 """Spans of model calls: who called when, how many tokens, and what is no call."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from workloads import replay, traces
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START_NS = 1_767_225_600_000_000_000
 

@@ -1,16 +1,15 @@
 """The `azure` arrivals against the Azure 2023 conversation trace (traces B1 to B5), and toys that fail."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fit_azure
+from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
@@ -19,11 +18,6 @@ from workloads.arrivals._exact import Conditional
 from workloads.arrivals._services import Component, LogRate
 from workloads.catalog import load
 from workloads.mixed import Mixed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness.api import Arrivals
 
 SEEDS = range(20)
 

@@ -1,17 +1,17 @@
 """The `burstgpt` arrivals within a day (traces C1 to C4), and what their options mean."""
 
-from __future__ import annotations
-
 import json
 import math
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import special
 
 import fit_burstgpt
+from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
@@ -19,12 +19,6 @@ from harness.validity.warnings import of_source
 from workloads.arrivals import _stationary
 from workloads.arrivals._services import Api, read_figures
 from workloads.catalog import load
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from harness.api import Arrivals
 
 SEEDS = range(20)
 FIGURE_S = 54 * 1200.0  # what figure 6 shows of a day

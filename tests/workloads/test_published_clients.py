@@ -1,10 +1,9 @@
 """Arrivals, lengths and requests of ServeGen client pools: real count noise, the pool's rates, no perfect pairing."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +18,6 @@ from workloads._pool import ClientPool, choose
 from workloads.arrivals.servegen import Servegen as Times
 from workloads.clients import Clients
 from workloads.lengths.servegen import Servegen as Lengths
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 WINDOW_S = 600
 

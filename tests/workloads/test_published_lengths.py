@@ -1,12 +1,10 @@
 """Every list of published lengths against its stored figures (traces E1 to E3), and toys that fail."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +12,10 @@ from scipy import stats
 
 import make_lengths
 import make_lengths_burstgpt
+from harness.api import Lengths
 from harness.errors import UsageError
 from harness.registry import make
 from workloads.lengths._empirical import load
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness.api import Lengths
 
 DRAWS = 100_000
 BOUND = 1.36 / math.sqrt(DRAWS) + 0.005

@@ -1,13 +1,12 @@
 """A month of `burstgpt` arrivals by the hour (traces D1 to D4), and toys that fail."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +17,6 @@ from harness.stats import arrivals
 from harness.stats.arrivals import Law, judged
 from workloads.arrivals._services import read_figures
 from workloads.catalog import load
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 SEEDS = range(20)
 HOURS = 744  # of the published month

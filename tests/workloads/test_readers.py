@@ -1,28 +1,22 @@
 """Trace readers on the real files and on their formats."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.api import Loaded
+from harness.api import Loaded, Request
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from workloads import traces
 from workloads.content.tokens import Tokens
 from workloads.replay import load as load_trace
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness.api import Request
 
 AZURE = "azure2023/AzureLLMInferenceTrace_conv.csv"
 MOONCAKE = "mooncake/conversation_trace.jsonl"

@@ -1,10 +1,9 @@
 """Formats of traces beside those of the first three: trees of chats, plain tables, Parquet, conversations."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +14,6 @@ from harness.data.records import schedule_chunk
 from harness.errors import UsageError
 from workloads import replay, traces
 from workloads.trace_tools import convert, info
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(folder: Path, text: str | list[dict[str, object]], name: str = "trace.txt") -> str:

@@ -1,11 +1,11 @@
 """`--content recorded`: the prompts of a trace stay in its files, and each is read again by its place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +13,6 @@ import pytest
 from harness.api import RecordedContent, Request
 from harness.errors import UsageError
 from workloads import catalog, replay
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 TOOLS = [{"type": "function", "function": {"name": "grüße", "parameters": {"type": "object"}}}]
 SYSTEM = {"role": "system", "content": "Antworte höflich. 漢字 😀"}

@@ -1,8 +1,7 @@
 """Sessions of a trace at other starts: what a request waits for, who starts what, and that nothing vanishes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +18,6 @@ from harness.stats.arrivals import Law
 from harness.validity.fidelity import fidelity
 from workloads import replay
 from workloads.trace_tools import convert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 AGENTS = [  # session, at, prompt, output, parent, joins, delay, api, agent, blocks
     ("a", 0.0, 200, 8, None, [], 0.0, 4.0, None, [1, 2, 3]),

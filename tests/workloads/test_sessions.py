@@ -1,35 +1,29 @@
 """Sessions: turns and think times as people have them, prompts that grow and share what they should, compound tasks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from harness.api import Request
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import find, make, names
 from harness.spec import text_of
 from workloads import catalog, mixed, traces
-from workloads.arrivals.gamma import Gamma
-from workloads.arrivals.poisson import Poisson
+from workloads.arrivals.builtin import Gamma, Poisson
 from workloads.content.tokens import Tokens
 from workloads.fit import command
-from workloads.lengths.fixed import Fixed as FixedLengths
+from workloads.lengths.builtin import Fixed as FixedLengths
 from workloads.lengths.lognormal import Lognormal
 from workloads.mixed import Mixed, Streams, Tasks, pairs_from
 from workloads.prefixes import Prefixes
+from workloads.sessions.builtin import Fixed, Geometric
 from workloads.sessions.burstgpt import Burstgpt
 from workloads.sessions.compound import Compound
-from workloads.sessions.fixed import Fixed
-from workloads.sessions.geometric import Geometric
-
-if TYPE_CHECKING:
-    from harness.api import Request
 
 TASKS = 20_000
 SEEDS = range(20)

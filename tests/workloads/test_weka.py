@@ -1,12 +1,11 @@
 """Sessions of coding agents: every request is there once, and waits for what it waited for when it was recorded."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tarfile
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,9 +14,6 @@ import pytest
 from harness.errors import UsageError
 from workloads import traces, transforms
 from workloads.trace_tools import cache, convert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def request(t: float, tokens: int, ids: list[int], out: int = 5, **more: object) -> dict[str, object]:

@@ -217,7 +217,6 @@ class LogRate:
 
     @property
     def variance(self) -> float:
-        """Variance of the log-rate."""
         return sum(part.sd**2 for part in self.components)
 
     def covariance(self, lag_s: np.ndarray) -> np.ndarray:

@@ -6,15 +6,11 @@ what is left of the gap under way: a gap chosen with probability in proportion t
 Source: Cox, Renewal Theory (1962), sections 5.1 and 5.4.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    from workloads.arrivals._operational import Gaps
+from workloads.arrivals._operational import Gaps
 
 
 def gamma(shape: float, rng: np.random.Generator, *, running: bool = False) -> Gaps:

@@ -44,7 +44,6 @@ class Azure:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return float(self.figures["rate_rps"]) if self.rate_rps is None else self.rate_rps
 
     @property
@@ -64,7 +63,6 @@ class Azure:
         return LogRate(tuple(Component(*part) for part in self.figures["components"]), self.figures["step_s"])
 
     def for_run(self, span_s: float) -> Self:
-        """These arrivals for a run of so many seconds."""
         return replace(self, over_s=_exact.window(self.mean, self.over_s, span_s))
 
     def times(self, rng: np.random.Generator, draws: int = _exact.MOST_DRAWS) -> Iterator[float]:

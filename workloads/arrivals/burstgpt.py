@@ -69,7 +69,6 @@ class Burstgpt:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return self._published_rps() if self.rate_rps is None else self.rate_rps
 
     @property

@@ -30,7 +30,6 @@ class BurstgptPublished:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.rate_rps
 
     @property
@@ -40,7 +39,6 @@ class BurstgptPublished:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts for reports."""
         return {
             "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
             "licence": "MIT (example code)",
@@ -54,7 +52,6 @@ class BurstgptPublished:
         return times_from(lambda n: rng.gamma(self.shape, scale_s, n))
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
-        """Probability that a gap is at most each of `gaps_s` (N,)."""
         from scipy.special import gammainc  # heavy: only where a run is judged
 
         return np.asarray(gammainc(self.shape, np.maximum(gaps_s, 0) * self.shape * self.rate_rps))

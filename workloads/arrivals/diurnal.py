@@ -57,11 +57,9 @@ class Diurnal:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return self.rate_rps
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
         return self._path().times(rng, self.cv)
 
     def gap_cdf(self, gaps: np.ndarray) -> np.ndarray:
@@ -69,7 +67,6 @@ class Diurnal:
         return gamma_cdf(gaps, self.cv)
 
     def operational_time(self, times_s: np.ndarray) -> np.ndarray:
-        """(N,) arrivals expected from 0 to each of `times_s`."""
         return self._path().operational_time(times_s)
 
     def _path(self) -> Path:

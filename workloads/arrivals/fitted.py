@@ -45,6 +45,5 @@ class Fitted:
         return {"model": self.path, **self.model.source, "arrivals": arrivals}
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
         for at_s, _ in _draw.arrivals(self.model, rng, self.rate_rps):
             yield from at_s.tolist()

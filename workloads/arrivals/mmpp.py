@@ -45,7 +45,6 @@ class Mmpp:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return self.rate_rps
 
     @property
@@ -61,7 +60,6 @@ class Mmpp:
         return np.asarray(self.rate_rps * relative / (self.shares @ relative))
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
         gaps, chain = rng.spawn(2)  # a stream each, so that another rate has the same states
         return times_along(self._states(chain), gamma_gaps(gaps, self.cv))
 

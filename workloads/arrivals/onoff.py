@@ -38,7 +38,6 @@ class OnOff:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return self.rate_rps
 
     @property
@@ -47,7 +46,6 @@ class OnOff:
         return self.rate_rps * (self.on_s + self.off_s) / self.on_s
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
         if self.dwell == "fixed":
             return self._path().times(rng, self.cv)
         gaps, dwells = rng.spawn(2)  # a stream each, so that another rate has the same bursts

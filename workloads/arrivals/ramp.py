@@ -53,7 +53,6 @@ class Ramp:
         return gamma_cdf(gaps, self.cv)
 
     def operational_time(self, times_s: np.ndarray) -> np.ndarray:
-        """(N,) arrivals expected from 0 to each of `times_s`."""
         return self._path().operational_time(times_s)
 
     def _path(self) -> Path:

@@ -45,6 +45,5 @@ class Servegen:
         return self.pool.facts
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
         for times, _ in self.pool.blocks(rng):
             yield from times.tolist()

@@ -27,11 +27,9 @@ class Simdistserve:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.rate_rps
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  the times are those of another seed
-        """Endless arrival times in seconds."""
         gaps_s = np.random.RandomState(self.legacy_seed)
         at_s = 0.0
         while True:

@@ -40,7 +40,6 @@ class Spike:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return self.rate_rps
 
     @property
@@ -51,7 +50,6 @@ class Spike:
         return self.rate_rps / (1 + (self.factor - 1) * self.for_s / self.every_s)
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds."""
         return self._path().times(rng, self.cv)
 
     def gap_cdf(self, gaps: np.ndarray) -> np.ndarray:
@@ -59,7 +57,6 @@ class Spike:
         return gamma_cdf(gaps, self.cv)
 
     def operational_time(self, times_s: np.ndarray) -> np.ndarray:
-        """(N,) arrivals expected from 0 to each of `times_s`."""
         return self._path().operational_time(times_s)
 
     def _path(self) -> Path:

@@ -41,7 +41,6 @@ class Steps:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Long-run mean rate in requests per second."""
         return self._mean_of_levels() if self.rate_rps is None else self.rate_rps
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
@@ -53,7 +52,6 @@ class Steps:
         return gamma_cdf(gaps, self.cv)
 
     def operational_time(self, times_s: np.ndarray) -> np.ndarray:
-        """(N,) arrivals expected from 0 to each of `times_s`."""
         return self._path().operational_time(times_s)
 
     def _mean_of_levels(self) -> float:

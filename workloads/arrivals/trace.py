@@ -32,7 +32,6 @@ class Trace:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.trace.mean_rate_rps
 
     @property

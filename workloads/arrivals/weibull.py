@@ -39,7 +39,6 @@ class Weibull:
 
     @property
     def mean_rate_rps(self) -> float:
-        """Mean rate in requests per second."""
         return self.rate_rps
 
     @property
@@ -60,7 +59,6 @@ class Weibull:
         return times_from(lambda n: scale_s * rng.weibull(shape, n))
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
-        """Probability that a gap is at most each of `gaps_s` (N,)."""
         return np.asarray(-np.expm1(-((np.maximum(gaps_s, 0) / self.scale_s) ** self.gap_shape)))
 
 

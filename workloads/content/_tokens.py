@@ -8,8 +8,6 @@ across the border of two words would be made in the pair as well. For any other 
 Opens the tokenizer of a user: a `tokenizer.json` of Hugging Face, through their library, an optional extra.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re
@@ -35,7 +33,6 @@ class Form(NamedTuple):
     joint: str
 
     def text(self, words: Iterable[str]) -> str:
-        """The words in a row."""
         joined = self.joint.join(words)
         return self.lead + joined if joined else ""
 

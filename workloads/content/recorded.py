@@ -37,7 +37,6 @@ class Recorded:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts for reports."""
         return {"content": "the recorded prompts, as they are", "counted_by": "the server"}
 
     def fields(self, request: Request) -> Mapping[str, object]:

@@ -34,7 +34,6 @@ class Text:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts for reports."""
         return {
             "content": f"text of {len(self.pool.words)} words that are one token each",
             "tokenizer_sha256": self.pool.sha256,

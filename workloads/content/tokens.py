@@ -31,7 +31,6 @@ class Tokens:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts for reports."""
         return {"content": "random token ids", **busted(self.bust)}
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:

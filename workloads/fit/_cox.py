@@ -200,7 +200,6 @@ class DispersionCurve:
 
     @property
     def widths_s(self) -> Floats:
-        """(W,) bin widths."""
         return np.asarray(self.steps * self.least_s)
 
     @property
@@ -234,5 +233,4 @@ def summed(values: npt.NDArray[np.int64] | Floats, step: int) -> npt.NDArray[np.
 
 
 def dispersion(values: npt.NDArray[np.int64] | Floats) -> float:
-    """Variance by mean."""
     return float(values.var(ddof=1) / values.mean())

@@ -46,7 +46,6 @@ class Stamps:
 
     @property
     def rate_rps(self) -> float:
-        """Gaps per second."""
         return (len(self.at_s) - 1) / self.span_s
 
     @property

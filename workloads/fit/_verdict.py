@@ -27,6 +27,7 @@ from workloads.arrivals._services import Component
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
 CLOSE_KS = 0.1
 CLOSE_REUSE = 0.03
+_HARDLY_LOGNORMAL = "The rate of this trace is hardly lognormal: --mode rate-following may fit better."
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
@@ -36,7 +37,7 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
         for text in (
             _curve(facts),
             _gaps(facts),
-            _other_mode(facts),
+            _HARDLY_LOGNORMAL if facts["mode"] == "parametric" and misfit(facts) > 0 else "",
             _memory(facts),
             _rate(facts),
             _lengths(facts),
@@ -92,12 +93,6 @@ def misfit(facts: Mapping[str, Any]) -> float:
     """By how much dispersion, gap CV and gaps together are off beyond what is good for each; 0 where none is."""
     curve, ks = facts["curve_distance_all"]["model"] or 0.0, facts["gaps_ks"]["model"] or 0.0
     return sum(max(off - 1, 0.0) for off in (curve / GOOD, ks / CLOSE_KS, _cv_off(facts) / GOOD))
-
-
-def _other_mode(facts: Mapping[str, Any]) -> str:
-    if facts["mode"] != "parametric" or misfit(facts) == 0:
-        return ""
-    return "The rate of this trace is hardly lognormal: --mode rate-following may fit better."
 
 
 def _memory(facts: Mapping[str, Any]) -> str:

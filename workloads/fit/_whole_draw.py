@@ -67,7 +67,6 @@ class Drawing:
         self.root_shares = np.cumsum([root["share"] for root in figures["roots"]])
 
     def sessions(self) -> Iterator[Session]:
-        """Sessions without end."""
         while True:
             yield self._session()
 

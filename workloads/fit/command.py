@@ -72,7 +72,8 @@ def fit_trace(
     if "prefix_ids" in trace.table.column_names:
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
-    whole = _whole_sessions(trace)
+    chains, own_clocks = _chains.of(trace), traces.clock(trace.facts) == "session"
+    whole = None if chains is None else _whole.measure(chains, None if own_clocks else float(trace.at_s[-1]))
     source |= {} if whole is None else {"whole_left_out": _left_out(trace, whole)}
     work.notes += dropped(services, source) if whole is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
@@ -85,13 +86,6 @@ NO_WHOLE = (
     "needed)"
 )
 """Why a model has no whole sessions."""
-
-
-def _whole_sessions(trace: traces.Trace) -> dict[str, Any] | None:
-    """Figures of whole sessions; None for a trace that has none."""
-    found = _chains.of(trace)
-    own_clocks = traces.clock(trace.facts) == "session"
-    return None if found is None else _whole.measure(found, None if own_clocks else float(trace.at_s[-1]))
 
 
 def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:

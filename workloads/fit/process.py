@@ -62,7 +62,6 @@ class Cox:
             yield rate_rps * factors * known
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
         parts = [{"sd": part.sd, "tau_s": part.tau_s} for part in self.components]
         return {"kind": "parametric", "rate_rps": self.rate_rps, "gap_shape": self.gap_shape, "components": parts,
                 "hourly": list(self.hourly), "weekly": list(self.weekly)}  # fmt: skip
@@ -104,7 +103,6 @@ class RateTracking:
         return _along(self.window_s, rates, self.gap_shape, gaps_rng)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
         return {"kind": "rate-following", "rate_rps": self.rate_rps, "gap_shape": self.gap_shape,
                 "window_s": self.window_s, "factors": [round(x, 5) for x in self.factors]}  # fmt: skip
 

@@ -159,7 +159,6 @@ class Empirical:
         return int(self.prompt.high[at]), int(self.output.high[at])
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         while True:
             uniforms = rng.random((5, CHUNK))
             prompt_ranks, output_ranks = self.copula.draw(uniforms[:3])

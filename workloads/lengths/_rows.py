@@ -32,7 +32,6 @@ class SampledLengths:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens of the sampler."""
         return self.sampler.mean_tokens
 
     @property
@@ -45,7 +44,6 @@ class SampledLengths:
         return self.sampler.quantile_tokens(percent)
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         return self.sampler.pairs(rng)
 
 

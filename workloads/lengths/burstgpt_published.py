@@ -32,13 +32,11 @@ class BurstgptPublished:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Exact means."""
         mean = float(np.arange(1, self.below_tokens) @ self._shares())
         return mean, mean
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Facts for reports."""
         return {
             "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
             "licence": "MIT (example code)",
@@ -47,7 +45,6 @@ class BurstgptPublished:
         }
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         edges = np.cumsum(self._shares())
         while True:
             ranks = np.minimum(np.searchsorted(edges, rng.random((2, CHUNK)), side="right"), len(edges) - 1)

@@ -42,7 +42,6 @@ class Fitted:
         return {"model": self.path, **self.model.source}
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         samplers, edges = self._samplers(), np.cumsum(self._shares())
         while True:
             which = np.minimum(np.searchsorted(edges, rng.random(CHUNK), side="right"), len(samplers) - 1)

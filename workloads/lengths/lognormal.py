@@ -62,7 +62,6 @@ class Lognormal:
         return _bounded_mean(p, q), _bounded_mean(q, p)
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         (prompt_mu, prompt_sigma), (output_mu, output_sigma) = (
             _law(self.prompt_mean_tokens, self.prompt_cv),
             _law(self.output_mean_tokens, self.output_cv),

@@ -48,7 +48,6 @@ class Normal:
         )
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         while True:
             prompts = _draw(rng, self.prompt_mean_tokens, self.prompt_cv, self.prompt_cap_tokens)
             outputs = _draw(rng, self.output_mean_tokens, self.output_cv, self.output_cap_tokens)

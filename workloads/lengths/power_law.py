@@ -43,7 +43,6 @@ class PowerLaw:
         return float(prompts @ p), float(outputs @ q)
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         (prompts, p), (outputs, q) = self._laws()
         while True:
             drawn = rng.choice(prompts, CHUNK, p=p), rng.choice(outputs, CHUNK, p=q)

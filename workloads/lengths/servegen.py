@@ -35,7 +35,6 @@ class Servegen:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Mean prompt and output tokens."""
         prompt, output = self.shares @ self.laws.means()
         return float(prompt), float(output)
 
@@ -45,7 +44,6 @@ class Servegen:
         return {**self.pool.facts, "tokenizer": "that of the model served", "zero_tokens_left_out": self.laws.left_out}
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        """Endless (prompt_tokens, output_tokens)."""
         edges = np.cumsum(self.shares)
         while True:
             law = np.searchsorted(edges, rng.random(CHUNK) * edges[-1], side="right")

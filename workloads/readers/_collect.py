@@ -245,7 +245,6 @@ class Block:
     places: Callable[[], Ints] | None = None
 
     def head(self, size: int) -> Block:
-        """The first rows."""
         cells, identity, places = self.cells, self.identity, self.places
         return replace(
             self,
@@ -261,7 +260,6 @@ class Block:
         return self if places is None else replace(self, places=lambda: places() + np.array([size_bytes, 0]))
 
     def row(self, row: int) -> Block:
-        """One row alone."""
         cells, where = self.cells, self.where
         return replace(self, size=1, cells=lambda c: cells(c)[row : row + 1], where=lambda _: where(row))
 

@@ -208,7 +208,6 @@ def _not_a_row(file: Path, line: int, why: str) -> UsageError:
 
 
 def _texts(file: Path, runs: Iterator[Lines]) -> Iterator[str]:
-    """Every line with its end."""
     for first, data, _ in runs:
         if _lines.is_text(data):
             yield from io.StringIO(data.decode(), newline="\n")

@@ -104,7 +104,6 @@ class Files:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def close(self) -> None:
-        """Close the archive."""
         self._stack.close()
 
     def _damaged(self, error: Exception) -> NoReturn:

@@ -90,7 +90,6 @@ class Hashed(io.RawIOBase):
         self.bytes_read = 0
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what BufferedReader hands over
@@ -108,7 +107,6 @@ class Hashed(io.RawIOBase):
         return self._sha256.hexdigest()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
         super().close()
 

@@ -76,7 +76,6 @@ class Requests:
         return pa.table(columns | {n: c for n in ("session", "tag") if (c := getattr(self, n)) is not None})
 
     def head(self, size: int) -> Requests:
-        """The first rows."""
         return self._each(lambda column: column[:size])
 
     def behind(self, rows: int, at: float) -> Requests:

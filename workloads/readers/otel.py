@@ -71,7 +71,6 @@ class Otel:
 
 
 def _spans(block: Block, row: int) -> Iterator[dict[str, Any]]:
-    """The spans of one export."""
     for resource in _objects(block, row, block.cells("resourceSpans")[row], "resourceSpans"):
         scopes = resource.get("scopeSpans", resource.get("instrumentationLibrarySpans", []))
         for scope in _objects(block, row, scopes, "scopeSpans"):

@@ -121,6 +121,5 @@ def _messages(block: Block, row: int) -> Iterator[tuple[str, str]]:
 
 
 def _message(message: Any) -> tuple[Any, Any]:
-    """Who speaks, and what."""
     given = message if isinstance(message, dict) else {}
     return given.get("from", given.get("role")), given.get("value", given.get("content"))

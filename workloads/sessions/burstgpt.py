@@ -47,11 +47,14 @@ class Burstgpt:
     def __post_init__(self) -> None:
         positive(think_scale=self.think_scale)
         check(self.truncate_at_tokens, self.block_tokens)
-        object.__setattr__(self, "turns", np.cumsum(_shares()))
+        counted = np.array(CONVERSATIONS, float)
+        beyond = np.arange(len(counted), LONGEST + 1) ** -LONG_EXPONENT  # as P(K > k), up to a line
+        left = (beyond - beyond[-1]) / (beyond[0] - beyond[-1])
+        shares = np.concatenate(((1 - LONG_SHARE) * counted / counted.sum(), -LONG_SHARE * np.diff(left)))
+        object.__setattr__(self, "turns", np.cumsum(shares))
 
     @property
     def mean_requests(self) -> float:
-        """Mean number of turns."""
         return float(1 + (1 - self.turns[:-1]).sum())
 
     @property
@@ -62,7 +65,6 @@ class Burstgpt:
         )
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` conversations."""
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
         ranks, seconds = np.array(THINK_S).T
         return conversations(
@@ -74,11 +76,3 @@ class Burstgpt:
             self.truncate_at_tokens,
             self.block_tokens,
         )
-
-
-def _shares() -> np.ndarray:
-    """(436,) share of conversations by number of turns."""
-    counted = np.array(CONVERSATIONS, float)
-    beyond = np.arange(len(counted), LONGEST + 1) ** -LONG_EXPONENT  # as P(K > k), up to a line
-    left = (beyond - beyond[-1]) / (beyond[0] - beyond[-1])
-    return np.concatenate(((1 - LONG_SHARE) * counted / counted.sum(), -LONG_SHARE * np.diff(left)))

@@ -68,11 +68,9 @@ class CodingAgent:
 
     @property
     def mean_requests(self) -> float:
-        """Mean number of turns."""
         return float(np.mean(_law(TURNS, _FINE).round()))
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` sessions."""
         normal = streams.sizes.standard_normal((count, 2))
         rho = 2 * np.sin(np.pi * FIRST_AND_TURNS / 6)  # of normal variates with that rank correlation
         normal[:, 1] = rho * normal[:, 0] + np.sqrt(1 - rho**2) * normal[:, 1]

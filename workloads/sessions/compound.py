@@ -43,11 +43,9 @@ class Compound:
 
     @property
     def mean_requests(self) -> float:
-        """Requests of a task."""
         return float(sum(self.widths))
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` tasks."""
         widths = np.array(self.widths)
         size = int(widths.sum())
         stage = np.repeat(np.arange(len(widths)), widths)  # (size,) of each request of a task

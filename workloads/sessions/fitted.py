@@ -38,11 +38,9 @@ class Fitted:
 
     @property
     def mean_requests(self) -> float:
-        """Mean number of turns."""
         return float(1 + (1 - self.turns[:-1]).sum())
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` sessions."""
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
         ranks = np.linspace(0, 1, len(self.think_s))
         return conversations(

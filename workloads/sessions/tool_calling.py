@@ -51,7 +51,6 @@ class ToolCalling:
         return float(np.mean(law(CALLS, np.linspace(0, 1, 100_001)).round())) + 1
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
-        """The next `count` sessions."""
         ranks = streams.sizes.random((count, 4))
         sizes = law(CALLS, ranks[:, 0]).round().astype(np.int64) + 1
         first = starts_of(sizes)

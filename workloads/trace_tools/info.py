@@ -45,6 +45,7 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
     if caches and "prefix_ids" not in trace.table.column_names:
         raise UsageError("--cache replays prefixes, and this trace names none; leave it out.")
     stores = {spec: cache.from_spec(spec, trace.block_tokens) for spec in caches}
+    coarse = grain is not None and trace.mean_rate_rps * grain > 1  # gaps show the clock rather than the traffic
     facts: dict[str, Any] = {
         "file": dict(trace.facts),
         "requests": len(trace),
@@ -52,7 +53,7 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
         "rate_rps": trace.mean_rate_rps or None,
         "lengths": _lengths(trace),
         "grain_s": grain,
-        "ticks": _ticks(at_s, grain) if shares_stamps(trace, grain) else None,
+        "ticks": _ticks(at_s, grain) if coarse else None,
         "gaps": _gaps(at_s),
         "counts": _counts(at_s),
     }
@@ -65,11 +66,6 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
     if "prefix_ids" in trace.table.column_names:
         facts["prefixes"] = _prefixes(trace, stores)
     return facts
-
-
-def shares_stamps(trace: Trace, grain: float | None) -> bool:
-    """Whether timestamps are so coarse that gaps reflect the clock rather than the traffic."""
-    return grain is not None and trace.mean_rate_rps * grain > 1
 
 
 def _lengths(trace: Trace) -> dict[str, Any]:

@@ -44,7 +44,6 @@ class PastFuture:
         return False
 
     def finished(self, output_tokens: int) -> None:
-        """An answer ended with so many tokens."""
         self._recent.append(output_tokens)
         insort(self._sorted, output_tokens)
         if len(self._recent) > self.window:

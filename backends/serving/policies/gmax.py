@@ -84,12 +84,10 @@ class Gmax:
             self._took_s = 0.0
 
     def on_finish(self, seq: Sequence) -> None:
-        """The predictor learns."""
         self._lengths.on_finish(seq)
 
     @property
     def unit_s(self) -> float:
-        """Seconds of a step."""
         return sum(self._step_s) / len(self._step_s) if self._step_s else STEP_S
 
     def _rank(self, seqs: ListOf[Sequence]) -> Ranks:

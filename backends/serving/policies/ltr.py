@@ -40,7 +40,6 @@ class Ltr:
         self._seats.steps += 1
 
     def on_finish(self, seq: Sequence) -> None:
-        """The predictor learns."""
         self._lengths.on_finish(seq)
 
     def _rank(self, seqs: ListOf[Sequence]) -> Ranks:

@@ -63,7 +63,6 @@ class Ooc:
         self._model = model
 
     def on_finish(self, seq: Sequence) -> None:
-        """The predictor learns."""
         self._lengths.on_finish(seq)
 
     def fill(self, replica: Replica, batch: Batch) -> None:

@@ -62,7 +62,6 @@ class Quantile:
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
-        """Tokens of the whole answer."""
         return self._finished.beyond(seq.emitted, self.q, self.prior_tokens)
 
     def on_finish(self, seq: Sequence) -> None:
@@ -88,7 +87,6 @@ class Past:
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
-        """Tokens of the whole answer."""
         return self._finished.beyond(seq.emitted, unit(self.seed, seq.request.id), self.prior_tokens)
 
     def on_finish(self, seq: Sequence) -> None:
@@ -126,7 +124,6 @@ class Oracle:
     """Oracle: the true length. No system knows it, so results with it are oracle results."""
 
     def output_tokens(self, seq: Sequence) -> float:
-        """Tokens of the whole answer."""
         return LengthOracle.output_tokens(seq)
 
     def on_finish(self, seq: Sequence) -> None:

@@ -60,7 +60,6 @@ class Sent:
             self._tokens[index] -= self._decoding[index].pop(request_id)
 
     def on_finish(self, finished: FinishedRequest) -> None:
-        """A request is over."""
         self.forget(finished.request.id)
 
     def least_loaded(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Send | Reject:

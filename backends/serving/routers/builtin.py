@@ -18,7 +18,6 @@ class RoundRobin:
     _turn: int = field(default=0, init=False)
 
     def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        """The next replica in turn."""
         index = self._turn % len(replicas)
         self._turn += 1
         return index
@@ -120,7 +119,6 @@ class ShortestPrefillQueue:
     """
 
     def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        """Index of the replica."""
         counts = [
             len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
             for replica in replicas
@@ -144,7 +142,6 @@ class LeastLoadedDecode:
         return True
 
     def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        """Index of the replica."""
         loads = [_context_blocks(replica) for replica in replicas]
         return loads.index(min(loads))
 

@@ -77,7 +77,6 @@ class EarlyReject:
         return index
 
     def on_finish(self, finished: FinishedRequest) -> None:
-        """An answer is over."""
         self._sent.on_finish(finished)
         self._prompts.pop(finished.request.id, None)
         if finished.tpot_s is not None:

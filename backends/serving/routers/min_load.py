@@ -31,5 +31,4 @@ class MinLoad:
         return self._sent.least_loaded(request, now_s, view)
 
     def on_finish(self, finished: FinishedRequest) -> None:
-        """A request is over."""
         self._sent.on_finish(finished)

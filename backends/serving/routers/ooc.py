@@ -110,7 +110,6 @@ class Ooc:
                 seqs, context, room = seqs + 1, context + tokens, room - tokens // strict.block_tokens - 1
 
     def on_finish(self, finished: FinishedRequest) -> None:
-        """A request is over."""
         if finished.request.offline:
             self._forget(finished.request.id)
         else:

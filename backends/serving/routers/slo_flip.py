@@ -91,7 +91,6 @@ class SloFlip:
         return []
 
     def on_finish(self, finished: FinishedRequest) -> None:
-        """A request is over."""
         self._sent.on_finish(finished)
 
     def _flip(self, candidates: list[ReplicaView], role: Role, now_s: float) -> list[Action]:

@@ -80,7 +80,6 @@ tp = option("--tp", type=COUNT, default=1, metavar="N", help="GPUs per pipeline 
 
 
 def form_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--format and --out."""
     written = "Write to this file instead: .html (most with a chart), .md, .json, .csv or .txt."
     out = click.option("--out", type=Value(_answer_file), metavar="FILE", help=written)
     return formats(out(function))

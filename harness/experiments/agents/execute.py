@@ -104,7 +104,6 @@ def set_up(
 
 
 def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
-    """The run of one trial."""
     whole_s = horizon_s * (1 + CUT)
     arrivals = parse(spec.arrivals or "closed")
     args = {"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args, "users": str(users), "steady": "on"}
@@ -125,7 +124,6 @@ class Task:
 
     @property
     def run(self) -> RunSpec:
-        """Its run."""
         return _of(self.setup_spec, *self.key, self.horizon_s)
 
 
@@ -223,7 +221,8 @@ def _run(
     with pool.of(workers if setup.first.virtual else 1) as processes:
         try:
             while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
-                if _spent(setup, time.monotonic() - begun_s):
+                next_s = 0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)
+                if setup.budget_s is not None and time.monotonic() - begun_s + next_s > setup.budget_s * 1.05:
                     break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
                 try:
@@ -245,13 +244,6 @@ def _run(
     if interrupted and not trials:
         raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
     return save("interrupted" if interrupted else "finished")
-
-
-def _spent(setup: Setup, spent_s: float) -> bool:
-    """Whether no other trial fits into the budget."""
-    if setup.budget_s is None:
-        return False
-    return spent_s + (0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)) > setup.budget_s * 1.05
 
 
 def _made(

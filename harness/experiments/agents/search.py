@@ -171,7 +171,8 @@ def _pair(here: float, apart: float) -> tuple[int, int]:
 def _pilot(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -> list[AgentTrial]:
     """The trials of the pilot: the first seeds, at numbers near the crossing that have all of them."""
     first = [trial for trial in trials if trial.seed - given.first_seed < SEEDS]
-    whole = [trial for trial in first if len(_seeds(first, trial.users)) == SEEDS]
+    seeds = {trial.users: {one.seed for one in first if one.users == trial.users} for trial in first}
+    whole = [trial for trial in first if len(seeds[trial.users]) == SEEDS]
     here = _crossing(tier, [*_of_bracket(trials, given), *whole])
     return [trial for trial in whole if here / NEAR - 1 <= trial.users <= here * NEAR + 1]
 
@@ -282,10 +283,6 @@ def _alternate(tier: Tier, trials: Sequence[AgentTrial], given: SearchOptions) -
     pair = _pair(min(max(_crossing(tier, trials), low), high), APART / 2)
     users = min(pair, key=lambda number: sum(trial.users == number for trial in trials))
     return [Key(users, _seed(trials, users, given))]
-
-
-def _seeds(trials: Sequence[AgentTrial], users: int) -> set[int]:
-    return {trial.seed for trial in trials if trial.users == users}
 
 
 def _crossing(tier: Tier, trials: Sequence[AgentTrial]) -> float:

@@ -91,7 +91,6 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        """The words of the command."""
         return ["bench", self.command, *(w for name, vs in self.options.items() for v in vs for w in (name, v))]
 
 
@@ -172,7 +171,6 @@ def needs_slo(line: Line) -> None:
 
 
 def body(line: Line, fields: dict[str, object]) -> None:
-    """Fields of every request."""
     if fields:
         line.add("--extra-body", json.dumps(fields))
 

@@ -235,5 +235,4 @@ class CompareAnswer(Document, frozen=True, kw_only=True):
         return all(each.field != "schedule" for each in (*self.refused, *self.allowed_differences))
 
     def on(self, side: str) -> Side:
-        """The base or the head."""
         return self.base if side == "base" else self.head

@@ -169,7 +169,6 @@ def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Sour
 
 
 def joined(matches: Iterable[Matched]) -> Matched:
-    """Several matches as one."""
     every = [*matches]
     return Matched(
         tuple(pair for each in every for pair in each.pairs),

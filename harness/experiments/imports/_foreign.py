@@ -75,21 +75,16 @@ def below(folder: Path) -> Iterator[Run]:
             continue
         done: set[str] = set()
         for name in (n for n in names if n.endswith(_ENDS)):
-            values = _readable(at / name)
-            reader = None if values is None else _reader(values)
+            try:
+                reader = _reader(documents(at / name))
+            except UsageError:
+                continue
             if reader is None or name in done:
                 continue
             others = [other for other in _beside(reader) if other in names]
             if name in others or not others:
                 done.update(others)
                 yield from of_file(at / name)
-
-
-def _readable(path: Path) -> list[Any] | None:
-    try:
-        return documents(path)
-    except UsageError:
-        return None
 
 
 def _reader(values: Sequence[Any]) -> Reader | None:

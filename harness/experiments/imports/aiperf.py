@@ -48,7 +48,6 @@ class Aiperf:
         return all(_is_line(v) or (isinstance(v, Mapping) and "aiperf_version" in v) for v in values)
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
-        """One run."""
         lines = [v for v in values if _is_line(v)]
         whole: Json = next((v for v in values if not _is_line(v)), {})
         kept = [v for v in lines if v["metadata"].get("benchmark_phase", "profiling") == "profiling"]

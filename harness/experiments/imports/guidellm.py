@@ -42,7 +42,6 @@ class Guidellm:
         return all("guidellm_version" in part(v, "metadata") for v in values)
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
-        """A run per benchmark."""
         for value in values:
             for benchmark in items(value.get("benchmarks")):
                 yield _run(value, benchmark)

@@ -40,7 +40,6 @@ class InferencePerf:
         return all(_is_list(v) or _is_summary(v) for v in values)
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
-        """One run."""
         rows = [row for value in values if _is_list(value) for row in value]
         whole: Json = next((v for v in values if _is_summary(v)), {})
         answers = [_answer(row) for row in rows]

@@ -28,7 +28,6 @@ class LlmD:
         )
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
-        """A run per report."""
         for value in values:
             load, run = part(value, "scenario", "load", "standardized"), part(value, "run")
             rate, started = number(load.get("rate_qps")), part(run, "time").get("start")

@@ -40,7 +40,6 @@ class Sglang:
         return all(isinstance(v, Mapping) and "total_output_tokens_retokenized" in v for v in values)
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
-        """A run per value."""
         for value in values:
             detailed = bool(items(value.get("ttfts")))
             answers = [*_answers(value)] if detailed else []

@@ -39,7 +39,6 @@ class Vllm:
         )  # fmt: skip
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
-        """A run per value."""
         for value in values:
             detailed = all(items(value.get(name)) for name in ("ttfts", "itls"))
             timed = bool(items(value.get("start_times"))) or not detailed

@@ -54,7 +54,6 @@ class Unit:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the unit."""
         return self.deployment.gpus
 
     @property

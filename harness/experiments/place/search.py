@@ -71,14 +71,9 @@ class _Search:
             self.sustains((self.low_rps + self.high_rps) / 2)
             if self.low_rps == 0.0 and self.high_rps <= hopeless_rps:
                 hopeless_rps = 0.0
-                if self._is_hopeless(width_rps / NOTHING):
+                if not self.sustains(width_rps / NOTHING):
                     return
-
-    def _is_hopeless(self, least_rps: float) -> bool:
-        if not self.sustains(least_rps):
-            return True
-        self.low_rps = 0.0  # the ends stay on the grid of the bisection
-        return False
+                self.low_rps = 0.0  # the ends stay on the grid of the bisection
 
     def _is_wide(self, width_rps: float) -> bool:
         apart = self.high_rps - self.low_rps

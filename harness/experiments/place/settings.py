@@ -128,16 +128,8 @@ class PlaceOptions:
         return replace(self.slo, bounds=kept)
 
     def wanted(self, kind: Kind) -> tuple[Condition, ...]:
-        """The conditions of a trial."""
         slo = self.bounds(kind)
         return conditions(slo, slo.goal, self.definition)
-
-
-def seeds_of(count: int, first: int) -> tuple[int, ...]:
-    """So many seeds from the first on. Raises UsageError for too many."""
-    if count > MOST_SEEDS:
-        raise UsageError(f"--seeds must be at most {MOST_SEEDS}, got {count}.")
-    return tuple(range(first, first + count))
 
 
 def algorithms_of(text: str) -> tuple[Algorithm, ...]:
@@ -188,12 +180,6 @@ def _has_constants(model: str, hardware: str) -> bool:
     return False
 
 
-def _with_compat(spec: RunSpec) -> RunSpec:
-    backend = parse(spec.backend)
-    args = {"log_steps": "false", **backend.args, "compat": COMPAT}
-    return replace(spec, backend=str(replace(backend, args=args)), requests=spec.requests or REQUESTS)
-
-
 WORKLOAD = "distserve-fig1"
 """The example of DistServe: 512 tokens in and 64 out."""
 
@@ -220,7 +206,13 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     bounds = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text, goal=spec.goal)
     if not bounds.bounds:
         raise UsageError("A placement needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
-    spec = replace(_with_compat(spec) if released else without_steps(spec), slo=slo.text(bounds))
+    if released:
+        system = parse(spec.backend)
+        args = {"log_steps": "false", **system.args, "compat": COMPAT}
+        spec = replace(spec, backend=str(replace(system, args=args)), requests=spec.requests or REQUESTS)
+    else:
+        spec = without_steps(spec)
+    spec = replace(spec, slo=slo.text(bounds))
     own_rps = own_rate(spec)
     unchained = None if released else chainable(spec, loaded)
     rate_rps = own["rate"]
@@ -244,6 +236,8 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     count = own["seeds"] or (1 if released else FEWEST)
     if not released and count < FEW_SEEDS:
         raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
+    if count > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS}, got {count}.")
     found = PlaceOptions(
         spec=spec,
         slo=bounds,
@@ -251,7 +245,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         hardware=hardware,
         algorithms=algorithms,
         definition=_one_of("condition", own["conditions"], CONDITIONS),
-        seeds=seeds_of(count, spec.seed),
+        seeds=tuple(range(spec.seed, spec.seed + count)),
         top_rps=own["max_rate"],
         width_rps=own["width"],
         objective=objective,

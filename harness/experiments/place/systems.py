@@ -51,7 +51,6 @@ class Group:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all its replicas."""
         return self.count * self.shape.gpus
 
     @property
@@ -82,12 +81,10 @@ class Deployment:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all replicas."""
         return sum(group.gpus for group in self.groups)
 
     @property
     def hardware(self) -> str:
-        """Its kinds of GPU."""
         return " + ".join(dict.fromkeys(group.hardware for group in self.groups))
 
     @property
@@ -108,7 +105,6 @@ class Deployment:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Replicas of each group."""
         return tuple(group.count for group in self.groups)
 
     @property
@@ -177,7 +173,6 @@ class Cluster:
 
     @property
     def gpus(self) -> int:
-        """GPUs of all nodes."""
         return self.nodes * self.per_node
 
     def holds(self, deployment: Deployment) -> bool:
@@ -227,20 +222,18 @@ def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape]
     catalog.hardware(hardware)
     skipped = [*_undivided(found, hardware, cluster)]
     shapes = []
-    for shape in (*_divided(found, cluster), *_wide(found, cluster)):
+    divided = (  # tensor-parallel within a node, pipelines over all of them
+        Shape(tp, pp)
+        for tp in _divisors(found.heads, cluster.per_node)
+        for pp in _divisors(found.layers, cluster.gpus // tp)
+    )
+    for shape in (*divided, *_wide(found, cluster)):
         reason = refused(shape)
         if reason is None:
             shapes.append(shape)
         else:
             skipped.append(Skipped(hardware, label(shape), reason))
     return Space(model, hardware, tuple(shapes), tuple(skipped))
-
-
-def _divided(m: Model, cluster: Cluster) -> Iterator[Shape]:
-    """Tensor-parallel within a node, pipelines over all of them."""
-    for tp in _divisors(m.heads, cluster.per_node):
-        for pp in _divisors(m.layers, cluster.gpus // tp):
-            yield Shape(tp, pp)
 
 
 def _wide(m: Model, cluster: Cluster) -> Iterator[Shape]:

@@ -68,7 +68,6 @@ def written(rule: Fastgen) -> str:
 
 
 def success(seen: Seen, rule: Fastgen) -> Success:
-    """Which requests succeeded."""
     allowed_s = number(seen.table, "prompt_tokens") / rule.prompt_tps
     prompt = seen.ok & ~(seen.values("ttft") > allowed_s)
     step_s = 1.0 / rule.rate

@@ -50,7 +50,6 @@ def check(by: str) -> str:
 
 
 def grouped(source: Source, by: str) -> Grouping:
-    """The groups of a run."""
     return GROUPINGS[check(by)](source)
 
 

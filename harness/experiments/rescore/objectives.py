@@ -74,17 +74,14 @@ def read(given: str) -> Objective:
 def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
     """A run under an objective; `goal` decides which bound of an SLO binds."""
     if isinstance(objective, Slo):
-        return _of_slo(seen, replace(objective, goal=goal))
+        slo = replace(objective, goal=goal)
+        scored = score(seen.table, slo, seen)
+        parts = tuple(Part(b.text, b.attainment, int(np.count_nonzero(b.applies)), b) for b in scored.bounds)
+        binding = None if scored.binding is None else scored.binding.text
+        return Outcome(text(slo) or "no bound", scored.met, parts, binding, scored)
     check_bounds(seen.table, ("itl",))
     found = fastgen.success(seen, objective)
     named = (("prompt in time", found.prompt), ("answer in time", found.answer))
     parts = tuple(Part(name, share(mask), len(mask)) for name, mask in named)
     binding = min(parts, key=lambda p: p.attainment).text if len(found.met) else None
     return Outcome(fastgen.written(objective), found.met, parts, binding)
-
-
-def _of_slo(seen: Seen, slo: Slo) -> Outcome:
-    scored = score(seen.table, slo, seen)
-    parts = tuple(Part(b.text, b.attainment, int(np.count_nonzero(b.applies)), b) for b in scored.bounds)
-    binding = None if scored.binding is None else scored.binding.text
-    return Outcome(text(slo) or "no bound", scored.met, parts, binding, scored)

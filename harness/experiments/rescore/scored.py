@@ -44,7 +44,6 @@ WEIGHTS = ((1, 8), (0, 1))
 def slo_part(
     source: Source, objective: Objective, goals: Sequence[float], query: RescoreOptions, per_second: PerSecond
 ) -> SloScore:
-    """A run under one objective."""
     found = outcome(source.seen, objective, goals[0])
     met = int(np.count_nonzero(found.met)) if found.by_request else None
     gpus = source.info.backend.get("gpus")

@@ -254,7 +254,6 @@ class Layout:
 
     @property
     def scorings(self) -> tuple[Rescoring, ...]:
-        """All scorings of one run."""
         return tuple(dict.fromkeys(point.scoring for point in self.points))
 
     @property

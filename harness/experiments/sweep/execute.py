@@ -65,7 +65,6 @@ class Progress:
         return self.work if self.timed else None
 
     def line(self) -> str:
-        """The state in one line."""
         left_s = self.left_s()
         left = "" if left_s is None else f", about {duration(left_s)} left"
         return f"{self.done} of {self.total} runs{left}"

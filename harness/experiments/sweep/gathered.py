@@ -41,7 +41,11 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
         except (KeyError, TypeError, AttributeError) as error:
             unscored.append(f"{folder} has no {error} that could be read, so it is left out.")
     descriptions = [described for described, _ in scored]
-    axes = _axes([described["options"] for described in descriptions])
+    options = [described["options"] for described in descriptions]
+    names = dict.fromkeys(name for one in options for name in one)
+    axes = [name for name in names if name != RATE and len({str(one.get(name)) for one in options}) > 1]
+    if options and all(one.get(RATE) is not None for one in options):
+        axes.insert(0, RATE)
     points = _points(axes, scored)
     goals = sorted({float(described["goal"]) for described in descriptions}) or [0.9]
     return compared(codec.of(SweepAnswer, {
@@ -85,14 +89,6 @@ def _described(run: Run) -> dict[str, Any]:
         "clock": info.clock,
         "goal": info.slo.goal or 0.9,
     }
-
-
-def _axes(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rate, where it is known of all, and the options that differ."""
-    names = dict.fromkeys(name for one in options for name in one)
-    differ = [name for name in names if name != RATE and len({str(one.get(name)) for one in options}) > 1]
-    rated = bool(options) and all(one.get(RATE) is not None for one in options)
-    return [*([RATE] if rated else []), *differ]
 
 
 def _points(axes: Sequence[str], runs: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:

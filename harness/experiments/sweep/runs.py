@@ -38,7 +38,6 @@ class Order:
 
     @property
     def path(self) -> Path:
-        """The folder of the run."""
         return Path(self.out) / self.task.folder
 
 

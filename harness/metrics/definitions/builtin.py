@@ -55,7 +55,6 @@ def p99_gap(table: pa.Table) -> Floats:
 
 
 def normalized_latency(table: pa.Table) -> Floats:
-    """E2E over output tokens."""
     return ratio(e2e(table), number(table, "output_tokens"))
 
 

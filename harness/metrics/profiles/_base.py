@@ -159,7 +159,7 @@ class Definition:
         )
         return Times(
             listed(first_s - begin_s, events.ok if self.ttft_of_one_token else events.ok & (events.tokens > 1)),
-            listed(per_later_token(tpot_end_s - first_s, self.divisor(events)), events.ok),
+            listed(ratio(tpot_end_s - first_s, self.divisor(events)), events.ok),
             listed(e2e_end_s - begin_s, events.ok),
             tpot_weight=np.maximum(events.tokens - 1, 0.0) if self.weighted else None,
         )
@@ -171,7 +171,6 @@ class Definition:
         return gaps.values_s if self.gaps == "pooled" else gaps.with_zeros()
 
     def percentile(self, values: Floats, q: float) -> float:
-        """By the tool's rule."""
         return self.quantile(values, q)
 
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
@@ -185,11 +184,6 @@ class Definition:
             return Judged(count(good), None, window_s)
         among = self.denominator(events, unknown)
         return Judged(count(good & among), count(among), window_s)
-
-
-def per_later_token(elapsed_s: Floats, later_tokens: Floats) -> Floats:
-    """(requests,) seconds per token after the first ones; NaN where there are none."""
-    return ratio(elapsed_s, later_tokens)
 
 
 def listed(values: Floats, ok: Mask) -> Floats:

@@ -60,7 +60,6 @@ def every_request(events: Events, unknown: Mask) -> Mask:  # noqa: ARG001  # the
 
 
 def completed(events: Events, unknown: Mask) -> Mask:  # noqa: ARG001  # the signature of a denominator
-    """Those that ended well."""
     return events.ok
 
 

@@ -261,7 +261,6 @@ class Records:
     epoch_s: float = 0.0
 
     def add(self, record: RequestRecord) -> None:
-        """One more."""
         self.records.append(record)
 
     def add_steps(self, steps: object) -> None:

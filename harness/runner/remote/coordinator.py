@@ -151,7 +151,6 @@ class Senders:
         )
 
     def interrupt(self) -> None:
-        """Stop sending; when called again, stop waiting for answers too."""
         self._interrupts += 1
         if self._interrupts == 1:
             self.live.say(

@@ -35,7 +35,10 @@ class SenderWatch:
                 self._stall_s = max(self._stall_s, now_s - due_s)
                 due_s = max(due_s, now_s - LOOK_S)
                 if now_s - self._window_s >= WINDOW_S:
-                    self._look(now_s)
+                    cpu_s = time.process_time()
+                    share = (cpu_s - self._window_cpu_s) / (now_s - self._window_s)
+                    self._cpu_share = max(self._cpu_share, share)
+                    self._window_s, self._window_cpu_s = now_s, cpu_s
         finally:
             gc.callbacks.remove(self._collected)
 
@@ -57,12 +60,6 @@ class SenderWatch:
             "gc_max_s": self._gc_s,
             "machine_cores_busy": others,
         }
-
-    def _look(self, now_s: float) -> None:
-        seconds = now_s - self._window_s
-        cpu_s = time.process_time()
-        self._cpu_share = max(self._cpu_share, (cpu_s - self._window_cpu_s) / seconds)
-        self._window_s, self._window_cpu_s = now_s, cpu_s
 
     def _collected(self, phase: str, info: Mapping[str, int]) -> None:  # noqa: ARG002  # the signature of gc.callbacks
         if phase == "start":

@@ -1,31 +1,26 @@
 """A run against a remote endpoint: query its capabilities, measure the client, send, read the server's metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from harness.api import Outcome, Remote, Scraper, Sourced
 from harness.data.codec import from_facts
+from harness.data.folder import RunFolder
 from harness.data.host import process_age_s
 from harness.data.records import Recounts
 from harness.data.run_json import Client, Sender, Server
 from harness.runner.live import Live
+from harness.runner.plan import Plan
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration
 from harness.runner.remote.coordinator import Senders
 from harness.runner.remote.split import events_rps, hosts, sender_count
 from harness.runner.virtual import Interruptible
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from harness.data.folder import RunFolder
-    from harness.runner.plan import Plan
 
 Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
 """A context in which Ctrl-C and SIGTERM interrupt the given object."""

@@ -165,7 +165,10 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
         driver, progress = _built(job, ours, outbox)
         outbox.send(Ready())
         assert isinstance(await receive(reader), Connect)
-        await _connect(job, ours)
+        tokens = ours.table["output_tokens"].to_numpy()
+        mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
+        rate_rps = requests_rps(ours.table, TTFT_S + mean_tokens * ITL_S)
+        await job.backend.connect(job.index, rate_rps, mean_tokens)
         outbox.send(Ready())
     except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
         known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {_where(error)}", format_exc())
@@ -183,7 +186,6 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
 
 @contextlib.contextmanager
 def stored(schedule: str | bytes) -> Iterator[str]:
-    """The path of a schedule."""
     if isinstance(schedule, str):
         yield schedule
         return
@@ -202,13 +204,6 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progre
     driver = WallDriver(line, ours.planned(), follow_ups, outgoing, progress, job.drain_s)
     driver.prepare()
     return driver, progress
-
-
-async def _connect(job: Job, ours: Schedule) -> None:
-    tokens = ours.table["output_tokens"].to_numpy()
-    mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-    rate_rps = requests_rps(ours.table, TTFT_S + mean_tokens * ITL_S)
-    await job.backend.connect(job.index, rate_rps, mean_tokens)
 
 
 async def _run(
@@ -237,7 +232,6 @@ async def _run(
 
 
 def _where(error: Exception) -> str:
-    """What broke, and where."""
     *_, last = extract_tb(error.__traceback__)
     return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
 

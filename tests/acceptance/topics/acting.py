@@ -1,7 +1,5 @@
 """Clusters whose routers act: roles that flip, plans that follow the traffic, rejection (K10, K15, K17)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

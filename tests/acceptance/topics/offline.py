@@ -1,7 +1,5 @@
 """Online and offline requests together: how much offline work fits beside an online trace (K15)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt

@@ -1,0 +1,128 @@
+"""Which waiting sequences memory lets in: the short rules, a class each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backends.serving._checks import at_least
+from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
+from backends.serving.batch import Oracle as LengthOracle
+from backends.serving.batch import Sequence
+from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Fcfs:
+    """Admission in order of arrival as long as memory has room now: what every engine does without a rule.
+
+    Nothing beyond the watermark of the memory mode; what runs short later is preempted.
+    """
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """True: it never rejects."""
+        return True
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Admission with known answer lengths: as full as memory can be without a preemption.
+
+    The peak of memory, with true lengths, must fit. No real system can do this, so results with it are oracle results.
+    Source: the bound that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
+    """
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """False: the later a sequence begins, the less it overlaps with the others."""
+        return False
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether no sequence will be preempted."""
+        futures = [(held_tokens(s), LengthOracle.output_tokens(s) - s.emitted) for s in with_candidate(replica, seq)]
+        return peak_fits(replica, futures)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggressive:
+    """Admission while what is stored now stays below a watermark: full memory, and many preemptions.
+
+    Tokens held and the new prompt may fill the share `watermark` of the memory. Source: the rule that the Past-Future
+    paper compares with (Gong et al., LightLLM, ASPLOS 2025); vLLM's own is of this kind.
+    """
+
+    watermark: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.watermark <= 1:
+            raise ValueError(f"watermark must be a share above 0 and up to 1, got {self.watermark}")
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """True: held memory only grows until a sequence ends."""
+        return True
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether the prompt fits below the watermark now."""
+        held = sum([held_tokens(s) for s in with_candidate(replica, seq)])
+        return held <= capacity_tokens(replica) * self.watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Conservative:
+    """Admission as if every answer were as long as it may be: no preemption, and much memory stays unused.
+
+    Source: the rule that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
+
+    Prompts plus `max_new_tokens` each must fit `overcommit` times the memory; above 1 it may have to preempt.
+    """
+
+    max_new_tokens: int = 2048
+    overcommit: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least("max_new_tokens", self.max_new_tokens)
+        if self.overcommit <= 0:
+            raise ValueError(f"overcommit must be above 0, got {self.overcommit}")
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """True: what it counts does not depend on how far a sequence has come."""
+        return True
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether all that run and this one could become as long as they may."""
+        blocks = replica.blocks
+        longest = sum([blocks.blocks_for(s.prompt + self.max_new_tokens) for s in with_candidate(replica, seq)])
+        return longest <= blocks.total * self.overcommit
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroEvict:
+    """Zero-evict admission: runs all sequences ahead to a fixed length, block by block, and admits if none runs short.
+
+    Source: the documentation of xLLM (jd-opensource/xllm), zero-evict scheduler; `max_decode_token_per_sequence` 256.
+
+    No sequence may run out of blocks before all have `max_decode_tokens` tokens of output.
+    """
+
+    max_decode_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        at_least("max_decode_tokens", self.max_decode_tokens)
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """False: the later a sequence begins, the less it overlaps with the others."""
+        return False
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether the blocks last; memory is fullest at the ends, so only they are looked at."""
+        futures = [(held_tokens(s), max(1, self.max_decode_tokens - s.emitted)) for s in with_candidate(replica, seq)]
+        blocks = replica.blocks
+        return all(
+            sum([blocks.blocks_for(held + rest) for held, own in futures if own >= rest]) <= blocks.total
+            for rest in {own for _, own in futures}
+        )
