@@ -99,7 +99,7 @@ def test_a_simulator_beside_itself_is_equal_to_the_last_bit(bench):
         bench("compare", "--base", "sim", "--head", "sim", "--requests", "50", "--rate", "2", "--out", "aa")
     )
 
-    assert (0, "pair 1, seed 0: base\npair 1, seed 0: head\n") == (code, err)
+    assert (0, "pair 1, seed 0: base\npair 1, seed 0: head\nreport: aa/report.html\n") == (code, err)
     assert "equal to the last bit" in out
 
 
