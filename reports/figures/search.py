@@ -25,8 +25,8 @@ FEWEST = 3
 """Trials below which there is no path to see."""
 
 _TRIALS = {
-    "probe: sustained": Look(style.GREEN, symbol="triangle-up-open"),
-    "probe: too much": Look(style.VERMILLION, symbol="triangle-down-open"),
+    "probe: goal met": Look(style.GREEN, symbol="triangle-up-open"),
+    "probe: goal missed": Look(style.VERMILLION, symbol="triangle-down-open"),
     "whole trial": Look(style.BLUE),
 }
 _GOALS = (Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"))
@@ -85,7 +85,7 @@ def kind(row: Info) -> str:
     """What a trial is, and what came of a probe."""
     if row["goal"] is None:
         return "whole trial"
-    return "probe: sustained" if row["passed"] else "probe: too much"
+    return "probe: goal met" if row["passed"] else "probe: goal missed"
 
 
 def _trial(row: Info) -> str:
