@@ -156,7 +156,7 @@ _SIDES = {
     None: ("not decided", Look(style.OCHRE, symbol="diamond")),
     False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
 }
-_ROW, _BETWEEN = 24, 48
+_ROW, _BETWEEN = 24, 84
 """Pixels of a placement, and from one panel to the next."""
 
 
@@ -183,8 +183,12 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     for row, panel in enumerate(panels, start=1):
         for (name, look), group in panel:
             _placements(drawn, group, names, name, look, objective.unit, row)
-        x = style.axis(title if row == len(panels) else "", rangemode="tozero")
-        style.axes(drawn, x, style.axis("", autorange="reversed", type="category", dtick=1), row)
+        style.axes(
+            drawn,
+            style.axis(title, rangemode="tozero"),
+            style.axis("", autorange="reversed", type="category", dtick=1),
+            row,
+        )
     values = {"Placements that met the SLO": ["none at any rate"]}
     if info.best:
         best = info.best[0]
