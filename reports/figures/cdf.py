@@ -223,7 +223,7 @@ def _samples(study: Study, lines: Sequence[Line]) -> list[_Sample]:
 
     Where no system has several rates, every system as it is.
     """
-    looks: Sequence[Look] = _STYLES
+    styles: Sequence[Look] = _STYLES
     if not lines:
         single = next(iter(systems.groups(study)), None)
         points = list(single.points.items())[:MOST] if single is not None else []
@@ -239,8 +239,8 @@ def _samples(study: Study, lines: Sequence[Line]) -> list[_Sample]:
             return []
         at = f"at {_format.plain(common, 4)} {study.rate_unit}"
         points = [(f"{line.prefix}{at}", line.points[line.x.tolist().index(common)]) for line in lines[:MOST]]
-        looks = [line.look for line in lines[:MOST]]  # those of the other figures
-    found = zip(points, looks, strict=False)
+        styles = [line.look for line in lines[:MOST]]  # those of the other figures
+    found = zip(points, styles, strict=False)
     return [_Sample(name, point, runs.of(study, point), look) for (name, point), look in found]
 
 

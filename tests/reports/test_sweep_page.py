@@ -161,11 +161,11 @@ def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info
 def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) -> None:
     """A reader would take the curve of one system for that of the other in the next figure."""
     found = studied(info, swept)
-    looks = {line.name: line.look.color for line in systems.lines(found, made=True)}
+    styles = {line.name: line.look.color for line in systems.lines(found, made=True)}
     drawn = latency_cdf_rates(found)
 
     assert not isinstance(drawn, str)
-    assert looks == {trace.name.partition(":")[0]: trace.line.color for trace in drawn.data if trace.mode == "lines"}
+    assert styles == {trace.name.partition(":")[0]: trace.line.color for trace in drawn.data if trace.mode == "lines"}
 
 
 def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: Path) -> None:

@@ -405,8 +405,8 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
 
 def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str | None) -> SearchResult:
     ends = [t.key.rate_rps for t in (low, high) if t is not None]
-    sides = [None if t is None else _side(t) for t in (low, high)]
-    bracket = Bracket(*sides, min(ends, default=None), max(ends, default=None))
+    below, above = (None if t is None else _side(t) for t in (low, high))
+    bracket = Bracket(below, above, min(ends, default=None), max(ends, default=None))
     if low is None or high is None:
         return SearchResult(None, resolved=False, why=why, bracket=bracket)
     binding = min(spec.wanted, key=lambda c: high.share(c.text).met / max(1, high.share(c.text).of) - c.goal)
