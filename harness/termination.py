@@ -95,6 +95,13 @@ def _again() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def received() -> bool:
+    """Whether SIGTERM has come during this command: a run that was about to end then is a whole one, and no other one
+    may begin."""
+    handler = signal.getsignal(signal.SIGTERM)
+    return isinstance(handler, Handler) and handler.received
+
+
 def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
     """A context in which SIGINT and SIGTERM call `handle` with their number and raise nothing."""
     return Handler(handle).installed(signal.SIGINT, signal.SIGTERM)

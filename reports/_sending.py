@@ -229,15 +229,15 @@ def server_note(run: Run) -> str:
     where = f"{clean(', '.join(metrics.metrics_url), 300)}, read {_format.count(metrics.scrapes or 0, 'time')}"
     gaps = f", {_format.count(metrics.failed, 'reading')} failed" if metrics.failed else ""
     if not metrics.kind:
-        return f"From {where}{gaps}: no server that we know has such names"
-    return f"{_who(run)} says of itself ({where}{gaps})"
+        return f"From {where}{gaps}: no known server has such names"
+    return f"{_who(run)} reports of itself ({where}{gaps})"
 
 
 def _who(run: Run) -> str:
     """The server, and whose names its metrics have where they are those of another."""
     kind = clean(run.info.server.kind or "the server", 40)
     own = clean(run.info.capabilities.get("kind") or kind, 40)
-    return own if own == kind else f"{own}, in the words of {kind},"
+    return own if own == kind else f"{own} (metrics with the names of {kind})"
 
 
 def server_line(run: Run) -> str:
@@ -252,7 +252,7 @@ def server_line(run: Run) -> str:
         unit = f" {side.unit}" if side.unit in ("ms", "s") else ""
         aside = f", {side.note}" if of_all is None and side.note not in ("", "agree") else ""
         texts.append(f"{side.name} {side.server}{unit} (client {side.client}{aside})")
-    return f"{_who(run)} says: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
+    return f"{_who(run)} reports: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
 
 
 def _side(row: Compared) -> Side:

@@ -58,7 +58,7 @@ def _doubt(info: RunInfo, complete: bool) -> str:
         (not verdict.valid, "the run is not valid"),
         (exceeded(info), "the backend failed"),
         (not complete, "the run did not finish"),
-        (verdict.overloaded, "the queue grew all through the run, so a longer one may keep less"),
+        (verdict.overloaded, "the queue grew all through the run, so fewer may meet the SLO in a longer one"),
         (verdict.unresolved, "the client's own error leaves it open"),
     )
     return next((why for holds, why in doubts if holds), "")

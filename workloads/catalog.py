@@ -61,6 +61,8 @@ def load(
         what = "is a mix of classes with parts of their own"
         _refuse(name, what, lengths=lengths, sessions=sessions, prefixes=prefixes)
         return mix.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals, run=(requests, duration_s))
+    if not (lengths or preset.lengths):
+        raise UsageError(f"'{name}' has no lengths; write a line such as lengths = \"sharegpt\" in it.")
     parts = {"arrivals": arrivals, "lengths": lengths, "sessions": sessions, "prefixes": prefixes}
     return _build.one(name, preset, made, rate_rps=rate_rps, run=(requests, duration_s), **parts)
 

@@ -78,7 +78,7 @@ async def find(
     for one token or generates no text; UsageError where one of several models must be named.
     """
     others: list[str] = []
-    named = url or environ.get("OPENAI_BASE_URL") or None
+    named = url if url is not None else environ.get("OPENAI_BASE_URL") or None
     if named is not None:
         found = base_url(whole_url(named), {})[0]
     else:

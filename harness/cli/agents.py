@@ -109,7 +109,7 @@ def command(
     from harness.experiments.agents.search import SearchOptions
     from harness.options import run_spec
     from harness.runner.run import RUNS
-    from harness.spec import seconds
+    from harness.values import duration_s
 
     file = configs.read(config) if config is not None else None
     line = given(options)
@@ -119,7 +119,7 @@ def command(
     spec = run_spec(line, file.given if file else None)
     search = SearchOptions(agents_from or 1, spec.seed, tolerance, max_seeds)
     horizon_s, budget_s = (
-        None if text is None else seconds(text, f"--{name}")
+        None if text is None else duration_s(text, f"--{name}")
         for name, text in (("horizon", horizon), ("budget", budget))
     )
     setup = set_up(spec, tiers or TIERS, search, horizon_s, budget_s)

@@ -84,7 +84,7 @@ def command(name: str, html: str | None, form: str) -> int:
         found = ["\n".join(lines)]
     if not found:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
-        error = no_such("name", name, known)  # all names at once would fill the screen
+        error = no_such("term or plug-in", name, known)  # all names at once would fill the screen
         raise type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
     if form == "text":
         _terminal.say("\n\n".join(found))

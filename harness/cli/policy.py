@@ -52,6 +52,7 @@ def command(
     """
     from pathlib import Path
 
+    from harness import compose
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.errors import UsageError
@@ -79,6 +80,8 @@ def command(
         "router" if len(routers) > 1 else "policy",
     )  # fmt: skip
     check(compared, traffic)
+    for server in servers:  # one that is not there would end the command after minutes
+        compose.find_server(server, None)
     info = measured(compared, traffic, folder or new_folder(Path("bench-runs") / "policy"), _terminal.note)
     _terminal.show(form, info)
     return info.exit_code

@@ -101,7 +101,7 @@ def command(
         api = {} if server.api == "chat" else {"api": server.api}
         backend = str(Spec("openai", {"url": server.url, "model": server.model, **api}))
     setup = set_up(run_spec(given({**options, "backend": backend, "max_failed": FAILED})), search)
-    total_s = limit_s or (ENGINE_S if server is None else SERVER_S)
+    total_s = limit_s if limit_s is not None else ENGINE_S if server is None else SERVER_S
     spare_s = PAGE_S + (0.0 if server is None else FLOOR_S)
     if total_s < LEAST_S + spare_s:
         raise UsageError(f"--budget must be {LEAST_S + spare_s:.0f}s or more, got '{budget}'.")

@@ -98,7 +98,9 @@ def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     if one.state == "unreachable":
         return f"{start}: 0 req/s, the goal is not reachable at any rate"
     if one.capacity_rps is None:
-        return f"{start}: {_bracket(one) or 'not found'}{unresolved}"
+        tried = info.curve or (info.cost is not None and info.cost.probes)
+        nothing = "no rate tried is surely sustained or surely too high" if tried else "no rate was tried"
+        return f"{start}: {_bracket(one) or nothing}{unresolved}"
     if one.low_rps is None or one.high_rps is None or one.half_width is None:
         return (
             f"{start}: {_format.number(one.capacity_rps)} req/s"
@@ -316,9 +318,7 @@ def _trials(path: Path) -> Iterator[Table]:
 
 def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
-    probe = (
-        f"probe at {percent(key.goal)}: {'sustained' if tried.passed else 'too much'}" if key.goal is not None else ""
-    )
+    probe = f"probe at {percent(key.goal)}: {'met' if tried.passed else 'missed'}" if key.goal is not None else ""
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in stored else None),
         probe or "whole trial",
@@ -363,6 +363,8 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
     results = info.answers
     if not results or info.state == "interrupted":
         return "finish the search, with the same --out", rerun(info)
+    if info.exit_code in (3, 4):
+        return "remedy the cause, then go on with the same --out", rerun(info)
     if all(one.state == "unreachable" for one in results):
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
     if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:

@@ -11,6 +11,7 @@ from harness.experiments.place.place_json import BestUnit, PlaceAnswer, PlaceCos
 from reports import _format, figures
 from reports._format import clean
 from reports._system import flat
+from reports.answers.sweep import percent
 from reports.document import Block, Command, Document, Figure, Finding, Notice, Section, Table
 
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
@@ -33,7 +34,9 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
     """The report of a placement whose place.json is `info`; with `path` that of a page, with figures."""
     query, finished = info.query, info.cost is not None and not info.cost.left
     hardware = " or ".join(clean(name, 40) for name in query.hardware)
-    conditions = f"{clean(query.slo, 200)}, {clean(query.conditions, 40)}, goal {query.goal}"
+    goal = "-" if query.goal is None else percent(query.goal)
+    conditions = f"{clean(query.slo, 200)}, {clean(query.conditions, 40)}, goal {goal}"
+    messages = [clean(one.message, None) for one in info.warnings]
     workload = clean(query.workload or query.trace, 80)
     mark, good, text = _verdict(info)
     return Document(
@@ -48,7 +51,7 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
             *([("Latency model", clean(info.trust, None))] if info.trust else []),
             *([("Cost", _cost(info.cost))] if info.cost else []),
         ),
-        warnings=tuple(Notice(f"{clean(one.message, None)}.") for one in info.warnings),
+        warnings=tuple(Notice(f"{text[:1].upper()}{text[1:]}.") for text in messages),
         sections=tuple(_sections(info, path is not None)) if info.cost else (),
         used=(
             *flat(inner(encode(info), "asked")),

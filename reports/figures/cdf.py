@@ -96,7 +96,7 @@ def latency_cdf(run: Run) -> go.Figure | str:
         ]
         for one in found
     }
-    return style.done(drawn, style.finding(values), ["Requests that ended well.", note, *left])
+    return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(found), note, *left])
 
 
 def latency_tail(run: Run) -> go.Figure | str:
@@ -123,7 +123,13 @@ def latency_tail(run: Run) -> go.Figure | str:
         for one in tails
     }  # fmt: skip
     note = style.reduced(sum(len(one.values) for one in tails), kept, "values", style.TAIL_RANKS)
-    return style.done(drawn, style.finding(values), ["Requests that ended well.", note])
+    return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(tails), note])
+
+
+def _one_token(found: Sequence[Latency]) -> str:
+    """Why shares within a bound on TPOT or on gaps are not those of the table, which counts all requests."""
+    left = max(len(one.values) for one in found) - min(len(one.values) for one in found)
+    return f"Left out of TPOT and gaps: {_format.count(left, 'request')} of one token." if left else ""
 
 
 def _tail(drawn: go.Figure, one: Latency) -> int:
@@ -173,6 +179,7 @@ class _Sample:
     name: str
     point: Point
     runs: list[runs.Samples]
+    look: Look
 
 
 def latency_cdf_rates(study: Study) -> go.Figure | str:
@@ -186,13 +193,13 @@ def latency_cdf_rates(study: Study) -> go.Figure | str:
     values: dict[str, list[str]] = {}
     for row, metric in enumerate(runs.SAMPLES, 1):
         pooled = [runs.pooled(one.runs, metric) for one in samples]
-        for one, found, look in zip(samples, pooled, _STYLES, strict=False):
+        for one, found in zip(samples, pooled, strict=True):
             if len(found):
                 more: dict[str, Any] = {"legendgroup": one.name, "row": row}
                 kept += style.cumulative(
-                    drawn, found, one.name, look, style.OF_SECONDS, most=_POINTS, showlegend=row == 1, **more
+                    drawn, found, one.name, one.look, style.OF_SECONDS, most=_POINTS, showlegend=row == 1, **more
                 )
-                _marks(drawn, found, one.name, look, **more)
+                _marks(drawn, found, one.name, one.look, **more)
                 total += len(found)
                 p99 = f"{_data.label(metric)} p99 {_format.seconds(quantile(found, 0.99))}"
                 values.setdefault(one.name, []).append(p99)
@@ -216,6 +223,7 @@ def _samples(study: Study, lines: Sequence[Line]) -> list[_Sample]:
 
     Where no system has several rates, every system as it is.
     """
+    styles: Sequence[Look] = _STYLES
     if not lines:
         single = next(iter(systems.groups(study)), None)
         points = list(single.points.items())[:MOST] if single is not None else []
@@ -231,7 +239,9 @@ def _samples(study: Study, lines: Sequence[Line]) -> list[_Sample]:
             return []
         at = f"at {_format.plain(common, 4)} {study.rate_unit}"
         points = [(f"{line.prefix}{at}", line.points[line.x.tolist().index(common)]) for line in lines[:MOST]]
-    return [_Sample(name, point, runs.of(study, point)) for name, point in points]
+        styles = [line.look for line in lines[:MOST]]  # those of the other figures
+    found = zip(points, styles, strict=False)
+    return [_Sample(name, point, runs.of(study, point), look) for (name, point), look in found]
 
 
 def _on_samples(study: Study, lines: Sequence[Line], samples: Sequence[_Sample]) -> Iterable[str]:

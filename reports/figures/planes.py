@@ -25,7 +25,7 @@ MOST = 3
 POSITIONS = 24
 """Bounds of each axis at which the rate of a system is found."""
 NONE = (
-    "No request keeps any pair of bounds, so there is no goodput to draw; the counts by status and the errors say why."
+    "No request meets any pair of bounds, so there is no goodput to draw; the counts by status and the errors say why."
 )
 NARROW = "A picture needs two bounds or more of each metric; the table has the requested ones."
 
@@ -226,7 +226,7 @@ def _goal_line(x: np.ndarray, y: np.ndarray, percent: np.ndarray, goal: float) -
     """The contour along which a share `goal` of the requests meets both bounds."""
     at = goal * 100
     line = {
-        "type": "contour", "x": x, "y": y, "z": percent, "name": f"{at:g}% of the requests keep both",
+        "type": "contour", "x": x, "y": y, "z": percent, "name": f"{at:g}% of the requests meet both",
         "contours": {"start": at, "end": at, "size": 1, "coloring": "none"}, "showscale": False,
         "hoverinfo": "skip", "meta": style.MARKS,
     }  # fmt: skip

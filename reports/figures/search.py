@@ -25,8 +25,8 @@ FEWEST = 3
 """Trials below which there is no path to see."""
 
 _TRIALS = {
-    "probe: sustained": Look(style.GREEN, symbol="triangle-up-open"),
-    "probe: too much": Look(style.VERMILLION, symbol="triangle-down-open"),
+    "probe: goal met": Look(style.GREEN, symbol="triangle-up-open"),
+    "probe: goal missed": Look(style.VERMILLION, symbol="triangle-down-open"),
     "whole trial": Look(style.BLUE),
 }
 _GOALS = (Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"))
@@ -85,7 +85,7 @@ def kind(row: Info) -> str:
     """What a trial is, and what came of a probe."""
     if row["goal"] is None:
         return "whole trial"
-    return "probe: sustained" if row["passed"] else "probe: too much"
+    return "probe: goal met" if row["passed"] else "probe: goal missed"
 
 
 def _trial(row: Info) -> str:
@@ -156,7 +156,7 @@ _SIDES = {
     None: ("not decided", Look(style.OCHRE, symbol="diamond")),
     False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
 }
-_ROW, _BETWEEN = 24, 48
+_ROW, _BETWEEN = 24, 84
 """Pixels of a placement, and from one panel to the next."""
 
 
@@ -183,8 +183,12 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     for row, panel in enumerate(panels, start=1):
         for (name, look), group in panel:
             _placements(drawn, group, names, name, look, objective.unit, row)
-        x = style.axis(title if row == len(panels) else "", rangemode="tozero")
-        style.axes(drawn, x, style.axis("", autorange="reversed", type="category", dtick=1), row)
+        style.axes(
+            drawn,
+            style.axis(title, rangemode="tozero"),
+            style.axis("", autorange="reversed", type="category", dtick=1),
+            row,
+        )
     values = {"Placements that met the SLO": ["none at any rate"]}
     if info.best:
         best = info.best[0]

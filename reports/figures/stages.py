@@ -255,13 +255,15 @@ def _stacked(
     bars = [parts for _, percents in found for parts in percents.values()]
     keys = dict.fromkeys(key for parts in bars for key in parts)
     shown = {key: cause_of(key) for key in keys if any(parts.get(key, 0.0) > 0 for parts in bars)}
+    rates = {rate for group, percents in found if group.unit for rate in percents}  # of one panel or of several
+    order = {"categoryorder": "array", "categoryarray": sorted(rates, key=float)} if rates else {}
     for row, (group, percents) in enumerate(found, 1):
         _stack(drawn, row, group, percents, shown, alone=len(found) == 1)
         span = {"range": [0, top]} if top is not None else {"rangemode": "tozero"}
         y = style.axis(f"{group.name}<br>{title}" if group.name else title, **span)
         last = systems.rate_title(study) if row == len(found) and group.unit else ""
         turned = {"tickangle": -90} if max(len(one.points) for one, _ in found) > _SIDE_BY_SIDE and group.unit else {}
-        style.axes(drawn, style.axis(last, type="category", **turned), y, row)
+        style.axes(drawn, style.axis(last, type="category", **order, **turned), y, row)
     return drawn.update_layout(barmode="stack", bargap=0.3)
 
 

@@ -47,6 +47,8 @@ _GAUGES = (
     Panel("kv_use", "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda share: share * 100.0),
 )
 _PART_COLORS = (style.BLUE, style.OCHRE, style.PURPLE, style.VERMILLION, style.GREY)
+_IDLE = 0.01
+"""Of the run: a replica without a step for longer has no line there, because it has no work or has failed."""
 _RAW = 600
 """Steps up to which each is drawn."""
 
@@ -140,10 +142,16 @@ def _replicas(drawn: go.Figure, panels: Sequence[Panel], steps: Mapping[str, np.
         ours = np.flatnonzero(steps["replica"] == replica)
         ours = ours[np.argsort(steps["start_s"][ours], kind="stable")]
         columns = [panel.shown(steps[panel.column][ours]) for panel in panels]
-        shown = style.extremes(columns)
+        start_s, end_s = steps["start_s"][ours], steps["end_s"][ours]
+        idle = np.flatnonzero(start_s[1:] - end_s[:-1] > _IDLE * np.ptp(steps["start_s"]))
+        shown = np.union1d(style.extremes(columns), idle)
+        gaps = np.repeat(np.searchsorted(shown, idle) + 1, 2)  # the line goes on to the end of the step, and stops
+        at_s = np.insert(start_s[shown], gaps, np.repeat(end_s[idle], 2))
         name = "" if len(replicas) == 1 else f", replica {replica}"
         for row, (panel, values) in enumerate(zip(panels, columns, strict=True), start=1):
-            _steps(drawn, row, steps["start_s"][ours][shown], values[shown], panel.short + name, panel.color, dash)
+            ends = np.column_stack([values[idle], np.full(len(idle), np.nan)]).ravel()
+            y = np.insert(values[shown].astype(np.float64), gaps, ends)
+            _steps(drawn, row, at_s, y, panel.short + name, panel.color, dash)
         kept, total = kept + len(shown), total + len(ours)
     few, most = min(len(replicas), len(_DASHES)), len(replicas)
     some = f"The first {few} of {most} replicas are drawn." if few < most else ""

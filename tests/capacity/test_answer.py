@@ -7,7 +7,13 @@ import pytest
 
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.answer import UNTRIED, answer
-from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateBracket, RateVerdict
+from harness.experiments.capacity.capacity_json import (
+    CapacityAnswer,
+    GoalCapacity,
+    RateBracket,
+    RateVerdict,
+    SearchCost,
+)
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.search_spec import Bracket, Estimate, SearchResult, Side
@@ -66,6 +72,7 @@ def test_a_trial_that_proves_nothing_ends_the_search_with_what_there_is(searched
 
     assert (code, "unresolved", str(error)) == (info.exit_code, one.state, one.why)
     assert one.bracket.high_rate_rps is not None
+    assert ("remedy the cause, then go on with the same --out", capacity.rerun(info)) == capacity.advice(info)
 
 
 def test_a_first_trial_that_proves_nothing_is_an_error(searched):
@@ -87,6 +94,24 @@ def test_one_side_is_reported_as_such(low, high, reported):
     one = GoalCapacity(goal=0.9, state="unresolved", bracket=RateBracket(low_rate_rps=low, high_rate_rps=high))
 
     assert f"Capacity at 90%: {reported}" == capacity.headline(CapacityAnswer(), one)
+
+
+@pytest.mark.parametrize(
+    ("probes", "reported"), [(0, "no rate was tried"), (1, "no rate tried is surely sustained or surely too high")]
+)
+def test_a_search_without_a_side_says_whether_it_tried_one(probes, reported):
+    """The answer would be 'not found' below a line of progress that says that a rate met the goal."""
+    cost = SearchCost(requests=20, trials=1, probes=probes, system_s=1.0, wall_s=1.0)
+    info, one = CapacityAnswer(cost=cost), GoalCapacity(goal=0.9, state="unresolved")
+
+    assert f"Capacity at 90%: {reported}, unresolved" == capacity.headline(info, one)
+
+
+def test_a_rate_that_met_the_goal_while_answers_fell_behind_has_its_reason(system):
+    """The log would say that a rate met the goal, and the answer that it was not sustained, without a word of why."""
+    found = system(knee_rps=1e30, most_rps=5.0).searched(60.0)
+
+    assert found.bracket.high.grew
 
 
 def test_several_goals_share_a_budget(monkeypatch, system):

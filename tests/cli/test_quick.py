@@ -149,7 +149,9 @@ def test_a_server_that_does_not_answer_ends_the_command(
 @pytest.mark.parametrize(("arguments", "code", "words"), [
     (["127.0.0.1:1"], 3, "No server answers at http://127.0.0.1:1/v1"),
     (["ftp://127.0.0.1"], 2, "is not the URL of a server"),
+    ([""], 2, "is not the URL of a server"),
     (["--budget", "5s"], 2, "--budget must be"),
+    (["--budget", "0"], 2, "--budget must be"),
     (["--goal", "2"], 2, "--goal must be a share"),
     (["--slo", "speed=1"], 2, "speed"),
     (["--workload", "chat-bot"], 2, "chatbot"),

@@ -148,7 +148,9 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("report strange", 2, "No run in 'strange'", "run.json"),
     ("list backend", 2, "No kind named 'backend'.", "Did you mean 'backends'?"),
     ("explain", 2, "Missing argument 'NAME'", "bench explain --help"),
-    ("explain goodputt", 2, "No name named 'goodputt'.", "Did you mean 'goodput'?"),
+    ("agents --backend sim --horizon -1", 2, "--horizon must be longer than 0 s, got '-1'", "longer"),
+    ("policy sarathi --vllm http://127.0.0.1:1", 3, "No server answers at http://127.0.0.1:1/v1", "Connect"),
+    ("explain goodputt", 2, "No term or plug-in named 'goodputt'.", "Did you mean 'goodput'?"),
     ("init broken.toml", 2, "'broken.toml' exists and is left alone", "another"),
     ("init no/such/folder.toml", 2, "'no/such/folder.toml' cannot be written", "No such file"),
 ]

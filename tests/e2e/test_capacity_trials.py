@@ -1,12 +1,15 @@
 """A search under the wall clock: every trial is a run with a folder of its own."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from harness import termination
 from harness.api import Outcome
 from harness.cli import main
 from harness.data.folder import load
@@ -82,6 +85,23 @@ def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeyp
     with pytest.raises(NotValid, match="not valid, twice: The client was late"):
         list(made([_task(5.0, None, 60)]))
     assert ["400 req/s, seed 0: The client was late."] * 2 == made.invalid
+
+
+def test_sigterm_while_a_trial_ends_anyway_begins_no_other_one(tmp_path, monkeypatch):
+    """It would be lost between two trials, and a search with minutes left would go on until it is killed."""
+    made = []
+
+    def make(_, task):
+        made.append(task)
+        with termination.handled(lambda _: None):  # as a run that has had all answers
+            os.kill(os.getpid(), signal.SIGTERM)
+        return task
+
+    monkeypatch.setattr(Runs, "_made", make)
+    with termination.Command().guarding(), pytest.raises(KeyboardInterrupt):
+        list(Runs(tmp_path, lambda _: None)([_task(5.0, None, 60)] * 3))
+
+    assert 1 == len(made)
 
 
 @pytest.mark.parametrize("goal", [None, 0.9])

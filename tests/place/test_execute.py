@@ -259,7 +259,7 @@ def test_the_report_names_the_best() -> None:
 
     assert "PLACED" == document.mark
     assert document.findings[0].text.startswith(f"Best: {info.best[0].name} on ")
-    assert "one seed gives no interval; --seeds 5 would." in [one.message for one in document.warnings]
+    assert "One seed gives no interval; --seeds 5 would." in [one.message for one in document.warnings]
 
 
 @pytest.mark.parametrize(

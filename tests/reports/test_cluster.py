@@ -21,6 +21,7 @@ from harness.metrics import slo as slos
 from harness.metrics.summary import summarize
 from reports import _cluster
 from reports.figures.cluster import ALIKE, cluster
+from reports.figures.timeline import timeline
 
 MakeRun = Callable[..., Run]
 TICK_S = 0.5
@@ -164,6 +165,18 @@ def test_the_figure_holds_what_happened(acting: Run) -> None:
     assert 8 == total == len(rows)
     assert counts["migrate"] == sum(int(row[heads.index("migrated here")]) for row in rows)
     assert "migrations: " + str(counts["migrate"]) in figure.layout.meta["finding"]
+
+
+def test_a_replica_that_has_failed_has_no_line_in_the_figure_of_steps(acting: Run) -> None:
+    """Its last batch would seem to be decoded until it is back."""
+    figure = timeline(acting)
+    assert not isinstance(figure, str)
+    at_s, values = (np.asarray(found) for found in (lambda t: (t.x, t.y))(trace(figure, "decoding, replica 0")))
+    last = np.flatnonzero(at_s < 8.0)[-1]
+
+    assert at_s[last] < 6.5
+    assert np.isnan(values[last])
+    assert np.isfinite(values[last - 1]) and np.isfinite(values[last + 1])
 
 
 def test_the_line_of_the_terminal_says_what_the_router_did(acting: Run, plain: Run) -> None:

@@ -135,6 +135,7 @@ def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_r
     }
     assert ["D(1,1)"] == [trace.y[0] for trace in drawn.data if trace.marker.symbol[0].endswith("-open")]
     assert "Hollow: at least this rate" in figures.caption(drawn)
+    assert drawn.layout.xaxis.title.text == drawn.layout.xaxis2.title.text == "rate per GPU (req/s)"
 
 
 def test_the_figure_shows_the_objective(by_power: dict[str, Any]) -> None:

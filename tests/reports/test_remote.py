@@ -61,7 +61,7 @@ def test_the_page_shows_client_and_server(remote_run: RemoteRun) -> None:
     assert '<details class="section" id="client">' in html
     assert '<details class="section" id="server">' in html
     assert "when the kernel received the bytes" in html
-    assert "vllm says of itself (http://127.0.0.1:8000/metrics, read 17 times)" in html
+    assert "vllm reports of itself (http://127.0.0.1:8000/metrics, read 17 times)" in html
     assert '<a href="#server">' in html
     assert html.index("<dt>read lag</dt>") > html.index('id="definitions"')
 

@@ -28,6 +28,8 @@ from reports import _page, _sliders, figures, study
 from reports import answers as pages
 from reports.document import Document, Figure, Section
 from reports.document import html as document_html
+from reports.figures import systems
+from reports.figures.cdf import latency_cdf_rates
 from reports.figures.curves import attainment_over, attainment_rate, finding, interactivity
 from reports.figures.planes import capacity_plane
 from reports.figures.stages import misses_rate, stages_rate
@@ -143,6 +145,27 @@ def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: 
 
     assert "At 90% fast sustains 3.00 req/s per GPU" in found
     assert "2.00 times that of slow (1.50)" in found
+
+
+def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info: dict[str, Any], swept: Path) -> None:
+    """Rates that only the second system was tried at would stand behind the highest one."""
+    for point in info["points"]:
+        if point["values"] == {"rate": 2, "policy": "sarathi"}:
+            point["values"]["rate"] = 1.5
+    drawn = stages_rate(studied(info, swept))
+
+    assert not isinstance(drawn, str)
+    assert ("1", "1.5", "2", "3") == drawn.layout.xaxis.categoryarray == drawn.layout.xaxis2.categoryarray
+
+
+def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) -> None:
+    """A reader would take the curve of one system for that of the other in the next figure."""
+    found = studied(info, swept)
+    styles = {line.name: line.look.color for line in systems.lines(found, made=True)}
+    drawn = latency_cdf_rates(found)
+
+    assert not isinstance(drawn, str)
+    assert styles == {trace.name.partition(":")[0]: trace.line.color for trace in drawn.data if trace.mode == "lines"}
 
 
 def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: Path) -> None:

@@ -89,7 +89,7 @@ def _parsed(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, column = (p.strip() for p in part.partition("="))
         if not equals or not column:
-            raise UsageError(f"--columns '{text}': '{part.strip()}' is not ours=theirs; write {_EXAMPLE}.")
+            raise UsageError(f"--columns '{text}': '{part.strip()}' names no column of the file; write {_EXAMPLE}.")
         if name not in KEYS:
             raise no_such("column", name, KEYS, f"Write --columns {_EXAMPLE}.")
         if name in found:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
+from harness import termination
 from harness.api import WARM_UP, Slo
 from harness.data import codec
 from harness.data.codec import encode
@@ -271,7 +272,7 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None], display: Di
     result.outcome.check()
     if result.outcome.error is not None:
         raise BackendError(result.outcome.error)
-    if result.outcome.ended != "finished":
+    if termination.received() or result.outcome.ended != "finished":
         raise KeyboardInterrupt
     of = f"The trial of {task.key.users} agents (seed {task.key.seed})"
     if (fault := exceeded(result.run.info)) is not None:

@@ -323,7 +323,8 @@ class _Blocks:
         below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
         low = max(below, key=lambda t: t.key.rate_rps, default=None)
         rates = [t.key.rate_rps for t in trials]
-        return Bracket(_side(low), _side(high), min(rates), max(rates))
+        above = None if high is None else replace(_side(high), grew=high.overloaded or self._behind(high))
+        return Bracket(None if low is None else _side(low), above, min(rates), max(rates))
 
     def _found(self, why: str | None) -> SearchResult:
         if not self._ramp:
@@ -351,8 +352,8 @@ def _never(rate_rps: float) -> str:
     return f"no rate up to {rate_rps:g} requests per second was too high."
 
 
-def _side(tried: Trial | None) -> Side | None:
-    return None if tried is None else Side(tried.key.rate_rps, 1, tried.kept, tried.overloaded)
+def _side(tried: Trial) -> Side:
+    return Side(tried.key.rate_rps, 1, tried.kept, tried.overloaded)
 
 
 def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
@@ -404,7 +405,8 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
 
 def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str | None) -> SearchResult:
     ends = [t.key.rate_rps for t in (low, high) if t is not None]
-    bracket = Bracket(_side(low), _side(high), min(ends, default=None), max(ends, default=None))
+    below, above = (None if t is None else _side(t) for t in (low, high))
+    bracket = Bracket(below, above, min(ends, default=None), max(ends, default=None))
     if low is None or high is None:
         return SearchResult(None, resolved=False, why=why, bracket=bracket)
     binding = min(spec.wanted, key=lambda c: high.share(c.text).met / max(1, high.share(c.text).of) - c.goal)

@@ -296,8 +296,8 @@ def format_trial(tried: Trial) -> str:
     """One line of progress about a trial."""
     key = tried.key
     if key.goal is not None:
-        side = "sustained" if tried.passed else "too much"
-        return f"seed {key.seed}, {key.rate_rps:g} req/s: {side} ({tried.requests:,} requests)"
+        side = "met" if tried.passed else "missed"
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} ({tried.requests:,} requests)"
     if not tried.by_request:
         within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.text}" for s in tried.shares[1:])
         return f"seed {key.seed}, {key.rate_rps:g} req/s: {within}"

@@ -142,7 +142,7 @@ def _loaded(
     result.outcome.check()
     if result.outcome.error is not None:
         raise BackendError(result.outcome.error)
-    if result.outcome.ended != "finished" and not watch.stopped:
+    if termination.received() or (result.outcome.ended != "finished" and not watch.stopped):
         raise KeyboardInterrupt
     return first_rate(result.run.requests, setup)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness import untrusted
+from harness import termination, untrusted
 from harness.api import RequestRecord, Slo
 from harness.data.lists import number
 from harness.data.records import to_table
@@ -518,6 +518,8 @@ class Runs:
         """Each when it is over. Raises BackendError, and NotValid for a trial that proves nothing."""
         for task in tasks:
             yield self._made(task)
+            if termination.received():
+                raise KeyboardInterrupt
 
     def _made(self, task: Task) -> Trial:
         for attempt in range(AGAIN):

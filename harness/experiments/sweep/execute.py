@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import untrusted
+from harness import termination, untrusted
 from harness.data import files
 from harness.data.codec import encode
 from harness.data.storage import locked, write_json
@@ -293,6 +293,9 @@ def _made(
                 return False
             if order.task.folder in work:
                 progress.add(work[order.task.folder])
+            if termination.received():
+                outcome.state = "interrupted"
+                return False
     return True
 
 
