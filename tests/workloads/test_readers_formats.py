@@ -175,7 +175,7 @@ def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
         ("prompt=in,output=out", "--columns names all that is read, and no at"),
         ("at=ts,promt=in,output=out", "No column named 'promt'. Did you mean 'prompt'"),
         ("at=ts,prompt=in,prompt=in,output=out", "prompt is given twice"),
-        ("at=ts,prompt,output=out", "'prompt' is not ours=theirs"),
+        ("at=ts,prompt,output=out", "'prompt' names no column of the file"),
         ("at=ts,at_ms=ts,prompt=in,output=out", "both ts and ts are stamps"),
         ("at=who,prompt=in,output=out", "line 2, column 'who': a finite number expected, got 'ann'"),
     ],
