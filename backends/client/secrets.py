@@ -157,7 +157,8 @@ class Redaction:
 
     def foreign(self, text: str, characters: int = FOREIGN_CHARACTERS) -> str:
         """Words of a server as they are shown: one line without control characters and secrets, and not too long."""
-        plain = "".join(c if c.isprintable() else " " for c in text[:FOREIGN_MOST])
+        shown = text[:FOREIGN_MOST].encode(errors="replace").decode()
+        plain = "".join(c if c.isprintable() else " " for c in shown)
         line = self.text(" ".join(plain.split()))
         return line if len(line) <= characters else line[: characters - 3] + "..."
 

@@ -103,7 +103,9 @@ class Senders:
         """What comes from a sender before the run. Raises BackendError where it does not come."""
         try:
             return await asyncio.wait_for(coming, READY_S)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, pickle.UnpicklingError) as error:
+        except TimeoutError:
+            raise BackendError(f"{self._name(child)} did not start within {READY_S:g} s.") from None
+        except (asyncio.IncompleteReadError, ConnectionError, pickle.UnpicklingError) as error:
             raise BackendError(f"{self._name(child)} did not start ({type(error).__name__}).") from None
 
     async def _all_ready(self) -> None:
