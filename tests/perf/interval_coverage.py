@@ -24,7 +24,7 @@ from harness.experiments import trial
 from harness.metrics import measure, slo
 from harness.options import RunSpec
 from harness.stats.seeds import spread
-from harness.stats.within_run import FEWEST, FEWEST_MISSES, MOST_ALIKE, Blocks, autocorrelation
+from harness.stats.within_run import FEWEST, FEWEST_MISSES, MOST_ALIKE, Blocks, Resampled, autocorrelation
 from harness.validity.overload import overload
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -92,9 +92,9 @@ def of_system(spec: RunSpec, bound: slo.Slo, seeds: Sequence[int]) -> dict[str, 
 
 def of_run(values: Floats, truth: float, *, share: bool = False) -> Held:
     """The interval of the mean of one series."""
-    blocks = Blocks.draw(len(values))
-    middle, low, high, wider = blocks._means(values)
-    printed = blocks.share(values) if share else blocks.mean(values)
+    drawn = Resampled([Blocks.draw(len(values))])
+    [(low, high, wider)], middle = drawn._ends(values), float(np.nanmean(values))
+    printed = drawn.share(values) if share else drawn.mean(values)
     plain = [middle + wider * (end - middle) for end in (low, high)]
     return plain[0] <= truth <= plain[1], printed[0] <= truth <= printed[1]
 
