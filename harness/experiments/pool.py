@@ -97,11 +97,8 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._lifeline.close()
-            if sys.version_info < (
-                3,
-                11,
-                5,
-            ):  # shutdown waits there for what writes to workers that are gone (gh-94777)
+            # before, shutdown waits for what writes to workers that are gone (gh-94777)
+            if sys.version_info < (3, 11, 5):
                 self._executor._call_queue._reader.close()  # type: ignore[attr-defined]  # noqa: SLF001
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._lifeline.close()

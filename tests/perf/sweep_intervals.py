@@ -7,11 +7,11 @@ skewed, so Student's t of few seeds holds less than it says.
 
 import argparse
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 import _synthetic as synthetic
 import numpy as np
 
+from harness.experiments.pool import of
 from harness.stats.curves import crossing
 from harness.stats.seeds import spread
 
@@ -45,8 +45,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=200, help="seeds at each rate (default 200)")
     count = parser.parse_args().seeds
     tasks = [(rate_rps, seed) for seed in range(count) for rate_rps in RATES]
-    with ProcessPoolExecutor() as pool:
-        found = dict(zip(tasks, pool.map(attained, tasks), strict=True))
+    with of() as pool:
+        found = dict(pool.map(attained, tasks))
     table = np.array([[found[rate_rps, seed] for seed in range(count)] for rate_rps in RATES])
     rng = np.random.default_rng(0)
     print(f"{count} seeds at each rate, {DRAWS:,} sweeps drawn from them\n")
@@ -62,4 +62,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import sweep_intervals  # by its name, so that processes can find what they call
+
+    sweep_intervals.main()

@@ -100,4 +100,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import within_run  # by its name, so that processes can find what they call
+
+    within_run.main()

@@ -11,6 +11,9 @@ from workloads.readers._cells import block_size
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
+_NEEDS = ("at_s", "prompt_tokens", "output_tokens")
+_FACTS = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
+
 
 @dataclass(frozen=True, slots=True)
 class Csv:
@@ -25,11 +28,11 @@ class Csv:
     columns: str | None = None
 
     form: ClassVar[str] = "csv"
-    needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
+    needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
     block_tokens: ClassVar[int] = 512
     mapped: ClassVar[bool] = True
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
+    facts: ClassVar[Mapping[str, str]] = _FACTS
 
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""
@@ -51,10 +54,10 @@ class Jsonl:
     block_tokens: int = 512
 
     form: ClassVar[str] = "json"
-    needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
+    needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[bool] = True
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
+    facts: ClassVar[Mapping[str, str]] = _FACTS
 
     def __post_init__(self) -> None:
         block_size(self.block_tokens)
@@ -88,10 +91,10 @@ class Parquet:
     block_tokens: int = 512
 
     form: ClassVar[str] = "parquet"
-    needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
+    needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[bool] = True
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
+    facts: ClassVar[Mapping[str, str]] = _FACTS
 
     def __post_init__(self) -> None:
         block_size(self.block_tokens)

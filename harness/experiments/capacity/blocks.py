@@ -158,9 +158,8 @@ class _Blocks:
         low = high = None
         for _ in range(DOUBLINGS):
             requests = max(RAMP_REQUESTS, math.ceil(RAMP_ANSWERS * self._e2e_s * rate_rps))
-            if (
-                spec.virtual
-            ):  # a shorter one is over before its queue has filled, and would count as evidence all the same
+            # Note: a shorter one is over before its queue has filled, and would count as evidence all the same
+            if spec.virtual:
                 requests = max(requests, spec.planned)
             if rate_rps > MOST_RPS:
                 break
