@@ -12,12 +12,14 @@ Options are those of the commands with `_` for `-`, as Python values or as text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
 
-from harness.errors import UsageError, no_such
+from harness.errors import BenchError, UsageError, no_such
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +29,17 @@ if TYPE_CHECKING:
     from harness.experiments.answers import Answer
     from harness.experiments.compare.pairing import Source
 
-Option: TypeAlias = "str | float | bool | None"
-"""A value of an option: 2, '250ms', 'gamma:cv=2'; None: not given."""
+Option: TypeAlias = "str | float | bool | Path | None"
+"""A value of an option: 2, '250ms', 'gamma:cv=2', Path("trace.csv"); None: not given."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_OPTION = re.compile(
+    r"'bench [^']*'|--([a-z][a-z-]*)(?:[ =]('[^']*'|[A-Z]+\b|[^\s'();]*[\d=:][^\s'();]*[^\s'();.,:]|\d+))?"
+)
+"""A command in quotes, or an option as the command line spells it, with its value where one follows: a quoted one, a
+placeholder, a spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +163,67 @@ def _figure(known: Mapping[str, Any], name: str) -> go.Figure:
     return drawn
 
 
-def run(*, out: str | Path | None = None, **options: Option) -> RunResult:
+def _as_arguments(sentence: str) -> str:
+    """The sentence with the arguments of these functions for the options of the commands.
+
+    >>> _as_arguments("'a' holds a run; give another --out, or --force to replace it.")
+    "'a' holds a run; give another out, or force=True to replace it."
+    >>> _as_arguments("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
+    "fail_under needs an SLO to judge by; give one, such as slo='ttft=0.25,tpot=0.1'."
+    """
+
+    def argument(option: re.Match[str]) -> str:
+        if option[1] is None:
+            return option[0]
+        name, value = option[1].replace("-", "_"), option[2]
+        if name == "force":
+            return "force=True"
+        if value is None:
+            return name
+        if name == "over" and "=" in value:
+            swept, _, values = value.strip("'").partition("=")
+            return f"over={{'{swept}': '{values}'}}"
+        plain = value.isupper() or value.startswith("'") or value.replace(".", "", 1).isdigit()
+        return f"{name}={value}" if plain else f"{name}='{value}'"
+
+    return _OPTION.sub(argument, sentence)
+
+
+def _advising_python(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose errors name its arguments."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BenchError as error:
+            error.args = (_as_arguments(str(error)),)
+            raise
+
+    return call
+
+
+def _call(function: str, options: Mapping[str, object]) -> str:
+    """The call, for run.json."""
+    return f"harness.{function}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+
+
+@_advising_python
+def run(*, out: str | Path | None = None, force: bool = False, **options: Option) -> RunResult:
     """One run of a workload or a trace, as `bench run`; its folder is `out`, by default a new one in bench-runs.
 
-    Raises UsageError for wrong options, BackendError where the backend cannot start.
+    An earlier run in `out` is only replaced with `force`. Raises UsageError for wrong options, BackendError where the
+    backend cannot start.
     """
     from harness.data import folder
     from harness.options import Given, run_spec
     from harness.runner.run import execute
 
-    result = execute(run_spec(Given(_named(options))), out=out)
+    result = execute(run_spec(Given(_named(options))), out=out, force=force, command=_call("run", options))
     return RunResult(result.run if result.run.whole is None else folder.load(result.run.path), result.exit_code)
 
 
+@_advising_python
 def sweep(
     *,
     rate: str | Sequence[float] | None = None,
@@ -196,10 +255,12 @@ def sweep(
         refine=_text(refine),
     )
     folder = new_folder(planned.home) if out is None else Path(out)
-    info = run_sweep(planned, folder, workers=workers, render=compose.render_answer)
+    command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **options})
+    info = run_sweep(planned, folder, workers=workers, command=command, render=compose.render_answer)
     return AnswerResult(info, folder)
 
 
+@_advising_python
 def capacity(
     *,
     goal: float | Sequence[float] | None = None,
@@ -231,6 +292,7 @@ def capacity(
     return AnswerResult(info, store.path)
 
 
+@_advising_python
 def compare(
     base: str | Path | RunResult | AnswerResult,
     head: str | Path | RunResult | AnswerResult,
@@ -260,6 +322,7 @@ def compare(
     return AnswerResult(info)
 
 
+@_advising_python
 def load(path: str | Path) -> RunResult | AnswerResult:
     """A stored run or answer, or one run of a result file of another tool. Raises UsageError for anything else."""
     from harness.experiments import answers, imports
@@ -274,7 +337,11 @@ def load(path: str | Path) -> RunResult | AnswerResult:
 
 
 def _named(options: Mapping[str, Option]) -> dict[str, object]:
-    return {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+    return {
+        name.replace("_", "-"): str(value) if isinstance(value, Path) else value
+        for name, value in options.items()
+        if value is not None
+    }
 
 
 def _text(value: object) -> str | None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -46,7 +47,15 @@ class Handler:
     @contextmanager
     def installed(self, *numbers: signal.Signals) -> Iterator[Handler]:
         """Handles these signals in the body; then the handlers that stood before handle them again."""
-        if threading.current_thread() is not threading.main_thread():  # signals are the main thread's alone
+        thread = threading.current_thread()
+        if isinstance(thread, _LoopThread):
+            thread.handlers.append(self)
+            try:
+                yield self
+            finally:
+                thread.handlers.remove(self)
+            return
+        if thread is not threading.main_thread():  # signals are the main thread's alone
             yield self
             return
         self._before = signal.getsignal(signal.SIGTERM)
@@ -58,6 +67,20 @@ class Handler:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _LoopThread(threading.Thread):
+    """Runs an event loop for a thread that has one running; what it installs handles the signals of that thread."""
+
+    def __init__(self, target: Callable[[], None]) -> None:
+        super().__init__(target=target, name="bench-loop", daemon=True)
+        self.handlers: list[Handler] = []
+
+    def forward(self, number: int) -> None:
+        if self.handlers:
+            self.handlers[-1](number, None)
+        else:  # its loop is about to begin, or has just ended
+            _thread.start_new_thread(_again, (number,))
 
 
 class Command(Handler):
@@ -80,7 +103,9 @@ class Command(Handler):
             if not isinstance(ignored.exc_value, Terminated):
                 before(ignored)
             elif not self.over:  # raised in a destructor or a callback, where it ended nothing: once more
-                _thread.start_new_thread(_again, ())  # Note: Thread.start waits, and would wait in this hook
+                _thread.start_new_thread(
+                    _again, (signal.SIGTERM,)
+                )  # Note: Thread.start waits, and would wait in this hook
 
         sys.unraisablehook = unraisable
         try:
@@ -90,9 +115,9 @@ class Command(Handler):
             sys.unraisablehook = before
 
 
-def _again() -> None:
+def _again(number: int) -> None:
     time.sleep(AGAIN_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), number)
 
 
 def received() -> bool:
@@ -128,36 +153,68 @@ def led() -> None:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run`, in which SIGTERM cancels the task as Ctrl-C does; raises Terminated then.
 
+    Where this thread has a running loop, as in a notebook, another thread runs the coroutine while this one waits.
     An exception of a task that is never awaited goes to `threading.excepthook`, as that of a thread does.
     """
     import asyncio  # heavy
 
-    presses = 0
+    signals: list[int] = []
+
+    def ended() -> KeyboardInterrupt:
+        return Terminated() if signal.SIGTERM in signals else KeyboardInterrupt()
 
     async def watched() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         loop.set_exception_handler(_unwatched)
 
-        def cancel(_: int) -> None:
-            nonlocal presses
-            presses += 1
-            if presses > 1:
-                raise Terminated
+        def cancel(number: int) -> None:
+            signals.append(number)
+            if len(signals) > 1:
+                raise ended()
             loop.call_soon_threadsafe(task.cancel)
 
         with Handler(cancel).installed(signal.SIGTERM):
             return await coroutine
 
+    def run_loop() -> T:
+        with asyncio.Runner() as runner:  # Note: `asyncio.run` may be that of nest_asyncio, for the main thread alone
+            return runner.run(watched())
+
     try:
-        return asyncio.run(watched())
+        asyncio.get_running_loop()
+    except RuntimeError:
+        call = run_loop
+    else:
+        call = partial(_in_thread, run_loop)
+    try:
+        return call()
     except asyncio.CancelledError:
-        if presses:
-            raise Terminated from None
+        if signals:
+            raise ended() from None
         raise
     finally:
         with suppress(RuntimeError):
             coroutine.close()  # where the signal came before its first step
+
+
+def _in_thread(run_loop: Callable[[], T]) -> T:
+    """What `run_loop` returns or raises in a thread of its own, to which the signals of this one go."""
+    from concurrent.futures import Future
+
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(run_loop())
+        except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
+            future.set_exception(error)
+
+    thread = _LoopThread(work)
+    with Handler(thread.forward).installed(signal.SIGINT, signal.SIGTERM):
+        thread.start()
+        thread.join()
+    return future.result()
 
 
 def _unwatched(loop: Any, context: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def one_spec(value: object, name: str) -> str:
         option = name.removeprefix("--").partition(" ")[0]
         several = found.replace(",", "|") if "=" not in found else "FIRST|SECOND"
         raise UsageError(
-            f"{name} takes one name, got '{found}'; compare several with: bench sweep --over '{option}={several}'"
+            f"{name} takes one name, got '{found}'; compare several with bench sweep: --over '{option}={several}'"
         )
     return found
 

@@ -342,7 +342,7 @@ def read_info(path: Path) -> RunInfo:
         found = untrusted.parse_json(untrusted.read_text(file), f"'{file}'", msgspec.json.decode)
     except (FileNotFoundError, NotADirectoryError):
         what = "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
-        raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote.") from None
+        raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run' wrote.") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"No run in '{path}': its run.json cannot be read ({error}).") from None
     schema = found.get("schema") if isinstance(found, dict) else None

@@ -92,7 +92,7 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     """
     path = Path(text)
     if not str(text).strip(" ,"):
-        raise UsageError(f"'{text}' names no run; name what 'bench run --out' wrote.")
+        raise UsageError(f"'{text}' names no run; name what 'bench run' wrote.")
     if not path.exists() and "," in str(text):
         return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
     found = _search(path)

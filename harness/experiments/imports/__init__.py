@@ -33,8 +33,8 @@ def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # n
     found = [*map(read, runs_below(folder)), *foreign_below(folder)]
     if not found:
         raise UsageError(
-            f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run --out' or "
-            f"'bench sweep --out' wrote, or a file of results of {', '.join(_foreign.tools())}."
+            f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run' or "
+            f"'bench sweep' wrote, or a file of results of {', '.join(_foreign.tools())}."
         )
     return found
 

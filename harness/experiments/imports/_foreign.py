@@ -50,7 +50,7 @@ def of_file(path: Path) -> list[Run]:
     if reader is None:
         raise UsageError(
             f"'{path}' holds no results that bench knows. It reads those of {', '.join(tools())}, and the folders that "
-            "'bench run --out' writes; name one of these."
+            "'bench run' writes; name one of these."
         )
     for other in _beside(reader):
         if other != path.name and (path.parent / other).is_file():
