@@ -8,7 +8,6 @@ LOCK ?= .ci/requirements.lock # versions with hashes; LOCK= installs the newest 
 CORE_LOCK := $(if $(strip $(LOCK)),.ci/core.lock)
 INSTALLER := .ci/installer.lock
 CLOCKED := tests/client tests/docs/test_ci.py tests/e2e tests/engine/test_process.py tests/real tests/server
-IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes compiles everything again
 
@@ -17,7 +16,7 @@ install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test idle clocked others compiled lint check gate baselines gallery pictures site claims systems perf nightly lock audit clean
+.PHONY: help demo test clocked others compiled lint check gate baselines gallery pictures site claims systems perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,18 +38,15 @@ demo: $(CORE) ## a short run of the built-in engine, then the curve of a simulat
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1 --duration 10s
 	$(BIN)/bench sweep --backend sim --latency abc:distserve --policy vllm-v0 --rate 1:5:1 --requests 1000
 
-test: $(STAMP) ## run all but the slow tests: real-time tests one by one, the others in parallel at idle priority
+test: $(STAMP) ## run all but the slow tests: real-time tests one by one, the others in parallel beside them
 	@$(MAKE) --no-print-directory -j2 clocked others
-
-idle:
-	@echo $(IDLE)
 
 clocked: $(STAMP)
 	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
 
-others: $(STAMP) # at idle priority, so that they do not delay the real-time clients
+others: $(STAMP) # at the usual priority: at idle priority they would stand still beside any busy process
 	@mkdir -p .pytest_cache; log=.pytest_cache/others.txt; code=0; \
-	OPENBLAS_NUM_THREADS=1 $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
 	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code
 
 compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
