@@ -24,6 +24,7 @@ from harness.catalog.memory import (
     adapter_bytes,
     bits_of_kv,
     block_bytes,
+    compared,
     expert_bytes,
     kv_bytes,
     kv_bytes_per_token,
@@ -34,7 +35,6 @@ from harness.catalog.memory import (
     without_experts,
 )
 from harness.catalog.tables import (
-    compared,
     facts_of_files,
     format_named,
     formats,

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.catalog.facts import Hardware, Model, Shape
-from harness.catalog.tables import format_named, hardware, model
+from harness.catalog.tables import comparisons, format_named, hardware, model
 from harness.errors import UsageError
 
 SEQS = 256
@@ -86,6 +86,32 @@ def active_parameters(m: Model) -> int:
         return parameters(m)
     idle = (m.experts.routed - m.experts.per_token) * (m.expert_matrix + m.expert_vector // m.experts.routed)
     return parameters(m) - m.routed_layers * idle
+
+
+def compared(latency: str, model_name: str, hardware_name: str) -> str:
+    """How far the latency model of this name was from measurements, of this model and GPU or else of the nearest pair.
+
+    Near are a GPU of the same maker with similar bandwidth and FLOP/s, and a model with as many active parameters. The
+    GPU weighs more, as kernels are written for it: an error of one GPU stays with another model.
+    """
+    if latency == "file":
+        return "your own fit; bench validate measures its error"
+    pairs = {(name, row["hardware"]): str(row["figures"]) for row in comparisons(latency) for name in row["models"]}
+    if not pairs:
+        return "not compared with measurements"
+    if (model_name, hardware_name) in pairs:
+        return pairs[model_name, hardware_name]
+    active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
+
+    def distance(pair: tuple[str, str]) -> float:
+        other = hardware(pair[1])
+        bandwidths, flops = other.bandwidth_bytes_per_s / gpu.bandwidth_bytes_per_s, other.bf16_flops / gpu.bf16_flops
+        of_another_maker = other.title.split()[0] != gpu.title.split()[0]
+        gpus_apart = abs(math.log(bandwidths)) + abs(math.log(flops)) + 3 * of_another_maker
+        return 4 * gpus_apart + abs(math.log(active_parameters(model(pair[0])) / active))
+
+    nearest = min(pairs, key=distance)
+    return f"not compared with measurements for this model and GPU; nearest, {' on '.join(nearest)}: {pairs[nearest]}"
 
 
 def weight_bytes(

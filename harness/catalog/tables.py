@@ -101,18 +101,9 @@ def facts_of_files(model_name: str, hardware_names: tuple[str, ...]) -> dict[str
     return found
 
 
-def compared(latency: str, model_name: str, hardware_name: str) -> str:
-    """How far the latency model of this name was from measurements, of this model on this GPU or else of others."""
-    if latency == "file":
-        return "your own fit; bench validate measures its error"
-    rows = [row for row in _table("compared.toml")["compared"] if row["latency"] == latency]
-    for row in rows:
-        if row["hardware"] == hardware_name and model_name in row["models"]:
-            return str(row["figures"])
-    for row in rows:
-        if not row["models"] and row["hardware"] in (hardware_name, "others"):
-            return f"not compared with measurements for this model and GPU; {row['figures']}"
-    return "not compared with measurements"
+def comparisons(latency: str) -> list[Mapping[str, Any]]:
+    """Rows of compared.toml of the latency model of this name."""
+    return [row for row in _table("compared.toml")["compared"] if row["latency"] == latency]
 
 
 @cache
