@@ -25,29 +25,30 @@ def bench(capsys):
     return run
 
 
-def test_a_capacity_is_reported_with_its_interval_and_what_binds(bench):
-    """The product: how much can it carry, and how sure is that?"""
-    code, out, _ = bench(*QUICK, "--goal", "80%")
+def test_a_capacity_is_reported_with_its_interval_and_what_binds_and_a_rerun_resumes(bench, tmp_path):
+    """How much can it carry, and how sure is that? A search that was killed would begin anew, or each goal cost one."""
+    arguments = [*QUICK, "--goal", "80%,85%", "--out", tmp_path / "cap"]
+    code, out, _ = bench(*arguments)
+    stored = json.loads((tmp_path / "cap/capacity.json").read_text(encoding="utf-8"))
+    again_code, again, _ = bench(*arguments, "--format", "json")
+    answers = stored["answers"]
 
-    assert code == 0
+    assert 0 == code == again_code == stored["exit_code"]
     assert "Capacity at 80%:" in out
     assert "95% interval" in out
     assert "ttft=0.25 binds" in out
     assert max(map(len, out.splitlines())) <= 100
+    assert [0.8, 0.85] == [answer["goal"] for answer in answers]
+    assert answers[0]["capacity_rps"] > answers[1]["capacity_rps"]
+    assert (answers, stored["cost"]["requests"]) == (
+        json.loads(again)["answers"],
+        json.loads(again)["cost"]["requests"],
+    )
+    assert len(capacity_by_seed(stored, 0.8)) == answers[0]["seeds"]
+    code, _, err = bench(*QUICK, "--goal", "80%", "--slo", "ttft=1", "--out", tmp_path / "cap")
 
-
-def test_json_is_the_stored_answer_and_a_rerun_resumes(bench, tmp_path):
-    """A search that was killed would begin anew, or end with another answer."""
-    arguments = [*QUICK, "--goal", "80%", "--out", tmp_path / "cap", "--format", "json"]
-    code, out, _ = bench(*arguments)
-    first = json.loads(out)
-    again_code, again, _ = bench(*arguments)
-    second = json.loads(again)
-
-    assert code == again_code == first["exit_code"]
-    assert first["answers"] == second["answers"] == json.loads((tmp_path / "cap/capacity.json").read_text())["answers"]
-    assert first["cost"]["requests"] == second["cost"]["requests"]
-    assert len(capacity_by_seed(first, 0.8)) == first["answers"][0]["seeds"]
+    assert code == 2, "trials of two systems would be mixed into one capacity"
+    assert "holds a search with --slo" in err
 
 
 @pytest.mark.nightly
@@ -74,15 +75,6 @@ def test_a_search_that_was_killed_is_reported_as_such(tmp_path, capsys):
     assert "was killed or is still running" in capsys.readouterr().out
 
 
-def test_another_search_in_the_same_folder_is_refused(bench, tmp_path):
-    """Trials of two systems would be mixed into one capacity."""
-    bench(*QUICK, "--goal", "80%", "--out", tmp_path / "cap")
-    code, _, err = bench(*QUICK, "--goal", "80%", "--slo", "ttft=1", "--out", tmp_path / "cap")
-
-    assert code == 2
-    assert "holds a search with --slo" in err
-
-
 def test_one_rate_is_answered_by_the_exit_code(bench):
     """A pull request asks whether 1 req/s is still sustained, and wants yes or no."""
     assert 0 == bench(*QUICK, "--goal", "80%", "--at", "0.5")[0]
@@ -96,15 +88,6 @@ def test_a_goal_that_no_rate_reaches_is_reported_as_unreachable(bench):
     assert code == 1
     assert "0 req/s, the goal is not reachable at any rate" in out
     assert "ttft=0.001" in out
-
-
-def test_several_goals_come_from_one_search(bench):
-    """Each goal would cost a search of its own."""
-    _, out, _ = bench(*QUICK, "--goal", "80%,85%", "--format", "json")
-    answers = json.loads(out)["answers"]
-
-    assert [0.8, 0.85] == [answer["goal"] for answer in answers]
-    assert answers[0]["capacity_rps"] > answers[1]["capacity_rps"]
 
 
 def test_a_limit_that_is_reached_says_how_many_requests_it_would_take(bench):
