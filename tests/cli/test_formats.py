@@ -52,7 +52,7 @@ LINES = [
     "theory attention",
     "fit --steps run",
     "validate --backend sim --against run",
-    "policy vllm-v0 --requests 4",
+    "policy vllm-v0 --requests 4 --rate 2 --seeds 1",
     "list policies",
     "explain tpot",
     "doctor --no-engine",
@@ -84,6 +84,7 @@ def here(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what is stored, which is the working directory."""
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.experiments.policies.CALIBRATION_RPS", (250,))  # of two, the one of a second
     return tmp_path
 
 
@@ -162,7 +163,7 @@ def test_the_json_of_a_comparison_goes_to_a_file_or_is_printed(here: Path, capsy
     [
         "theory slo",
         "fit --steps run",
-        pytest.param("policy vllm-v0 --requests 4", marks=pytest.mark.nightly),
+        pytest.param("policy vllm-v0 --requests 4 --rate 2 --seeds 1", marks=pytest.mark.nightly),
         "theory moe",
     ],
 )

@@ -70,7 +70,7 @@ class ScriptedServer:
 
     def accept(self) -> None:
         """Begin to accept connections; a server made with `hold` leaves them in its backlog until then."""
-        asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._serve(), self._loop).result(120)
 
     def url(self, name: str = "calm") -> str:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}/{name}/v1"
@@ -88,7 +88,7 @@ class ScriptedServer:
         """The requests for an answer that came to this script; `measured` leaves out those before `arm`."""
         return [s for s in self.seen if s.name == name and s.method == "POST" and (s.nth > 0 or not measured)]
 
-    def wait(self, true: object, limit_s: float = 5.0) -> None:
+    def wait(self, true: object, limit_s: float = 120.0) -> None:
         """Wait until `true(self)`; the server's own thread goes on meanwhile."""
         deadline_s = time.monotonic() + limit_s
         while not true(self):
@@ -99,15 +99,15 @@ class ScriptedServer:
         """Close everything; safe to call twice."""
         if self._loop.is_closed():
             return
-        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result(120)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(120)
         self._loop.close()
         self._socket.close()
 
     def kill(self) -> None:
         """Die at once: every connection is reset and the port is closed."""
-        asyncio.run_coroutine_threadsafe(self._shut(reset=True), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._shut(reset=True), self._loop).result(120)
 
     # --- inside the thread ---
 

@@ -151,7 +151,7 @@ def test_a_full_backlog_is_waited_for(scripted: Callable, opened: Callable) -> N
         opening = asyncio.create_task(_first_of(opened, server))
         await asyncio.sleep(0.2)
         await asyncio.to_thread(server.accept)
-        return await asyncio.wait_for(opening, 10)
+        return await asyncio.wait_for(opening, 120)
 
     assert "ok" == asyncio.run(run()).status
 
@@ -181,7 +181,7 @@ def test_a_server_that_dies_fails_what_is_under_way_and_what_comes(scripted: Cal
     server = scripted(it={"itl_s": 5.0})
 
     async def run() -> list[Any]:
-        async with asyncio.timeout(10), opened(server.url("it")) as backend:
+        async with asyncio.timeout(120), opened(server.url("it")) as backend:
             server.arm()
             under_way = [asyncio.create_task(_end(backend, i)) for i in range(4)]
             await asyncio.to_thread(server.wait, lambda s: len(s.of("it")) == 4)
@@ -227,7 +227,7 @@ def test_hanging_up_keeps_the_tokens_that_have_come(scripted: Callable, opened: 
             await asyncio.to_thread(server.wait, lambda s: s.of("it") and len(s.of("it")[0].written) == 3)
             await asyncio.sleep(0.05)
             backend.hang_up(0, "cancelled", "the probe is decided")
-            return list(backend.read(request, await asyncio.wait_for(task, 5)))
+            return list(backend.read(request, await asyncio.wait_for(task, 120)))
 
     *events, ended = asyncio.run(run())
 
@@ -240,7 +240,7 @@ def test_an_answer_that_comes_before_the_request_is_whole_is_read(scripted: Call
     server = scripted(it={})
 
     async def run(port: int) -> list[Any]:
-        async with asyncio.timeout(20), opened(server.url("it")) as backend:
+        async with asyncio.timeout(120), opened(server.url("it")) as backend:
             peer = backend._pool._targets[0].peer
             object.__setattr__(peer, "addresses", [(socket.AF_INET, ("127.0.0.1", port))])  # the probe went elsewhere
             requests = [Request(i, 0.0, tokens, 8) for i, tokens in enumerate((5, 200_000, 300_000, 400_000))]
@@ -437,6 +437,6 @@ def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callable, ope
 
 
 async def _several(opened: Callable, url: str, server: Any, count: int, **options: Any) -> list[Any]:
-    async with asyncio.timeout(20), opened(url, **options) as backend:
+    async with asyncio.timeout(120), opened(url, **options) as backend:
         server.arm()
         return list(await asyncio.gather(*(_end(backend, i) for i in range(count))))

@@ -122,7 +122,7 @@ def test_a_killed_sender_is_reported_and_the_rest_is_kept(start: Callable, repor
     running = start(duration="4s")
     os.kill(_children(running.process.pid)[0], signal.SIGKILL)
 
-    out, err = running.process.communicate(timeout=60)
+    out, err = running.process.communicate(timeout=240)
 
     run = _hold_rows(running)
     assert "Traceback" not in err
@@ -139,7 +139,7 @@ def test_a_stopped_sender_is_reported_and_the_rest_is_kept(start: Callable) -> N
     running = start(duration="20s")
     os.kill(_children(running.process.pid)[0], signal.SIGSTOP)
 
-    err = running.process.communicate(timeout=60)[1]
+    err = running.process.communicate(timeout=240)[1]
 
     run = _hold_rows(running)
     assert 4 == running.process.returncode, err
@@ -155,7 +155,7 @@ def test_a_killed_server_is_reported_and_nothing_hangs(start: Callable, report: 
     ok = len(load(running.path).requests)
 
     running.server.kill()
-    _, err = running.process.communicate(timeout=40)
+    _, err = running.process.communicate(timeout=240)
 
     run = _hold_rows(running)
     statuses = run.requests["status"].to_pylist()
@@ -174,7 +174,7 @@ def test_an_interrupt_ends_senders_and_keeps_what_was_measured(start: Callable, 
     senders = _children(running.process.pid)
 
     running.process.send_signal(signal.SIGINT)
-    _, err = running.process.communicate(timeout=30)
+    _, err = running.process.communicate(timeout=240)
 
     run = _hold_rows(running)
     assert "Traceback" not in err

@@ -30,7 +30,7 @@ def post(connection: http.client.HTTPConnection, name: str, chat: bool = False, 
 
 def connect(url: str) -> closing[http.client.HTTPConnection]:
     parts = urlsplit(url)
-    return closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30))
+    return closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120))
 
 
 def events(text: str) -> list[dict]:
@@ -98,7 +98,7 @@ def test_an_answer_that_is_not_streamed_comes_whole(url: str) -> None:
 def test_a_hang_up_is_reported_as_such(url: str) -> None:
     """A stream that a client cut off would count as one that the client failed to see."""
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port or 0), timeout=30) as sock:
+    with socket.create_connection((parts.hostname, parts.port or 0), timeout=120) as sock:
         body = json.dumps({"max_tokens": 1_000_000, "stream": True}).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nX-Request-Id: cut\r\nContent-Length: %d\r\n\r\n" % len(body)
         sock.sendall(head)
@@ -119,7 +119,7 @@ def test_nothing_is_lost_when_the_client_does_not_read() -> None:
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect((parts.hostname, parts.port))
-            sock.settimeout(30)
+            sock.settimeout(120)
             body = json.dumps({"max_tokens": 30_000, "stream": True}).encode()
             sock.sendall(b"POST /v1/completions HTTP/1.1\r\nX-Request-Id: a\r\nContent-Length: %d\r\n\r\n" % len(body))
             sock.sendall(body)
@@ -154,7 +154,7 @@ def test_a_request_of_any_size_is_answered(url: str, size: int) -> None:
     body = b'{"stream": true, "prompt": ['
     body += b"1" * (size - len(head % 0) - len(body) - 2) + b"]}"
     parts = urlsplit(url)
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as connection:
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120) as connection:
         connection.sendall(head % len(body) + body)
         got = b""
         while not got.endswith(b"0\r\n\r\n"):
@@ -167,16 +167,15 @@ def test_a_long_request_arrives_with_its_first_bytes(url: str) -> None:
     """The time that a prompt takes to come would count as an error of the client."""
     parts = urlsplit(url)
     body = b'{"stream": true, "prompt": [' + b"1" * 1_000_000 + b"]}"
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=10) as connection:
-        began_s = time.monotonic()
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=120) as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nx-request-id: slow\r\ncontent-length: %d\r\n\r\n" % len(body)
         )
         time.sleep(0.2)
+        rest_s = time.monotonic()
         connection.sendall(body)
         while not connection.recv(65536).endswith(b"0\r\n\r\n"):
             pass
     served = take_truth(url).requests["slow"]
 
-    assert served.arrived_s - began_s < 0.15
-    assert served.written_s[0] - served.arrived_s > 0.2
+    assert served.arrived_s < rest_s < served.written_s[0]

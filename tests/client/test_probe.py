@@ -187,7 +187,7 @@ def probed() -> Callable[..., Capabilities]:
         server: Server,
         content: object = None,
         key: str | None = None,
-        timeout_s: float = 20.0,
+        timeout_s: float = 120.0,
         mode: Mode = "short",
         **fields: object,
     ) -> Capabilities:
@@ -427,7 +427,7 @@ def test_a_url_that_lacks_v1_or_names_the_route_is_reported(path: str, model: st
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         root = f"127.0.0.1:{runner.addresses[0][1]}"
         try:
-            await probe(f"{scheme}://{root}{path}", RequestFormat(model=model, api="chat"), Words(), timeout_s=5.0)  # type: ignore[arg-type]
+            await probe(f"{scheme}://{root}{path}", RequestFormat(model=model, api="chat"), Words(), timeout_s=120.0)  # type: ignore[arg-type]
         except (BackendError, UsageError) as error:
             return root, str(error)
         finally:

@@ -147,6 +147,6 @@ async def _all(opened: Callable, server: Any, api: str, count: int) -> list[tupl
             *events, ended = [e async for e in backend.submit(Request(number, 0.0, 5, 8))]
             return events, ended
 
-    async with asyncio.timeout(60), opened(server.url("it"), api=api, timeout_s=20) as backend:
+    async with asyncio.timeout(240), opened(server.url("it"), api=api, timeout_s=120) as backend:
         server.arm()
         return await asyncio.gather(*(one(backend, i) for i in range(count)))

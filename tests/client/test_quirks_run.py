@@ -7,13 +7,11 @@ from bench_tests_quirks import CASES  # the table beside this file, loaded by co
 
 from harness.data.folder import Run, load
 
-LIMIT_S = 2
 
-
-def _run(run_here: Callable, url: str, *more: str, rate: int = 60, requests: int = 20) -> Run:
+def _run(run_here: Callable, url: str, *more: str, rate: int = 60, requests: int = 20, timeout: str = "2min") -> Run:
     """A run of 8 tokens each, which must end without a traceback whatever the server does."""
     code, out, err = run_here(
-        "run", "--backend", f"openai:url={url},model=m,timeout={LIMIT_S}s", "--rate", str(rate),
+        "run", "--backend", f"openai:url={url},model=m,timeout={timeout}", "--rate", str(rate),
         "--arrivals", "constant", "--requests", str(requests), "--lengths", "fixed:prompt=30,output=8",
         "--max-failed", "100%", "--calibrate", "off", "--out", "out", "--no-html", *more,
     )  # fmt: skip
@@ -39,7 +37,7 @@ def test_every_quirk_in_one_run_leaves_a_record_each(
     server = scripted(it=[CASES[name][0] for name in names])
     server.arm_measured()
 
-    run = _run(run_here, f"{server.url('it')},api={api}", "--senders", str(senders), requests=len(names))
+    run = _run(run_here, f"{server.url('it')},api={api}", "--senders", str(senders), requests=len(names), timeout="2s")
 
     rows = {row["request_id"]: row for row in run.requests.to_pylist()}
     http = {row["request_id"]: row for row in run.http.to_pylist()}

@@ -160,7 +160,7 @@ def test_the_page_is_read_again_and_again(page: Page) -> None:
     scraper.before()
     scraper.follow(epoch_s=0.0)
     for _ in range(4):
-        assert page.seen.acquire(timeout=30)
+        assert page.seen.acquire(timeout=120)
     page.text = VLLM.replace(" 2.0", " 0.0")
     facts = scraper.stop()
 

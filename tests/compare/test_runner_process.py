@@ -53,7 +53,7 @@ def started(bench, tmp_path):
 
 def finished(process):
     """Exit code, output and complaints."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=240)
     return process.returncode, out, err
 
 

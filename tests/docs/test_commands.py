@@ -60,7 +60,7 @@ def serving(line: str, folder: Path) -> Iterator[tuple[str, str]]:
             assert server.poll() is None, line
         finally:
             server.send_signal(signal.SIGINT)
-            assert server.wait(timeout=60) == 0, line
+            assert server.wait(timeout=240) == 0, line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -96,7 +96,7 @@ def test_commands_of_a_page_run_in_order(page: Path, most: int | None, tmp_path:
                 line = line.replace(named, real)
             arguments = shlex.split(line)[1:]
             done = subprocess.run(
-                [sys.executable, "-m", "harness", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120
+                [sys.executable, "-m", "harness", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=240
             )
             good = (0, 4) if REAL_TIME.match(line) else (0,)
             assert done.returncode in good, f"{line}\n{done.stdout}\n{done.stderr}"

@@ -23,7 +23,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     """A newcomer's first notebook would end in a traceback."""
     notebook = nbformat.read(EXAMPLES / "goodput.ipynb", as_version=4)
     NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     kinds = {kind for output in shown for kind in output.get("data", {})}

@@ -53,7 +53,8 @@ def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp
     """What cannot be measured on both with one command will be measured on neither."""
     done = call(
         installed, tmp_path,
-        "harness", "policy", NAME, "--requests", "12", "--seeds", "1", "--out", "runs", "--format", "json",
+        "harness", "policy", NAME, "--requests", "12", "--seeds", "1", "--slo", "ttft=5,tpot=1", "--out", "runs",
+        "--format", "json",
     )  # fmt: skip
 
     assert 0 == done.returncode, done.stderr

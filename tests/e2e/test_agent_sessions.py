@@ -57,7 +57,10 @@ def theoretical(rows: list[dict[str, object]]) -> list[int]:
 
 
 def test_what_is_found_in_the_cache_of_a_server_is_what_the_trace_has(
-    bench: Callable[..., subprocess.Popen[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bench: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    late_is_valid: None,
 ) -> None:
     """A server with a perfect cache would look worse, or better, than it is; or agents would not wait for answers."""
     (corpus := tmp_path / "corpus").mkdir()

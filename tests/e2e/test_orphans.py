@@ -87,7 +87,7 @@ def test_ctrl_c_ends_the_processes_of_a_draw(
     for pid in (process.pid, *descendants(process.pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGINT)
-    err = process.communicate(timeout=60)[1]
+    err = process.communicate(timeout=240)[1]
 
     assert 130 == process.returncode
     assert "bench: interrupted before there was anything to report.\n" == err

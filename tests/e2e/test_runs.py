@@ -19,18 +19,22 @@ Call = Callable[..., tuple[int, str, str]]
 WaitFor = Callable[[Callable[[], bool]], None]
 QUICK = ("run", "--backend", "null", "--rate", "200", "--requests", "20", "--no-html")
 ENDLESS = ("run", "--backend", "null:tpot=1ms", "--rate", "50", "--duration", "10min", "--out", "out")
+DONE = (0, 4)
+"""Exit codes of a run that did what it should: 4 where a busy machine sent late, so that it is not valid."""
 
 
-def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    """Standard output and error of a process that must end with this code."""
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
+def finished(process: subprocess.Popen[str], *codes: int) -> tuple[str, str]:
+    """Standard output and error of a process that must end with one of these codes."""
+    out, err = process.communicate(timeout=240)
+    assert process.returncode in codes, err
     assert "Traceback" not in err, err
     return out, err
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late_is_valid: None
+) -> Call:
     """Calls `bench` in this process, in an empty folder: its exit code, standard output and error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
@@ -52,10 +56,11 @@ def info(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_run_leaves_a_folder_that_explains_itself(bench: Bench, tmp_path: Path) -> None:
+def test_run_leaves_a_folder_that_explains_itself(call: Call, tmp_path: Path) -> None:
     """A result without its options, its schedule or its verdict could not be trusted or repeated."""
-    out, err = finished(bench(*QUICK[:-1], "--out", "out"))
+    code, out, err = call(*QUICK[:-1], "--out", "out")
 
+    assert code == 0
     found = info(tmp_path / "out")
     names = {p.name for p in (tmp_path / "out").iterdir()}
     assert {"run.json", "schedule.parquet", "requests.parquet", "report.html"} <= names
@@ -98,7 +103,7 @@ def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_pa
     """A sweep that starts six runs at once would keep some of them."""
     tiny = ("run", "--backend", "null", "--rate", "200", "--requests", "3", "--no-html", "--quiet")
     for process in [bench(*tiny, "--seed", str(seed)) for seed in range(6)]:
-        finished(process)
+        finished(process, *DONE)
 
     runs = [load(folder) for folder in (tmp_path / "bench-runs").iterdir()]
     assert [3] * 6 == [run.requests.num_rows for run in runs]
@@ -188,7 +193,7 @@ def test_a_server_that_fails_has_an_exit_code_of_its_own(call: Call, tmp_path: P
 
 def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Path) -> None:
     """Half an hour of measurements would be lost with the server."""
-    _, err = finished(bench(*QUICK[:-1], "--backend", "null:crash_after=10", "--out", "out"), code=3)
+    _, err = finished(bench(*QUICK[:-1], "--backend", "null:crash_after=10", "--out", "out"), 3)
 
     run = load(tmp_path / "out")
     assert "bench: The null backend stopped at request 9" in err
@@ -222,15 +227,15 @@ def test_killed_run_can_be_reported(
     assert info(tmp_path / "out")["state"] == "running"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 4)])
+@pytest.mark.parametrize(("number", "codes"), [(signal.SIGINT, DONE), (signal.SIGTERM, (4,))])
 def test_signal_stops_drains_and_reports(
-    number: signal.Signals, code: int, bench: Bench, wait_for: WaitFor, tmp_path: Path
+    number: signal.Signals, codes: tuple[int, ...], bench: Bench, wait_for: WaitFor, tmp_path: Path
 ) -> None:
     """Ctrl-C would throw the measurements away, or a CI job that was ended early would be green."""
     process = bench(*ENDLESS, "--json")
     wait_for(lambda: rows(tmp_path) > 20_000)
     process.send_signal(number)
-    out, _ = finished(process, code)
+    out, _ = finished(process, *codes)
 
     found = info(tmp_path / "out")
     assert (found["state"], json.loads(out)["state"]) == ("interrupted", "interrupted")
@@ -245,7 +250,7 @@ def test_run_that_was_ended_early_passes_no_gate(bench: Bench, wait_for: WaitFor
     process = bench(*ENDLESS, "--fail-under", "0.5", "--no-html")
     wait_for(lambda: rows(tmp_path) > 20_000)
     process.send_signal(signal.SIGTERM)
-    finished(process, code=4)
+    finished(process, 4)
 
     assert info(tmp_path / "out")["summary"]["attainment"] > 0.5
 
@@ -257,7 +262,7 @@ def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path
     wait_for(lambda: rows(tmp_path) > 10_000)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    finished(process, code=4)
+    finished(process, 4)
 
     found = load(tmp_path / "out")
     assert found.info.state == "interrupted"
@@ -307,8 +312,8 @@ def test_reader_that_leaves_does_not_matter(line: tuple[str, ...], bench: Bench)
     process.stdout.close()
     process.stdout = None
 
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
 
-    assert process.returncode == 0, err
+    assert process.returncode in (DONE if line[0] == "run" else (0,)), err
     assert "Traceback" not in err
     assert "BrokenPipe" not in err

@@ -31,7 +31,7 @@ def run(engine: Engine, use):
         engine._link.on_turn = listen
         engine.start_clock(time.monotonic())
         try:
-            return await asyncio.wait_for(use(engine), 60)
+            return await asyncio.wait_for(use(engine), 120)
         finally:
             await engine.close()
 
@@ -79,7 +79,7 @@ def test_a_killed_executor_ends_its_requests_and_no_others(shape):
     """One process of many that dies must not take the run with it."""
 
     async def use(engine):
-        streams = [engine.submit(Request(i, 0.0, 40, 100)) for i in range(6)]
+        streams = [engine.submit(Request(i, 0.0, 40, 300)) for i in range(6)]
         for stream in streams:
             await anext(stream)
             await anext(stream)

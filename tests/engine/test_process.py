@@ -20,7 +20,7 @@ def run(engine: Engine, use):
         await engine.open(Tokens())
         engine.start_clock(time.monotonic())
         try:
-            return await asyncio.wait_for(use(engine), 60)
+            return await asyncio.wait_for(use(engine), 120)
         finally:
             await engine.close()
             await engine.close()  # twice is once

@@ -23,7 +23,7 @@ def ringing(make, *set_s: float) -> tuple[float, float]:
         for ahead_s in set_s:
             at_s = time.monotonic() + ahead_s
             alarm.set(at_s)
-        found_s = await asyncio.wait_for(rang, 10)
+        found_s = await asyncio.wait_for(rang, 120)
         alarm.close()
         alarm.close()
         return at_s, found_s

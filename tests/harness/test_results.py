@@ -69,6 +69,6 @@ def test_a_script_without_a_guard_can_sweep(tmp_path: Path) -> None:
         "curve = harness.sweep(**options, **few, rate=[1, 2], out='curve')\n"
         "print(len(curve.frame()))\n"
     )
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=240)
 
     assert ("2\n", "") == (done.stdout, done.stderr)

@@ -49,7 +49,7 @@ def headers(key: str) -> dict[str, str]:
     return {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
 
 
-def ask(url: str, body: object = None, timeout_s: float = 60.0, key: str = "none") -> Any:
+def ask(url: str, body: object = None, timeout_s: float = 120.0, key: str = "none") -> Any:
     """The JSON that a server answers to a GET, or to a POST of `body`; the text where it is not JSON."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers(key))
@@ -75,7 +75,7 @@ def events(url: str, body: Mapping[str, object], key: str = "none") -> list[tupl
     """(monotonic seconds, JSON or "[DONE]") of each event of a streamed answer, read line by line."""
     request = urllib.request.Request(url, json.dumps(body).encode(), headers(key))
     seen: list[tuple[float, Any]] = []
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         for line in answer:
             at_s = time.monotonic()
             if line.startswith(b"data:"):
@@ -185,7 +185,7 @@ async def listen(
     return [Received(events, ended, facts) for events, ended in received]
 
 
-def until(happened: Callable[[], bool], within_s: float = 60.0) -> None:
+def until(happened: Callable[[], bool], within_s: float = 240.0) -> None:
     """Return when it has happened; AssertionError when it takes longer."""
     end_s = time.monotonic() + within_s
     while not happened():

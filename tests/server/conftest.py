@@ -162,7 +162,7 @@ def play() -> Play:
     """`play(scenario, service=..., **options)` runs a scenario against a server; null without a service."""
 
     async def on_stage(scenario: Scenario, service: ByHand | None, options: Options) -> None:
-        timeout = aiohttp.ClientTimeout(total=30)
+        timeout = aiohttp.ClientTimeout(total=120)
         async with (
             serving(options, service) as running,
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as http,

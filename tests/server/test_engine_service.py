@@ -54,7 +54,7 @@ def run(spec, use):
         service = make(parse(spec))
         try:
             await service.start()
-            return await asyncio.wait_for(use(service), 60)
+            return await asyncio.wait_for(use(service), 120)
         finally:
             await service.close()
             await service.close()

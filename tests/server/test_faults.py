@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
 
+from backends.server.answers import FaultyAnswer
 from backends.server.faults import Faults, parse_fault
 from harness.errors import UsageError
 
@@ -64,20 +65,27 @@ def test_every_nth_request_is_hit() -> None:
     ]
 
 
-def test_a_slow_server_is_slower_by_a_share(play: Play) -> None:
+def test_a_slow_server_is_slower_by_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test of a gate would not know the size of the loss that it should find."""
+    now_s, timers, left_s = [0.0], list[tuple[float, Callable[[], None]]](), list[float]()
+    clock = SimpleNamespace(
+        time=lambda: now_s[0], monotonic=lambda: now_s[0], call_at=lambda at_s, call: timers.append((at_s, call))
+    )
+    monkeypatch.setattr("backends.server.faults.time", clock)
+    monkeypatch.setattr("asyncio.get_running_loop", lambda: clock)
+    faults = Faults([parse_fault("slow=50%:from=600ms")])
+    before = faults.of_next()
+    now_s[0] = 10.0
+    heard: Any = SimpleNamespace(step=lambda *_: left_s.append(now_s[0]))
+    answer = FaultyAnswer(heard, faults.of_next(), lambda _: None)
+    for now_s[0] in (10.1, 10.2):
+        answer.step((7,), now_s[0], now_s[0], None)
+    while timers:
+        now_s[0], release = timers.pop(0)
+        release()
 
-    async def lasting_s(stage: Stage) -> float:
-        began_s = time.monotonic()
-        await stage.raw(TEXT, FIVE)
-        return time.monotonic() - began_s
-
-    async def scenario(stage: Stage) -> None:
-        assert 0.45 < await lasting_s(stage) < 0.55  # before 600 ms: first token and four gaps of 100 ms
-        await asyncio.sleep(0.3)
-        assert 0.7 < await lasting_s(stage) < 0.85
-
-    play(scenario, faults=("slow=50%:from=600ms",), backend="null:ttft=100ms,itl=100ms")
+    assert () == before
+    assert [10.15, 10.3] == pytest.approx(left_s)
 
 
 def test_a_reset_comes_instead_of_its_token(play: Play) -> None:

@@ -44,7 +44,7 @@ def test_a_long_answer_without_gaps_leaves_turns_to_others() -> None:
         gone, whole = Received(), Received()
         gone.ticket = service.submit((1,), Sampling(10 * BURST), gone)
         service.submit((1,), Sampling(2 * BURST + 5), whole)
-        await asyncio.wait_for(whole.ended.wait(), 60)
+        await asyncio.wait_for(whole.ended.wait(), 120)
         await service.close()
         return gone.tokens, whole.tokens
 
@@ -59,7 +59,7 @@ def test_tokens_are_due_after_the_request_was_received_and_not_after_it_was_unde
         await service.start()
         received, received_s = Received(), time.monotonic() - 0.04
         service.submit((1,), Sampling(3), received, received_s)
-        await asyncio.wait_for(received.ended.wait(), 60)
+        await asyncio.wait_for(received.ended.wait(), 120)
         await service.close()
         return received_s, received.due_s
 

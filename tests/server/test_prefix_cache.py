@@ -39,7 +39,7 @@ def served(backend, use):
         async def ask(prompt, tokens=30):
             received = Received()
             ticket = service.submit(prompt, Sampling(tokens, ignore_eos=True), received)
-            await asyncio.wait_for(received.ended.wait(), 30)
+            await asyncio.wait_for(received.ended.wait(), 120)
             return received.tokens, ticket.cached_tokens
 
         try:

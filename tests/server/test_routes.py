@@ -156,7 +156,7 @@ def test_a_stream_without_chunks_ends_with_its_connection(play: Play, wire_reque
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         request = wire_request(CHAT, {**HELLO, "stream": True}, "1.0")
         writer.write(request.replace(b"Connection: close", b"Connection: keep-alive"))
-        data = await asyncio.wait_for(reader.read(), 30)
+        data = await asyncio.wait_for(reader.read(), 120)
         writer.close()
 
         assert data.endswith(b"data: [DONE]\n\n")

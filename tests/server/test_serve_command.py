@@ -39,7 +39,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 def answer_of(port: int, **fields: object) -> str:
     body = json.dumps({"prompt": "hello", **fields}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as answer:
         return answer.read().decode()
 
 
@@ -51,7 +51,7 @@ def test_a_server_lives_from_its_ready_line_to_ctrl_c(serve: Serve, tmp_path: Pa
     port = int(process.stdout.readline())
     answer = answer_of(port, stream=True)
     process.send_signal(number)
-    rest, notes = process.communicate(timeout=30)
+    rest, notes = process.communicate(timeout=120)
 
     assert 4 == answer.count('"text":" ')
     assert (0, "") == (process.returncode, rest)
@@ -74,12 +74,12 @@ def test_a_second_ctrl_c_ends_the_grace(serve: Serve) -> None:
     port = int(process.stdout.readline())
     body = json.dumps({"prompt": "hello", "stream": True, "max_tokens": 100_000}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body)
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=120) as answer:
         answer.readline()
         process.send_signal(signal.SIGINT)
         notes = [process.stderr.readline() for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
     assert "1 answers may finish" in notes[2]
     assert 0 == process.returncode
@@ -91,7 +91,7 @@ def test_the_key_is_in_no_output(serve: Serve, tmp_path: Path) -> None:
     assert process.stdout is not None
     int(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    out, notes = process.communicate(timeout=30)
+    out, notes = process.communicate(timeout=120)
 
     assert "s3cret" not in out + notes + (tmp_path / "truth.jsonl").read_text(encoding="utf-8")
 
@@ -132,7 +132,7 @@ def test_a_server_whose_engine_has_died_ends_and_says_so(serve: Serve) -> None:
     int(process.stdout.readline())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
     os.kill(int(children[0]), signal.SIGKILL)
-    _, notes = process.communicate(timeout=60)
+    _, notes = process.communicate(timeout=120)
 
     assert 3 == process.returncode
     assert "The engine failed" in notes
