@@ -54,7 +54,7 @@ compiled: $(STAMP) ## test the compiled core of the simulator, where there is a 
 	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
 	  $(BIN)/python -m pytest -n auto --dist worksteal tests/replay tests/contracts
 
-schemas: $(STAMP) ## write docs/schemas from the types of the files
+schemas: $(STAMP) ## write the JSON Schema of every file that bench writes to build/schemas
 	$(BIN)/python tools/schemas.py
 
 lint: $(STAMP) ## format, lint, types, import rules

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from harness.removed import REMOVED
+
 CRASHED, FAILED, TERMINATED, INTERRUPTED = 70, 3, 4, 130
 """70 is EX_SOFTWARE of <sysexits.h>, 130 what a shell expects of a command that Ctrl-C ended."""
 _PRECEDENCE = (CRASHED, 2, FAILED, TERMINATED, 1, 5)
@@ -72,11 +74,13 @@ class Interrupted(BenchError):
 
 
 def no_such(what: str, given: str, known: Iterable[str], hint: str = "") -> UsageError:
-    """The error for an unknown name: the nearest known name, then all known names.
+    """The error for an unknown name: the nearest known name, then all known names; or what replaced a removed one.
 
     >>> str(no_such("arrivals", "gama", ["gamma", "poisson"]))
     "No arrivals named 'gama'. Did you mean 'gamma'? Known: gamma, poisson."
     """
+    if (instead := REMOVED.get((what, given))) is not None:
+        return UsageError(f"The {what} '{given}' was removed: {instead}.")
     names = sorted(known)
     near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
     guess = f" Did you mean '{near[0]}'?" if near else ""

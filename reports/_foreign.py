@@ -75,26 +75,22 @@ def listed(run: Run, profile: str, needs: Sequence[str] = ()) -> Listed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One request: when its token events came, how many tokens each had, and how it ended."""
+    """One request: when its token events came, and how it ended."""
 
     token_s: Floats
-    token_n: Floats
     status: str
     error: str
-    session: int | None
-    turn: int
 
 
 def rows(run: Run) -> Iterator[Row]:
     """The requests in the order of the table, read piece by piece; `error` is empty where a request ended well."""
     for piece in _data.pieces(run):
-        stamps, counts = lists(piece, "token_s"), lists(piece, "token_n")
-        status, sessions = piece["status"].to_pylist(), piece["session"].to_pylist()
+        stamps, status = lists(piece, "token_s"), piece["status"].to_pylist()
         errors = piece["error"].to_pylist() if "error" in piece.column_names else status  # large runs: not in memory
-        for i, turn in enumerate(piece["turn"].to_pylist()):
+        for i, ended in enumerate(status):
             at = slice(stamps.offsets[i], stamps.offsets[i + 1])
-            error = "" if status[i] == "ok" else errors[i] or status[i]
-            yield Row(stamps.values[at], counts.values[at], status[i], error, sessions[i], turn)
+            error = "" if ended == "ok" else errors[i] or ended
+            yield Row(stamps.values[at], ended, error)
 
 
 def percentiles(values: Floats, percents: Sequence[float] = PERCENTS) -> dict[float, float]:

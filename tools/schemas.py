@@ -1,7 +1,4 @@
-"""Write the JSON Schema of every file that bench writes (`python tools/schemas.py`), one row of `FILES` each.
-
-`tests/docs/test_schemas.py` compares what is stored with the types.
-"""
+"""Write the JSON Schema of every file that bench writes to build/schemas (`make schemas`), one row of `FILES` each."""
 
 import json
 from pathlib import Path
@@ -13,7 +10,7 @@ from harness.data.run_json import RunInfo
 from harness.experiments import answers
 from harness.experiments.compare.accepted import FILE, Accepted
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
+FOLDER = Path(__file__).resolve().parents[1] / "build" / "schemas"
 FILES: dict[str, type[msgspec.Struct]] = {
     "run.json": RunInfo,
     FILE: Accepted,

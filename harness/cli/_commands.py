@@ -11,11 +11,12 @@ from typing import Any
 import click
 
 from harness.errors import UsageError, no_such
+from harness.removed import REMOVED
 from harness.version import __version__
 
 COMMANDS = (
     "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
-    "fit", "validate", "policy", "list", "explain", "doctor", "init", "import-command", "sender",
+    "fit", "validate", "policy", "list", "explain", "doctor", "init", "sender",
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30
@@ -141,6 +142,8 @@ def _sentence(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
         known = [option for param in params for option in param.opts]
+        if (instead := REMOVED.get(("option", error.option_name))) is not None:
+            return f"The option '{error.option_name}' was removed: {instead}."
         near = get_close_matches(error.option_name, known, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         return f"No option '{error.option_name}'.{hint} See '{path} --help'."

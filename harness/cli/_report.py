@@ -22,14 +22,12 @@ from harness.validity.conclude import completed
 
 PICTURES = ("svg", "pdf", "png")
 """Forms of one figure; png without --figure: of every figure."""
-FOLDERS = ("aiperf",)
-"""Forms that are several files with names of their own."""
-FILES = ("html", "parquet", "perfetto", *FOLDERS, *PICTURES)
+FILES = ("html", "parquet", "perfetto", *PICTURES)
 """Forms that are never printed."""
 _DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
 _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json",
-         **{form: f"{form}.json" for form in ("vllm", "guidellm", "llm-d")}}  # fmt: skip
+         **{form: f"{form}.json" for form in ("vllm", "llm-d")}}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,6 @@ def report_options(
     named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if any(_name(form) in PICTURES for form in forms):
         compose.find_browser()  # before anything is drawn for it
-    if out is None and (several_files := [form for form in forms if _name(form) in FOLDERS]):
-        raise UsageError(f"The results of {several_files[0]} are several files; name their folder with --out FOLDER.")
     folder = None
     if out is not None:
         several = _wants_folder(forms, out, figure)
@@ -145,8 +141,7 @@ def _check(out: str, *, folder: bool) -> None:
 def _wants_folder(forms: Sequence[str], out: str, figure: str | None) -> bool:
     """Whether --out names a folder: it is one, or several files are made."""
     every_figure = figure is None and any(_name(form) == "png" for form in forms)
-    folders = not {_name(form) for form in forms}.isdisjoint(FOLDERS)
-    return len(forms) > 1 or every_figure or folders or Path(out).is_dir() or out.endswith("/")
+    return len(forms) > 1 or every_figure or Path(out).is_dir() or out.endswith("/")
 
 
 def write(content: Content, subject: Subject, form: str, options: ReportOptions) -> Iterator[Path]:
@@ -156,10 +151,9 @@ def write(content: Content, subject: Subject, form: str, options: ReportOptions)
         content = content[options.figure]
     if isinstance(content, Mapping):
         for name, picture in content.items():
-            own = _name(form) in FOLDERS
-            one = path.with_name(name if own else f"{path.stem}-{name}{path.suffix}")
-            compose.put(one, picture)
-            yield one
+            drawn = path.with_name(f"{path.stem}-{name}{path.suffix}")
+            compose.put(drawn, picture)
+            yield drawn
         return
     compose.put(path, content)
     yield path
@@ -179,7 +173,7 @@ def _place(subject: Subject, form: str, options: ReportOptions) -> Path:
 
 SHARED = ("sweep", "capacity")
 """Answers that are curves over the rate, of which several go onto one page."""
-APART = ("parquet", "perfetto", "vllm", "guidellm", "aiperf", "llm-d")
+APART = ("parquet", "perfetto", "vllm", "llm-d")
 """Forms that are a file of one run."""
 HERE = "bench-report"
 

@@ -65,7 +65,7 @@ def of(subject: Subject = "run") -> dict[str, Figure]:
 @cache
 def _of_runs() -> tuple[Figure, ...]:
     # heavy, and some of them need what is on their way to being imported
-    from reports.figures import bursts, cdf, cluster, curves, gantt, planes, scale, search, stages, timeline
+    from reports.figures import bursts, cdf, cluster, curves, planes, scale, search, stages, timeline
 
     return (
         Figure("slo_scale", "run", "figures", "Attainment against SLO scale", scale.slo_scale),
@@ -78,7 +78,6 @@ def _of_runs() -> tuple[Figure, ...]:
         ),
         Figure("stages", "run", "figures", "Where the time of the requests went", stages.stages),
         Figure("timeline", "run", "figures", "Batches, queue and memory over time", timeline.timeline, True),
-        Figure("gantt", "run", "figures", "Single requests, phase by phase", gantt.gantt),
         Figure("misses", "run", "figures", "What made requests miss the SLO", stages.misses),
         Figure("arrivals", "run", FIDELITY, "Planned and sent requests", timeline.arrivals, True),
         Figure("burstiness", "run", FIDELITY, "How bursty the requests came", bursts.burstiness, True),

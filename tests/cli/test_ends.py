@@ -43,7 +43,6 @@ LINES = {
     "doctor": [],
     "init": ["x.toml"],
     "sender": [],
-    "import-command": ["vllm bench serve"],
 }
 """A line for each command that gets as far as its body."""
 

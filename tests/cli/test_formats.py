@@ -56,7 +56,6 @@ LINES = [
     "list policies",
     "explain tpot",
     "doctor --no-engine",
-    "import-command vllm-bench",
 ]
 SILENT = {"serve", "sender", "init", "quick"}
 """Commands without a result of their own: a server, one that sends for a run, one that writes a file, and one that

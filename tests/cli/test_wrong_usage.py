@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.removed import REMOVED
 
 RUN_JSON = '{"schema": 1, "state": "finished", "spec": {"workload": "chatbot", "colour": "red"}}'
 
@@ -197,3 +198,22 @@ def test_wrong_line_gets_one_sentence(
     assert "Traceback" not in err
     assert out == ""
     assert before == sorted(place.rglob("*"))
+
+
+@pytest.mark.parametrize(("what", "name"), REMOVED)
+def test_what_was_removed_is_refused_with_what_takes_its_place(
+    what: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script of an earlier version would end with a guess at a name."""
+    run = str(tmp_path / "run")
+    arguments = {
+        "command": [name],
+        "option": ["run", name],
+        "format": ["report", run, "--format", name],
+        "figure": ["report", run, "--figure", name],
+    }[what]
+    if run in arguments:
+        assert 0 == main(["run", "--backend", "sim", "--requests", "20", "--no-html", "--quiet", "--out", run])
+
+    assert 2 == main(arguments)
+    assert REMOVED[what, name] in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The stored JSON Schemas are those of the types that read and write the files."""
+"""The JSON Schema of a file has the keys that bench writes, and an answer is written back as it was read."""
 
 import json
 import sys
@@ -15,15 +15,6 @@ from harness.runner.run import execute
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import schemas
-
-
-@pytest.mark.parametrize("name", schemas.FILES)
-def test_the_stored_schema_is_that_of_the_type(name: str) -> None:
-    """A program that checks our files by the schema would refuse good ones; `python tools/schemas.py` mends it."""
-    stored = (schemas.FOLDER / f"{name}.schema").read_text(encoding="utf-8")
-
-    assert schemas.text(schemas.FILES[name]) == stored
-
 
 TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {

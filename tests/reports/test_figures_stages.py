@@ -19,7 +19,6 @@ from reports import _data, _stages, figures
 from reports._page import data_table
 from reports.figures import style
 from reports.figures.cdf import latency_cdf, latency_tail
-from reports.figures.gantt import gantt
 from reports.figures.stages import NO_MISS, UNBOUND, misses, stages
 from reports.figures.timeline import LOST, arrivals, itl_over_time, latency_over_time, timeline
 
@@ -149,26 +148,6 @@ def test_causes_need_a_bound_and_a_miss(staged: MakeStaged) -> None:
     """An empty axis would be shown where nothing missed or no SLO was set."""
     assert NO_MISS == misses(staged([record(0, (0.75, 1.0))]))
     assert UNBOUND == misses(staged([record(0)], slo=""))
-
-
-def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> None:
-    """The picture would show requests that are fast enough, or bars at wrong times."""
-    records = [record(i, (10.5 + i, 11.5 + i, 12.0 + i), scheduled_s=10.0 + i, sent_s=10.25 + i,
-                      prefill_start_s=10.3 + i, preemptions=int(i % 50 == 0)) for i in range(100)]  # fmt: skip
-    records[70] = dataclasses.replace(records[70], token_s=[90.0, 91.0, 92.0], prefill_end_s=90.0, decode_start_s=90.5)
-    run = staged(records, [step(90.6, 90.9), step(90.95, 90.951)])
-    figure = drawn(gantt(run))
-
-    [queue] = [t for t in figure.data if t.name == "queue" and t.xaxis == "x"]
-    stalls = {(y, round(x, 3)) for t in figure.data if t.name == "stall" for x, y in zip(t.x, t.y, strict=True)}
-    table = data_table(figure)
-    assert ("70", 0.25) == (queue.y[0], queue.base[0])
-    assert ("70", 0.3) in stalls
-    assert ("70", 0.001) not in stalls
-    assert "Stalls too short to see, which are not drawn: 1." in figures.caption(figure)
-    assert [str(i) for i in range(40, 60)] == [row[1] for row in table.rows if row[0] == "lower"]
-    assert ("upper", "70", "80.0") == table.rows[0][:3]
-    assert "preempted" in [row[-1] for row in table.rows if row[1] == "50"]
 
 
 def test_preemptions_are_counted_over_time(staged: MakeStaged, put) -> None:

@@ -1,0 +1,9 @@
+"""Names that earlier versions accepted, each with what to use instead: the sentence that refuses it says so."""
+
+REMOVED = {
+    ("command", "import-command"): "docs/guide/import.md has the flags of other load generators beside those of bench",
+    ("format", "aiperf"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
+    ("format", "guidellm"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
+    ("figure", "gantt"): "'bench report RUN --format perfetto' shows single requests, phase by phase",
+}
+"""What it was, and its name: what takes its place, as the end of a sentence."""
