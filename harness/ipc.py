@@ -1,4 +1,4 @@
-"""Messages between two processes of bench: a length of 4 bytes, then a pickle.
+"""Processes of bench: the command that starts one, and messages between two: a length of 4 bytes, then a pickle.
 
 Unpickling is safe here: the two processes are connected by a socket pair that no other process can reach. What comes
 from another machine is unpickled with `limited`: it may make data of bench and nothing else.
@@ -12,13 +12,25 @@ import pickle
 import select
 import socket
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
 CHUNK = 1 << 16
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs `main` of a module of bench, and nothing that lies in the current folder.
+
+    `python -m` and `-c` alone would import its files first: a `numpy.py`, or one with the name of a standard module.
+    """
+    start = f"import sys; sys.path.append({str(_ROOT)!r}); from {module} import main; sys.exit(main())"
+    return [sys.executable, "-P", "-c", start, *arguments]
 
 
 def frame(message: object) -> bytes:

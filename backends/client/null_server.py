@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.ipc import python
+
 if TYPE_CHECKING:
     from harness.api import Remote
 
@@ -438,12 +440,11 @@ def running(timing: Timing, cores: Sequence[int] | None = None) -> Iterator[str]
 
     It ends with the block, or when this process ends, however that happens. Raises RuntimeError when it does not start.
     """
-    command = [sys.executable, "-m", __name__, "--until-eof"]
+    command = python("backends.client.null_server", "--until-eof")
     command += [f"--ttft={timing.ttft_s!r}", f"--itl={timing.itl_s!r}", f"--tokens={timing.tokens}"]
     command += [f"--cores={','.join(map(str, cores))}"] if cores else []
-    root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(  # noqa: S603  # our own module
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         try:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from backends.engine_process.executor_worker import Allocate, Allocated, Broken, Build, Built, Refused
 from harness.errors import BackendError
-from harness.ipc import Inbox, frame
+from harness.ipc import Inbox, frame, python
 
 T = TypeVar("T", Built, Allocated)
 
@@ -30,7 +30,7 @@ class ExecutorProcesses:
             with theirs:
                 numbers = [theirs.fileno(), index, *memory]
                 process = subprocess.Popen(  # noqa: S603  this very program
-                    [sys.executable, "-m", "backends.engine_process.executor_worker", *map(str, numbers)],
+                    python("backends.engine_process.executor_worker", *map(str, numbers)),
                     pass_fds=[theirs.fileno(), *memory], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                     process_group=0,  # Ctrl-C and SIGTERM are for the command
                 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The process of one executor of a cluster: `python -m backends.engine_process.executor_worker FD INDEX MEMORY...`.
+"""The process of one executor of a cluster: its arguments are FD INDEX MEMORY...
 
 It computes what the engine's process sends over the socket FD. Each executor has its KV blocks in shared memory, in the
 file of its number among the descriptors MEMORY, so that another one copies them from there.
@@ -224,9 +224,3 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         ExecutorWorker(sock, int(sys.argv[2]), [int(number) for number in sys.argv[3:]]).serve()
-
-
-if __name__ == "__main__":
-    from backends.engine_process.executor_worker import main as serve  # messages must unpickle to the module's classes
-
-    serve()

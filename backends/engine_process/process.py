@@ -2,14 +2,13 @@
 
 import asyncio
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from backends.engine_process import worker
 from backends.engine_process.generation import Turn
 from harness.errors import BackendError
-from harness.ipc import frame, receive
+from harness.ipc import frame, python, receive
 
 PATIENCE_S = 60.0  # to build the model; loading a large folder from a slow disk takes its time
 GRACE_S = 5.0  # for the process to leave after its socket closed
@@ -30,7 +29,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "backends.engine_process.worker", str(theirs.fileno()),
+                *python(worker.__name__, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C and SIGTERM are for this process, which closes the socket

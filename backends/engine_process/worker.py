@@ -1,4 +1,4 @@
-"""The engine's process: `python -m backends.engine_process.worker FD` serves one client over an inherited socket."""
+"""The engine's process: serves one client over an inherited socket, whose descriptor is its argument."""
 
 import contextlib
 import os
@@ -358,11 +358,3 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Worker(sock).serve()
-
-
-if __name__ == "__main__":
-    from backends.engine_process.worker import (
-        main as serve,  # messages must unpickle to the classes of the module's real name
-    )
-
-    serve()

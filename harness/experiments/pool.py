@@ -144,14 +144,28 @@ def _start_server() -> None:
                 held.callback(os.close, handle)
     sys.warnoptions.append(_NO_WORD)  # what it starts with
     try:
-        resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
+        with safe_path():
+            resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
     finally:
         sys.warnoptions.remove(_NO_WORD)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
-        forkserver.ensure_running()
+        with safe_path():
+            forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """Python processes started in the body import no files of the current folder, as those of `harness.ipc.python`."""
+    before = {name: value for name, value in os.environ.items() if name == "PYTHONSAFEPATH"}
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        os.environ.update(before)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import pytest
 from harness.errors import UsageError
 from harness.experiments.compare import pairing
 from harness.experiments.compare.pair_log import of_spec, parse, shown
+from harness.ipc import python
 from harness.options import Given, run_spec
 
 OWN = ["--seed=4", "--out=o/base", "--warmup=mser5", "--quiet", "--no-html"]
@@ -60,7 +61,7 @@ def test_a_bench_that_is_not_on_the_path_is_this_one(monkeypatch):
     """The commands of the documentation fail where the environment is not activated."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent / "nowhere"))
 
-    assert (sys.executable, "-m", "harness", "run") == parse("bench run --backend sim").words[:4]
+    assert (*python("harness.cli"), "run") == parse("bench run --backend sim").words[:5]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_a_spec_becomes_the_bench_run_of_its_options():
     given = {"workload": "chatbot", "rate": "2", "backend": "openai:url=http://h/v1", "header": "A: 1\nB: 2"}
     words = of_spec(run_spec(Given(given)), "x").at(4, Path("o/base"))
 
-    assert [sys.executable, "-m", "harness", "run"] == words[:4]
+    assert python("harness.cli", "run") == words[:5]
     assert {"--workload=chatbot", "--rate=2.0", "--header=A: 1", "--header=B: 2", *OWN} <= set(words)
     assert len(set(words)) == len(words)
 

@@ -25,6 +25,7 @@ from harness import untrusted
 from harness.data import host
 from harness.data.storage import write_json
 from harness.errors import UsageError
+from harness.ipc import python
 from harness.options import RunSpec
 
 FILE = "pairs.json"
@@ -266,11 +267,11 @@ def parse(text: str) -> Command:
 
 def of_spec(spec: RunSpec, text: str) -> Command:
     """The `bench run` of a spec, whose seed is left open; `text` names it."""
-    words = [sys.executable, "-m", "harness", "run"]
+    words = python("harness.cli", "run")
     for option, value in spec.options().items():
         values = str(value).split("\n") if option == "header" else [str(value)]
         words += [f"--{option}={one}" for one in values if option != "seed"]
-    return Command(shown(text), (*words[:4], *_own(words[4:], text)), ours=True)
+    return Command(shown(text), (*words[:5], *_own(words[5:], text)), ours=True)
 
 
 def shown(text: str) -> str:
@@ -285,7 +286,7 @@ def _found(words: list[str], text: str) -> list[str]:
     if shutil.which(words[0]) is not None:
         return words
     if words[0] == "bench":
-        return [sys.executable, "-m", "harness", *words[1:]]
+        return python("harness.cli", *words[1:])
     raise UsageError(f"--run {text!r}: there is no program '{words[0]}'; give its path.")
 
 
@@ -294,6 +295,8 @@ def _command_at(words: list[str]) -> int | None:
     program = Path(words[0]).name
     if program == "bench" and len(words) > 1:
         return 1
+    if words[:4] == python("harness.cli") and len(words) > 4:
+        return 4
     if program.startswith("python") and words[1:3] == ["-m", "harness"] and len(words) > 3:
         return 3
     return None

@@ -7,14 +7,13 @@ import pickle
 import shlex
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import BackendError, UsageError
-from harness.ipc import frame, limited, receive
+from harness.ipc import frame, limited, python, receive
 from harness.runner.remote.sender import HELLO, Ping, Pong
 from harness.version import __version__
 
@@ -97,7 +96,7 @@ def label(where: str) -> str:
 def command(where: str | None) -> list[str]:
     """What starts a sender there, or on this machine."""
     if where is None:
-        return [sys.executable, "-m", "harness.runner.remote.sender"]
+        return python("harness.runner.remote.sender")
     host = where.removeprefix("ssh:")
     return shlex.split(where) if host == where else [*SSH, host, "bench", "sender"]
 

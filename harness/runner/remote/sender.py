@@ -1,4 +1,4 @@
-"""A sender's process: `python -m harness.runner.remote.sender` sends its share of a schedule.
+"""A sender's process: sends its share of a schedule.
 
 Standard input and output lead to the process that coordinates the senders, here or on another machine.
 """
@@ -287,11 +287,3 @@ def main(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[None]] =
     os.dup2(2, 1)  # what others print must not come between the messages
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         asyncio.run(_serve(do, given, taken))
-
-
-if __name__ == "__main__":
-    from harness.runner.remote.sender import (
-        main as run,  # messages must unpickle to the classes of the module's real name
-    )
-
-    run()
