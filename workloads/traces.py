@@ -195,17 +195,15 @@ def read(
     """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it.
 
     `reader` is the spec of a reader, with limits (`_lines.Limits`) among its arguments; without it the columns decide.
-    `columns` maps own names to those of a plain file: 'at=ts,prompt=in,output=out'. `sort` orders rows by stamp where
-    they are not. With `texts` the prompts can be read again, counts are estimated where no tokenizer is given, and rows
-    are ordered where stamps fall.
+    `columns` maps own names to those of a plain file: 'at=ts,prompt=in,output=out'. Rows are ordered by stamp where
+    stamps fall: logs are written as answers end. With `texts` the prompts can be read again, and counts are estimated
+    where no tokenizer is given.
     """
     try:
         parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes, texts=texts)
         table = pa.concat_tables(list(parts))
     except FallingStamps:
-        if sort or not texts:
-            raise
-        return read(path, reader, part, columns, sort=True, block_bytes=block_bytes, texts=True)
+        return read(path, reader, part, columns, sort=True, block_bytes=block_bytes, texts=texts)
     return Trace(table, parts.block_tokens, parts.facts, parts.texts)
 
 

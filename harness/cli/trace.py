@@ -297,7 +297,7 @@ def _from_workload(
 ) -> int:
     from harness.data.schedule import Schedule
 
-    loaded = compose.load_workload(source, rate_rps=rate, seed=limits["seed"], **parts)
+    loaded = compose.load_workload(source, rate_rps=rate, **limits, **parts)  # as `bench run` does
     if loaded.timing == "closed":
         raise UsageError(
             f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "

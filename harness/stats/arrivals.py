@@ -27,13 +27,47 @@ MIN_BINS = 10
 """Fewest bins of an index of dispersion; with 10 its standard error is already about 0.5 for Poisson."""
 
 
-def counts(times_s: Floats, width_s: float) -> npt.NDArray[np.int64]:
-    """(bins,) arrivals per bin of `width_s`: the whole bins from the first arrival to the last."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Counts:
+    """Arrivals per bin of equal width; only bins that have some are held, so that memory does not grow with the span.
+
+    `index` (K,) rises, `number` (K,) is above 0; there are `bins` bins in all.
+    """
+
+    index: npt.NDArray[np.int64]
+    number: npt.NDArray[np.int64] | Floats
+    bins: int
+
+    @classmethod
+    def of(cls, per_bin: npt.NDArray[np.int64] | Floats) -> "Counts":
+        """The same as an array (bins,) holds it."""
+        index = np.flatnonzero(per_bin)
+        return cls(index, per_bin[index], len(per_bin))
+
+    def filled(self) -> npt.NDArray[np.int64]:
+        """(bins,) all bins, the empty ones as well."""
+        every = np.zeros(self.bins, np.int64)
+        every[self.index] = self.number
+        return every
+
+    @property
+    def mean(self) -> float:
+        return float(self.number.sum()) / self.bins if self.bins else 0.0
+
+    @property
+    def squares(self) -> float:
+        """Sum of the squares of what each bin has more or less than the mean."""
+        more = self.number - self.mean
+        return float(more @ more) + (self.bins - len(self.index)) * self.mean**2
+
+
+def counts(times_s: Floats, width_s: float) -> Counts:
+    """Arrivals per bin of `width_s`: the whole bins from the first arrival to the last."""
     if len(times_s) == 0:
-        return np.zeros(0, np.int64)
+        return Counts.of(np.zeros(0, np.int64))
     bins = int((times_s[-1] - times_s[0]) / width_s)
-    index = ((times_s - times_s[0]) / width_s).astype(np.int64)
-    return np.bincount(index[index < bins], minlength=bins)
+    index, number = np.unique(((times_s - times_s[0]) / width_s).astype(np.int64), return_counts=True)
+    return Counts(index[index < bins], number[index < bins], bins)
 
 
 def dispersion(times_s: Floats, width_s: float) -> float | None:
@@ -44,11 +78,12 @@ def dispersion(times_s: Floats, width_s: float) -> float | None:
     return spread(counts(times_s, width_s))
 
 
-def spread(per_bin: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float | None:
+def spread(per_bin: Counts | npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float | None:
     """Variance by mean of counts; None with fewer than 10 of them, or where nothing was counted."""
-    if len(per_bin) < MIN_BINS or per_bin.sum() == 0:
+    known = per_bin if isinstance(per_bin, Counts) else Counts.of(per_bin)
+    if known.bins < MIN_BINS or not len(known.index):
         return None
-    return float(per_bin.var(ddof=1) / per_bin.mean())
+    return known.squares / (known.bins - 1) / known.mean
 
 
 def dispersion_curve(times_s: Floats, widths_s: Sequence[float] = WIDTHS_S) -> Floats:
@@ -65,13 +100,18 @@ def curve_distance(found: Floats, wanted: Floats) -> float:
     return float(np.sqrt(np.mean(np.log2(found[known] / wanted[known]) ** 2)))
 
 
-def autocorrelation(values: npt.NDArray[np.float64] | npt.NDArray[np.int64], lag: int = 1) -> float | None:
+def autocorrelation(values: Counts | npt.NDArray[np.float64] | npt.NDArray[np.int64], lag: int = 1) -> float | None:
     """Correlation of a series with itself `lag` steps later (biased estimator); None if it is constant or short."""
-    centred = np.asarray(values, np.float64) - np.mean(values) if len(values) else np.zeros(0)
-    total = float(centred @ centred)
-    if len(centred) < MIN_BINS + lag or total == 0:
+    known = values if isinstance(values, Counts) else Counts.of(values)
+    index, more, mean, pairs = known.index, known.number - known.mean, known.mean, known.bins - lag
+    if pairs < MIN_BINS or known.squares == 0:
         return None
-    return float(centred[:-lag] @ centred[lag:] / total)
+    # a pair of bins adds (a - mean)(b - mean): of two empty ones mean**2, of one that has some -mean (a - mean)
+    _, first, later = np.intersect1d(index + lag, index, assume_unique=True, return_indices=True)
+    begins, ends = more[index < pairs], more[index >= lag]
+    single = begins.sum() + ends.sum() - more[first].sum() - more[later].sum()
+    empty = pairs - len(begins) - len(ends) + len(first)
+    return float((more[first] @ more[later] - mean * single + empty * mean**2) / known.squares)
 
 
 def gap_cv(times_s: Floats) -> float | None:
@@ -86,8 +126,8 @@ def window_cvs(times_s: Floats, width_s: float, least_gaps: int = 10) -> Floats:
     """(windows,) `gap_cv` inside each window of `width_s` that has at least `least_gaps` gaps."""
     if len(times_s) == 0:
         return np.zeros(0)
-    edges = np.arange(times_s[0], times_s[-1] + width_s, width_s)
-    parts = np.split(times_s, np.searchsorted(times_s, edges[1:]))
+    window = ((times_s - times_s[0]) // width_s).astype(np.int64)
+    parts = np.split(times_s, np.flatnonzero(np.diff(window)) + 1)
     found = [gap_cv(part) for part in parts if len(part) > least_gaps]
     return np.array([value for value in found if value is not None])
 

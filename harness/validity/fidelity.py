@@ -207,7 +207,7 @@ def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:
     )
 
 
-def _counts(times_s: Floats, tick_s: float | None) -> Iterator[tuple[str, np.ndarray]]:
+def _counts(times_s: Floats, tick_s: float | None) -> Iterator[tuple[str, arrivals.Counts | np.ndarray]]:
     """Width of the bins and arrivals in each; of stamps on a grid, bins of whole ticks about as wide."""
     for scale_s in SCALES_S:
         if tick_s is None:

@@ -14,7 +14,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from harness.cli import main
-from workloads import traces
+from harness.data.schedule import Schedule
+from workloads import catalog, traces
 
 Bench = Callable[..., tuple[int, str, str]]
 ROWS = 400
@@ -441,6 +442,16 @@ class TestFitAndGenerate:
         assert 0 == code
         assert "gamma" in out
         assert 5 == pytest.approx(len(trace) / 60, rel=0.4)
+
+    @pytest.mark.nightly
+    def test_a_bursty_workload_has_the_rate_that_a_run_of_it_has(self, bench: Bench) -> None:
+        """Of the same words `run` sent 4 req/s, and `generate` between 0.78 and 10.5."""
+        bench("generate", "chatbot", "--arrivals", "azure", "--rate", "4", "--duration", "1min", "-o", "out.parquet")
+        workload = catalog.load("chatbot", arrivals="azure", rate_rps=4.0, duration_s=60.0).workload
+        sent, rows = Schedule.draw(workload, seed=0, duration_s=60.0).table, traces.read("out.parquet").table
+
+        assert sent["prompt_tokens"].to_pylist() == rows["prompt_tokens"].to_pylist()
+        assert 4 == pytest.approx(len(rows) / 60, rel=0.02)
 
     def test_waiting_turns_are_reported(self, bench: Bench) -> None:
         """Turns without the time of their answers would be replayed as a burst that was never sent."""

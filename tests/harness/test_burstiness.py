@@ -23,16 +23,16 @@ def test_counts_by_hand() -> None:
         [10.0, 10.5, 11.0, 13.9, 14.5]
     )  # bins from 10 on: [10,11) [11,12) [12,13) [13,14), 14.5 left over
 
-    assert [2, 1, 0, 1] == arrivals.counts(times_s, 1.0).tolist()
-    assert [3, 1] == arrivals.counts(times_s, 2.0).tolist()
-    assert [] == arrivals.counts(times_s, 5.0).tolist()
-    assert [] == arrivals.counts(np.zeros(0), 1.0).tolist()
+    assert [2, 1, 0, 1] == arrivals.counts(times_s, 1.0).filled().tolist()
+    assert [3, 1] == arrivals.counts(times_s, 2.0).filled().tolist()
+    assert [] == arrivals.counts(times_s, 5.0).filled().tolist()
+    assert [] == arrivals.counts(np.zeros(0), 1.0).filled().tolist()
 
 
 @given(TIMES, st.floats(0.1, 50))
 def test_counts_lose_only_the_last_bin(times_s: np.ndarray, width_s: float) -> None:
     """Arrivals would be lost in the middle of a trace."""
-    found = arrivals.counts(times_s, width_s)
+    found = arrivals.counts(times_s, width_s).filled()
     index = ((times_s - times_s[0]) / width_s).astype(int)
 
     assert (index < len(found)).sum() == found.sum()
@@ -170,3 +170,27 @@ def test_arrivals_per_tick_do_not_drift() -> None:
     assert round((stamps[-1] - stamps[0]) / 3.0) + 1 == len(found)
     assert [2, 0, 1] == arrivals.per_tick(np.array([7.0, 7.0, 13.0]), 3.0).tolist()
     assert [] == arrivals.per_tick(np.zeros(0), 3.0).tolist()
+
+
+def test_a_long_span_takes_no_memory_of_its_own() -> None:
+    """Sixty rows whose stamps were nanoseconds taken for seconds asked for 162 GiB: a bin for every second."""
+    times_s = np.arange(60) * 3.6e8
+
+    assert 59 * 3.6e8 == arrivals.counts(times_s, 1.0).bins
+    assert 1.0 == pytest.approx(arrivals.dispersion(times_s, 1.0))
+    assert 0.0 == pytest.approx(arrivals.autocorrelation(arrivals.counts(times_s, 1.0)), abs=1e-6)
+    assert 0 == len(arrivals.window_cvs(times_s, 300.0))
+
+
+@given(st.lists(st.integers(0, 5), min_size=14, max_size=60), st.integers(1, 3))
+def test_counts_of_occupied_bins_give_the_same_statistics_as_all_bins(per_bin: list[int], lag: int) -> None:
+    """Empty bins would count for nothing, or twice."""
+    values = np.array(per_bin)
+    centred = values - values.mean()
+    spread, memory = arrivals.spread(values), arrivals.autocorrelation(values, lag)
+
+    assert spread == (pytest.approx(values.var(ddof=1) / values.mean()) if values.any() else None)
+    if np.ptp(values):
+        assert memory == pytest.approx(centred[:-lag] @ centred[lag:] / (centred @ centred), abs=1e-9)
+    else:
+        assert memory is None

@@ -9,6 +9,7 @@ import pytest
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from workloads import replay, traces
+from workloads.trace_tools import check
 
 START_NS = 1_767_225_600_000_000_000
 
@@ -66,3 +67,15 @@ def test_wrong_spans_are_reported(tmp_path: Path, spans: Any, what: str) -> None
     """A damaged export would be a traceback."""
     with pytest.raises(UsageError, match=what):
         traces.read(write(tmp_path, spans))
+
+
+def test_spans_in_the_order_of_their_ends_are_read_by_their_starts(tmp_path: Path) -> None:
+    """The usual file of an exporter ended in exit 70, a bug: the row of the first fall was looked up among lines."""
+    spans = [span(4, 1, "b", (7, 3)), span(0, 9, "a", (100, 20))]
+    for file in (write(tmp_path, spans), write(tmp_path, *([one] for one in spans))):
+        trace, checked = traces.read(file), check.of(file)
+
+        assert [100, 7] == trace.table["prompt_tokens"].to_pylist()
+        assert [0.0, 4.0] == trace.table["at_s"].to_pylist()
+        assert "earlier than the row before, so all rows are sorted by time: 1 row." in trace.facts["oddities"]
+        assert [] == checked["odd"]

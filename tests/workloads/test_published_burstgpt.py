@@ -39,7 +39,7 @@ def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
 def api_passed(spec: str, factor: float) -> set[str]:
     """Which of C1 to C3 arrivals pass, over 20 days of different seeds; C1 within `factor`."""
     drawn = [until(make("arrivals", spec), FIGURE_S, seed) for seed in SEEDS]
-    per_minute = [stats_arrivals.counts(times, 60.0) for times in drawn]
+    per_minute = [stats_arrivals.counts(times, 60.0).filled() for times in drawn]
     spreads = np.concatenate([stats_arrivals.window_cvs(times, WINDOW_S) for times in drawn])
     low, middle, high = np.quantile(spreads, [0.1, 0.5, 0.9])
     dispersions = {width: np.median([stats_arrivals.dispersion(t, width) for t in drawn]) for width in PUBLISHED}

@@ -191,7 +191,7 @@ class DispersionCurve:
     @classmethod
     def of(cls, times_s: Floats, least_s: float) -> DispersionCurve:
         """The curve of a trace; widths are whole multiples of `least_s`, about 8 per decade."""
-        base = arrivals.counts(times_s, least_s)
+        base = arrivals.counts(times_s, least_s).filled()
         largest = max(len(base) // arrivals.MIN_BINS, 1)
         steps = np.unique(np.round(np.geomspace(1, largest, 1 + int(PER_DECADE * math.log10(largest)))).astype(int))
         values = [dispersion(summed(base, step)) for step in steps]

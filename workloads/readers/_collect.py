@@ -98,8 +98,9 @@ class Collector:
             latest_s = float(at_s[-1]) if fall else before_s or 0.0
             earlier_s = latest_s - (requests.at[fall].item() - self._first) / requests.per_s
             what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
+            row = fall if requests.rows is None else int(requests.rows[fall])
             try:
-                block.fail(fall, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
+                block.fail(row, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
             except BadRow as error:
                 raise FallingStamps(str(error)) from None
 

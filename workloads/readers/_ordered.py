@@ -10,6 +10,8 @@ import pyarrow as pa
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, with_items
 
+FALLS = "earlier than the row before, so all rows are sorted by time"
+
 
 def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:
     """All rows as one block, rows of equal stamp in the order of the file."""
@@ -17,6 +19,9 @@ def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Req
     if not taken:
         return
     joined = _joined([requests for _, requests in taken])
+    falls = np.diff(joined.at, prepend=joined.at[:1]) < 0
+    if falls.any():
+        joined = replace(joined, notes=(*joined.notes, (FALLS, falls)))
     order = np.argsort(joined.at, kind="stable")
     requests = joined.take(order)
     if requests.parent_row is not None:

@@ -20,10 +20,10 @@ class ChatLog:
 
     `input` is the whole prompt, a text or a list of messages with role and content (joined without a chat template),
     `output` the answer. Stamps are in `unit` (us, ms, s). Blocks of `block_tokens` tokens are named by all tokens up to
-    their end, in all sessions alike. A turn follows the one before it of its session; where stamps fall, order the file
-    first (`bench trace convert --sort`). `--content recorded` sends the prompts again, with the fields of the request
-    that stand beside them (tools, response_format, temperature, ...). `tokenizer` is the path of a Hugging Face
-    `tokenizer.json`, or bytes: an estimate of 4 bytes a token. Source of the format: LMCache/lmcache-agent-trace.
+    their end, in all sessions alike. A turn follows the one before it of its session. `--content recorded` sends the
+    prompts again, with the fields of the request that stand beside them (tools, response_format, temperature, ...).
+    `tokenizer` is the path of a Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes a token. Source of the
+    format: LMCache/lmcache-agent-trace.
     """
 
     tokenizer: str | None = None

@@ -34,9 +34,9 @@ class Otel:
     """Calls of models with their tokens; a conversation (`gen_ai.conversation.id`, else the trace) is a session.
 
     Stamps are those of the start of a span, counts tokens. A think time is what lies between the end of one call of a
-    session and the start of the next. Spans are written as they end, so order the file first (`bench trace convert
-    --sort`). Other spans are left out and counted. Which tokens a prompt shares with another is not recorded, so none
-    are shared here. Source of the format: OTLP/JSON and the semantic conventions for generative AI of OpenTelemetry.
+    session and the start of the next. Spans are written as they end and sorted by their start. Other spans are left out
+    and counted. Which tokens a prompt shares with another is not recorded, so none are shared here. Source of the
+    format: OTLP/JSON and the semantic conventions for generative AI of OpenTelemetry.
     """
 
     form: ClassVar[str] = "json"
@@ -46,11 +46,13 @@ class Otel:
     facts: ClassVar[Mapping[str, str]] = {
         "tokenizer": "those of the models that were called",
         "stamps": "the start of each call, in nanoseconds",
+        "order": "by the end of each call",
     }
 
     def requests(self, block: Block) -> Requests:
         """Every span; one that is no model call, or has no tokens, is reported as dropped."""
-        calls = [_call(block, row, span) for row in range(block.size) for span in _spans(block, row)]
+        spans = [(row, span) for row in range(block.size) for span in _spans(block, row)]
+        calls = [_call(block, row, span) for row, span in spans]
         prompt, output = (np.array([getattr(c, x) for c in calls], np.int64) for x in ("prompt", "output"))
         other = np.array([not c.counted for c in calls], bool)
         return Requests(
@@ -66,6 +68,7 @@ class Otel:
                 ("some tokens came from a cache; which, is not recorded", np.array([c.cached for c in calls], bool)),
             ),
             expanded=True,
+            rows=np.array([row for row, _ in spans], np.int64),
             more={"api_s": pa.array([c.lasted_s for c in calls], MORE["api_s"])},
         )
 

@@ -18,7 +18,7 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
 
     Odd is an official name without the official hash, rows that are no requests, stamps that fall, and equal rows
     under fine stamps; a note is what the format is known for: coarse stamps, rows equal under them, an idle head, long
-    gaps. Raises UsageError for a file that cannot be read as a trace.
+    gaps, rows in the order in which calls end. Raises UsageError for a file that cannot be read as a trace.
     """
     facts, disorder = _read(path, reader, columns)
     digest = str(facts["sha256"])
@@ -30,7 +30,8 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
     oddities = [str(text) for text in facts["oddities"]]
     dropped = [text for text in oddities if " left out: " in text]
     duplicates = _duplicates(facts)
-    odd = [*disorder, *doubts, *dropped, *duplicates]
+    usual = disorder if "order" in facts else []
+    odd = [*([] if usual else disorder), *doubts, *dropped, *duplicates]
     hash_note = [f"SHA-256 {digest} is that of {'no known official file' if official is None else official}."]
     rest = [text for text in oddities if text not in odd and not (duplicates and text.startswith("equal to "))]
     return {
@@ -40,7 +41,7 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
         "rows": facts["rows"],
         "requests": facts["requests"],
         "odd": odd,
-        "notes": [*hash_note, *rest],
+        "notes": [*hash_note, *usual, *rest],
     }
 
 

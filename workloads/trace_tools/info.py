@@ -118,14 +118,13 @@ def _counts(at_s: np.ndarray) -> dict[str, Any]:
     """How counts vary, per width; beside the minutes of Poisson arrivals of the same rate."""
     spread = {f"{width:g}": arrivals.dispersion(at_s, width) for width in WIDTHS_S}
     minutes = arrivals.counts(at_s, 60.0)
-    mean = float(minutes.mean()) if len(minutes) else 0.0
     return {
         "dispersion": {width: value for width, value in spread.items() if value is not None},
         "acf": {f"{width:g}": arrivals.autocorrelation(arrivals.counts(at_s, width)) for width in (10.0, 60.0)},
-        "minutes": len(minutes),
-        "empty_minutes": float((minutes == 0).mean()) if len(minutes) else None,
-        "empty_minutes_poisson": float(np.exp(-mean)) if len(minutes) else None,
-        "peak_minute": float(minutes.max() / mean) if mean > 0 else None,
+        "minutes": minutes.bins,
+        "empty_minutes": 1 - len(minutes.index) / minutes.bins if minutes.bins else None,
+        "empty_minutes_poisson": float(np.exp(-minutes.mean)) if minutes.bins else None,
+        "peak_minute": float(minutes.number.max() / minutes.mean) if minutes.mean > 0 else None,
     }
 
 

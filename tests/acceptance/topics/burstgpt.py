@@ -148,7 +148,7 @@ def _day(spec: str, seed: int) -> np.ndarray:
 
 def _peak(at_s: np.ndarray, width_s: float) -> float:
     """The fullest bin over the mean one."""
-    counts = arrivals.counts(at_s, width_s)
+    counts = arrivals.counts(at_s, width_s).filled()
     return float(counts.max() / counts.mean())
 
 
