@@ -267,6 +267,7 @@ def capacity(
     definition: str | None = None,
     tolerance: float | str | None = None,
     max_seeds: int | None = None,
+    max_requests: int | None = None,
     budget: float | str | None = None,
     at: float | None = None,
     rate_from: float | None = None,
@@ -282,10 +283,11 @@ def capacity(
     from harness.options import Given, run_spec
 
     goals = None if goal is None else _listed(goal, ",")
-    rates = [
+    at_rps, from_rps = (
         None if rate is None else values.rate_rps(rate, name) for rate, name in ((at, "at"), (rate_from, "rate_from"))
-    ]
-    search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), *rates)
+    )
+    most = None if max_requests is None else values.count(max_requests, "max_requests")
+    search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), at_rps, from_rps, most)
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     info = run_search(setup, store, workers=workers)

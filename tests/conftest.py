@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -285,3 +286,14 @@ def wait_for() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def advised() -> Callable[[str], list[str]]:
+    """Finds the command below `next` in the text of a result, where there is one."""
+
+    def find(printed: str) -> list[str]:
+        commands = re.findall(r"^next .*\n(?:  (?!bench).*\n)*  (bench (?:.*\\\n)*.*)$", printed, re.MULTILINE)
+        return [" ".join(command.replace("\\\n", " ").split()) for command in commands]
+
+    return find

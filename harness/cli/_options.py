@@ -123,6 +123,12 @@ quiet = option("--quiet", is_flag=True, help="Suppress progress and notes; resul
 force = option("--force", is_flag=True, help="Overwrite existing output.")
 
 
+def max_requests(default: str) -> Callable[[F], F]:
+    """The limit of a search in requests, beside --requests, which is always that of a run."""
+    return option("--max-requests", metavar="N", type=COUNT, group="Search",
+                  help=f"Limit for the whole search, in requests. Default: {default}.")  # fmt: skip
+
+
 def port(value: object, name: str) -> int:
     text = str(value)
     if not text.isdecimal() or int(text) > 65_535:

@@ -10,6 +10,7 @@ from harness.cli._options import (
     config,
     formats,
     given,
+    max_requests,
     metrics_port,
     no_html,
     option,
@@ -53,8 +54,8 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @click.command("capacity", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
 @run_options(
     without=("duration", "fail-under", "rate"),
-    requests={"help": "Simulated: limit for the whole search. Default: 3,000,000. Wall clock: requests of a trial. "
-              "Default: by --budget. Traces: the whole trace."},
+    requests={"help": "Requests of a trial on a wall clock. Default: by --budget; of a trace, all. Not for simulated "
+              "searches: see --max-requests."},
     warmup={"help": "Warm-up to discard. Default: simulated, 3 times the p99 latency of a single request; else mser5 "
             "(detected). Or 30s, 200 (requests; not for simulated traffic), none."},
     goal={"metavar": "SHARES", "check": text,
@@ -70,6 +71,7 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds. Default: 20 (simulated: 16).")
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit; the interval may stay wider than --tolerance. "
         "Default: 10min on a wall clock.")  # fmt: skip
+@max_requests("3,000,000; on a wall clock none")
 @option("--at", metavar="RPS", type=RATE, group=SEARCH, help="Test whether this rate is sustained; stop once decided.")
 @option("--rate-from", metavar="RPS", type=RATE, group=SEARCH,
         help="First rate to try. Default: from the latency of a single request.")  # fmt: skip
@@ -82,7 +84,7 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
-    at: float | None, rate_from: float | None, workers: int | None, config: str | None,
+    max_requests: int | None, at: float | None, rate_from: float | None, workers: int | None, config: str | None,
     out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search the highest rate that meets the SLO, with a confidence interval.
@@ -99,12 +101,16 @@ def command(
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
 
-    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from)
+    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests)
     file = configs.read(config) if config is not None else None
-    setup = set_up(run_spec(given(options), file.given if file else None), search)
+    line = given(options)
+    spec = run_spec(line, file.given if file else None)
+    setup = set_up(spec, search, of_run="requests" not in line.values)
     store = Store(folder_of(out, setup))
     _terminal.stored_in(store.path, quiet=quiet)
     tell = _terminal.nothing if quiet else _terminal.note
+    if setup.chained and spec.requests is not None:
+        tell(f"warning: requests in '{config}' are those of a run; --max-requests limits this search")
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:
         info = run_search(setup, store, workers=workers, tell=tell, display=display)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

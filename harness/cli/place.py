@@ -13,6 +13,7 @@ from harness.cli._options import (
     config,
     formats,
     given,
+    max_requests,
     no_html,
     option,
     out,
@@ -28,7 +29,7 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
-       "requests", "seeds", "seed", "max_rate", "width", "workers", "where")  # fmt: skip
+       "requests", "max_requests", "seeds", "seed", "max_rate", "width", "workers", "where")  # fmt: skip
 _EPILOG = """
 \b
 Examples
@@ -103,8 +104,9 @@ Exit codes
         help="Find the cheapest deployment for this total request rate. Default: the best rate per GPU; "
         "of a trace: its own rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,
-        help="Most simulated requests of a question about a deployment (default: 400,000); of a trial, where trials "
-        "start and end.")  # fmt: skip
+        help="Requests of a run: of DistServe's planner (default: 300), of traffic without a steady state, or of a "
+        "trace.")  # fmt: skip
+@max_requests("400,000 for each deployment in the steady state")
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
         help="Seeds behind an interval. Default: 8, or 1 (no interval) for DistServe's planner.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")

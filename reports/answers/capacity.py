@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from harness.data.codec import encode
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateVerdict, SearchCost
-from harness.experiments.capacity.conditions import JOINT, TOLERANCE, Share
+from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, TOLERANCE, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
 from harness.metrics import slo
@@ -35,7 +35,7 @@ SWEEP_RATES = 7
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
 _STATES = {"resolved": True, "unreachable": False}
 _MAX_SEEDS = re.compile(r"--max-seeds (\d+)")
-_REQUESTS = re.compile(r"--requests (\d+)")
+_MAX_REQUESTS = re.compile(r"--(?:max-)?requests (\d+)")  # earlier versions stored it without max
 
 
 def document(info: CapacityAnswer, path: Path | None = None) -> Document:
@@ -369,8 +369,8 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
     if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
-    if limits := [int(found[1]) for one in results if info.chains and (found := _REQUESTS.search(one.needs or ""))]:
-        return "decide what is open, with the same --out", rerun(info, requests=str(max(limits)))
+    if limits := [int(found[1]) for one in results if info.chains and (found := _MAX_REQUESTS.search(one.needs or ""))]:
+        return "decide what is open, with the same --out", rerun(info, **{"max-requests": str(max(limits))})
     if command := around(info):
         return "see latencies and stages around it", command
     if info.clock == "wall":
@@ -378,8 +378,9 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
     if info.chains and info.cost and not info.cost.trials:  # the goal lies within the noise of the unloaded baseline
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
-    if info.chains and info.run.requests:
-        return "give the search more requests, with the same --out", rerun(info, requests=str(10 * info.run.requests))
+    if info.chains:
+        more = str(10 * (info.max_requests or MAX_REQUESTS))
+        return "give the search more requests, with the same --out", rerun(info, **{"max-requests": more})
     return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
 
 
@@ -391,8 +392,10 @@ def rerun(info: CapacityAnswer, **more: str) -> str:
         "tolerance": None if info.tolerance in (None, TOLERANCE.get(info.clock or "")) else percent(info.tolerance),
         "at": next((_format.option(one.at.rate_rps) for one in info.answers if one.at), None),
     }
+    limit = info.max_requests
+    own["max-requests"] = None if limit is None or (info.chains and limit == MAX_REQUESTS) else str(limit)
     default = [] if info.spec.get("seed") else ["seed"]
-    if info.run.fixed is False:  # naming the default number would fix it
+    if info.chains or info.run.fixed is False:  # naming the default number would fix it
         default.append("requests")
     return _command("capacity", info, {**own, **more}, leave_out=default)
 

@@ -519,7 +519,11 @@ def _capacity(info: SweepAnswer) -> str | None:
         return None
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE}
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
-    return command("capacity", {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))})
+    options = {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))}
+    if info.clock == "virtual" and not options.get("trace"):  # chains have no set length
+        counted = str(options.get("warmup") or "").isdecimal()
+        options |= {"requests": None, **({"warmup": None} if counted else {})}
+    return command("capacity", options)
 
 
 def _listed(values: list[str]) -> str:
@@ -529,9 +533,14 @@ def _listed(values: list[str]) -> str:
     return ",".join(values)
 
 
+NOT_OF_A_SEARCH = ("rate", "duration", "fail-under")
+"""Options of a run that `bench capacity` has not."""
+
+
 def command(name: str, options: Mapping[str, Any]) -> str:
-    """A command of bench with these options, those that are not None."""
-    words = [f"--{clean(key)} {shlex.quote(clean(value, None))}" for key, value in options.items() if value is not None]
+    """A command of bench with these options, those that are not None and that it takes."""
+    taken = {k: v for k, v in options.items() if name != "capacity" or k not in NOT_OF_A_SEARCH}
+    words = [f"--{clean(key)} {shlex.quote(clean(value, None))}" for key, value in taken.items() if value is not None]
     return " ".join(["bench", name, *words])
 
 

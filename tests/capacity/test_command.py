@@ -90,19 +90,33 @@ def test_a_goal_that_no_rate_reaches_is_reported_as_unreachable(bench):
     assert "ttft=0.001" in out
 
 
-def test_a_limit_that_is_reached_says_how_many_requests_it_would_take(bench):
-    """A number from chains that are too short would be printed, or no word about what is missing."""
-    code, out, _ = bench(*SIM, "--requests", "20000", "--tolerance", "1%", "--format", "json")
+def test_a_limit_that_is_reached_forecasts_nothing_before_there_is_a_bracket(bench):
+    """A number from chains that are too short would be printed, or a forecast of the next chain as that of the search:
+    the command that is advised failed three times, each time for a few requests more."""
+    code, out, _ = bench(*SIM, "--max-requests", "3000", "--tolerance", "1%", "--format", "json")
     (answer,) = json.loads(out)["answers"]
 
     assert (5, "unresolved") == (code, answer["state"])
-    assert "--requests" in answer["needs"]
-    assert json.loads(out)["cost"]["requests"] < 21_000
+    assert answer["needs"] is None
+    assert json.loads(out)["cost"]["requests"] < 3_000
+
+
+def test_requests_are_those_of_a_run_and_refused_where_there_is_none(bench, tmp_path):
+    """`--requests 1000`, which a sweep had advised, was the limit of the whole search."""
+    code, _, err = bench(*SIM, "--requests", "1000")
+    file = tmp_path / "run.toml"
+    file.write_text("requests = 100\nrate = 2\nduration = 60\n")
+    _, out, notes = bench(*SIM[:-1], "--config", file, "--max-requests", "1000")
+
+    assert code == 2
+    assert "--max-requests" in err
+    assert "--max-requests limits this search" in notes
+    assert not {"--requests", "--rate", "--duration"} & set(out.rpartition("bench capacity")[2].split())
 
 
 def test_the_command_that_is_advised_searches_with_the_same_tolerance(bench):
     """The user who finishes a search of 25% by the command it printed would wait for one of 3%."""
-    _, out, _ = bench(*SIM, "--requests", "3000", "--tolerance", "25%", "--at", "2")
+    _, out, _ = bench(*SIM, "--max-requests", "1000", "--tolerance", "25%", "--at", "2")
 
     assert "--tolerance 25%" in out.rpartition("bench capacity")[2]
     assert "--at 2" in out.rpartition("bench capacity")[2]

@@ -3,8 +3,9 @@
 import csv
 import io
 import json
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ SIM = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --quiet --no-ht
 LINES = [
     f"run {SIM} --requests 40 --out made",
     f"sweep {SIM} --rate 1,2 --seeds 1 --requests 20 --workers 1 --out made",
-    f"capacity {SIM} --requests 100 --max-seeds 5 --tolerance 50% --workers 1",
+    f"capacity {SIM} --max-requests 100 --max-seeds 5 --tolerance 50% --workers 1",
     "agents --trace chats.parquet --backend sim --slo p90:tpot=0.0001 --horizon 60s --workers 1 --quiet",
     "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 20 --seeds 1 --workers 1 --quiet",
     "slo run --scale 0.5:2:x2",
@@ -112,9 +113,14 @@ def constant(name: str) -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: " ".join(line.split()[:2]))
 def test_a_result_is_printed_in_all_formats(
-    line: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    advised: Callable[[str], list[str]],
 ) -> None:
-    """A script would have to parse text, and a spreadsheet would get rows of different length."""
+    """A script would have to parse text, and a spreadsheet would get rows of different length; or the command that a
+    result advises would be refused."""
     show, results = _terminal.show, list[tuple[str, Any]]()
     monkeypatch.setattr(_terminal, "show", lambda form, result: results.append((form, result)))
     main([*line.split(), "--format", "csv"])
@@ -130,6 +136,11 @@ def test_a_result_is_printed_in_all_formats(
     assert "**" in printed["markdown"] or "| --- |" in printed["markdown"]
     assert json.loads(printed["json"], parse_constant=constant)
     heads, *rows = csv.reader(io.StringIO(printed["csv"]))
+    for words in map(shlex.split, advised(printed["text"])):
+        command, arguments = bench, words[1:]
+        while isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), arguments.pop(0))
+        command.make_context(words[1], arguments)
     assert rows and all(heads) and len(heads) == len(set(heads))
     assert {len(heads)} == {len(row) for row in rows}
 

@@ -19,7 +19,7 @@ import schemas
 TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
-    "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--requests 4000"),
+    "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--max-requests 4000"),
     "agents": "agents --trace chats.parquet --backend sim --slo p90:tpot=0.02 --horizon 5min --workers 1",
     "theory": "theory chunking",
     "theory_slo": "theory slo",
@@ -28,7 +28,7 @@ COMMANDS = {
     "trend": "compare --trend series",
     "fit": "fit --steps run",
     "validate": "validate --against run --backend sim",
-    "place": "place --gpus 2 --hardware h100 --algorithm low --slo ttft=0.2,tpot=0.1 --requests 5000 --rate 3",
+    "place": "place --gpus 2 --hardware h100 --algorithm low --slo ttft=0.2,tpot=0.1 --max-requests 5000 --rate 3",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
 PRINTED = ("trend", "fit", "theory", "theory_slo", "slo", "validate")

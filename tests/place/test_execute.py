@@ -141,7 +141,7 @@ def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:
 
 def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
     """No cluster with a link of its own could be planned."""
-    small = placement({"link": "25Gbps"}, algorithm="high", requests="2000", rate=0.5, seeds=3)
+    small = placement({"link": "25Gbps"}, algorithm="high", requests=None, max_requests=2000, rate=0.5, seeds=3)
 
     assert "25Gbps" in str(run_placement(small, Store(None), pool.Here()).best[0].command)
 
@@ -199,7 +199,7 @@ QUERY = ["place", "--hardware", "h100", "--model", "llama3-8b", "--workers", "1"
 def test_a_rate_is_placed_by_deployments_that_were_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The cheapest would be copies of what is best per GPU, without a run that meets the SLO."""
     (tmp_path / "prices.toml").write_text("h100 = 3.5\n")
-    code = main([*QUERY, "--gpus", "3", "--workload", "chatbot", "--requests", "20000", "--algorithm", "vllm++",
+    code = main([*QUERY, "--gpus", "3", "--workload", "chatbot", "--max-requests", "20000", "--algorithm", "vllm++",
                  "--rate", "30", "--prices", str(tmp_path / "prices.toml"),
                  "--out", str(tmp_path / "out")])  # fmt: skip
     info = json.loads(capsys.readouterr().out)
@@ -222,7 +222,7 @@ def test_a_rate_is_placed_by_deployments_that_were_run(capsys: pytest.CaptureFix
 
 def test_a_rate_that_the_cluster_does_not_carry(capsys: pytest.CaptureFixture[str]) -> None:
     """A fleet larger than the cluster would be recommended."""
-    code = main([*QUERY, "--gpus", "1", "--workload", "chatbot", "--requests", "20000", "--rate", "500"])
+    code = main([*QUERY, "--gpus", "1", "--workload", "chatbot", "--max-requests", "20000", "--rate", "500"])
 
     assert 1 == code
     assert [] == json.loads(capsys.readouterr().out)["best"]
@@ -326,7 +326,7 @@ def test_a_rate_that_nothing_showed_to_be_too_high_is_no_more_than_a_bound(
     binding: str | None, tried_rps: tuple[float | None, float | None], at_least: bool, interval: bool
 ) -> None:
     """The highest rate that was tried would be printed as what a placement sustains."""
-    options = placement({"policy": "sarathi"}, seeds=3)
+    options = placement({"policy": "sarathi"}, requests=None, seeds=3)
     ends = {seed: Ends(rate, rate + 0.1, binding, 5, tried_rps) for seed, rate in enumerate((4.0, 4.5, 5.0))}
     found = scored(options, Candidate("low", system(Shape(1, 1))), Found(ends, 15, 900))
 

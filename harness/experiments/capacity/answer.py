@@ -13,7 +13,7 @@ from harness.data import codec
 from harness.data.codec import Facts, inner
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.capacity.conditions import JOINT, exit_code
+from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, exit_code
 from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
 from harness.metrics import slo
 from harness.stats.curves import falling
@@ -165,9 +165,11 @@ def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> Facts:
 def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
     if setup.chained:
-        if found.needs is None or found.needs <= setup.requests:
+        if found.needs is None or math.isinf(found.bracket.ratio):  # where the goal may lie, no cost is known
             return None
-        return f"about {_rounded(found.needs):,} requests (--requests {_rounded(found.needs)})."
+        most = setup.settings.max_requests or MAX_REQUESTS
+        needs = _rounded(found.needs)
+        return f"about {needs:,} requests (--max-requests {needs})." if needs > most else None
     if found.resolved or found.estimate is None or found.ended_early or setup.recorded:
         return None
     if found.answered is None and not math.isinf(found.estimate.half_width):

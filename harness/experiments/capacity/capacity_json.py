@@ -94,9 +94,10 @@ class SearchCost(Part, frozen=True, kw_only=True):
 
 
 class TrialOptions(Part, frozen=True, kw_only=True):
-    """Requests of a trial, whether the user set them, and its warm-up."""
+    """Requests of a trial, whether the user set them, its warm-up, and the most requests of the whole search."""
 
     requests: Count | None = None
+    max_requests: Count | None = None
     fixed: bool | None = None
     warmup: Text = None
 
@@ -104,9 +105,9 @@ class TrialOptions(Part, frozen=True, kw_only=True):
 class CapacityAnswer(Document, frozen=True, kw_only=True):
     """capacity.json. A search that is not over has no `answers`.
 
-    `chains`: trials are steady-state chains, and `run.requests` is the most that all of them together may send;
-    `unchained` says why they are not, under a virtual clock. `floor` is the client's error, where it was measured once
-    for the whole search.
+    `chains`: trials are steady-state chains, without a set number of requests (earlier versions stored the limit of the
+    search as `run.requests`); `unchained` says why they are not, under a virtual clock. `floor` is the client's error,
+    where it was measured once for the whole search.
     """
 
     schema: int = 1
@@ -136,6 +137,11 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     cost: SearchCost | None = None
     output_tokens: dict[str, Number] | UnsetType = UNSET
     floor: Floor | None = None
+
+    @property
+    def max_requests(self) -> int | None:
+        """The most requests of the whole search; None: no limit was given."""
+        return self.run.requests if self.chains and self.run.max_requests is None else self.run.max_requests
 
     @property
     def searched_goals(self) -> list[Share]:

@@ -15,7 +15,7 @@ from harness.api import Elastic
 from harness.errors import Crashed, UsageError
 from harness.experiments import pool
 from harness.experiments.capacity.chain import Chain, ChainRequest, Observed, unloaded
-from harness.experiments.capacity.conditions import JOINT, Condition
+from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, Condition
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, SearchSpec, Side
 from harness.experiments.capacity.steady import CHAINS, UNSTABLE, Found, SteadySearch, SteadySpec, growth, sample
 from harness.experiments.capacity.trials import of_chain
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Share
     from harness.experiments.capacity.execute import Setup, TrialRunner
 
-LIMIT = 3_000_000
-"""Requests that a search may simulate, where --requests does not say how many."""
 KEPT_ALIVE = 48
 """Chains that stay in memory to be made longer: those of a pair of rates and of the final estimate."""
 ALONE = (300, 3000)
@@ -170,7 +168,7 @@ def steady_spec(setup: Setup, goal: float) -> SteadySpec:
         wanted=setup.search_spec(goal).wanted,
         goal=goal,
         tolerance=settings.tolerance_of(setup.clock),
-        limit=setup.requests,
+        limit=setup.settings.max_requests or MAX_REQUESTS,
         first_seed=setup.spec.seed,
         chains=min(CHAINS, settings.max_seeds),
         memory_s=setup.planned.loaded.settles_s / SETTLES,

@@ -153,6 +153,8 @@ definition of a capacity (statistics of the harness, section 6)."""
 FOR_WARMUP = 1.1
 TOLERANCE = {"virtual": 0.03, "wall": 0.05}
 MOST_SEEDS = 20
+MAX_REQUESTS = 3_000_000
+"""Requests that a search of chains may simulate, where --max-requests does not say how many."""
 BUDGET_S = 600.0
 """Of a search on a wall clock, where nothing says how long it may take."""
 
@@ -168,6 +170,8 @@ class Settings:
     budget_s: float | None = None
     at_rps: float | None = None
     from_rps: float | None = None
+    max_requests: int | None = None
+    """Of the whole search."""
 
     def tolerance_of(self, clock: str) -> float:
         """Half of the interval, as a share of the capacity, that ends the search."""
@@ -182,9 +186,10 @@ def settings(
     budget: str | None,
     at: float | None,
     rate_from: float | None,
+    max_requests: int | None = None,
 ) -> Settings:
     """The settings of the options of a command line. Raises UsageError."""
-    found = Settings(at_rps=at, from_rps=rate_from)
+    found = Settings(at_rps=at, from_rps=rate_from, max_requests=max_requests)
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
         found = replace(found, goals=goals)

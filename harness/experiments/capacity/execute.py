@@ -18,7 +18,7 @@ from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.chain import chainable
-from harness.experiments.capacity.chains import LIMIT, Here, observers, search_chains
+from harness.experiments.capacity.chains import Here, observers, search_chains
 from harness.experiments.capacity.conditions import BUDGET_S, Settings, requests_of, under
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
 from harness.experiments.capacity.store import Store
@@ -89,7 +89,7 @@ class Setup:
 
     @property
     def chained(self) -> bool:
-        """Whether trials are chains, and `requests` the most of all of them together."""
+        """Whether trials are chains, which have no set number of requests."""
         return self.planned.virtual and self.unchained is None
 
     @property
@@ -125,8 +125,9 @@ class Setup:
         )
 
 
-def set_up(spec: RunSpec, settings: Settings) -> Setup:
-    """Check everything before a trial is made. Raises UsageError for what has no capacity to search."""
+def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
+    """Check everything before a trial is made; with `of_run` the requests in the spec are those of some run, and no
+    chain has so many. Raises UsageError for what has no capacity to search."""
     spec = replace(spec, warmup=spec.warmup or "mser5", goal=settings.goals[0])
     own_rps = trial.own_rate(spec)
     recorded = spec.trace is not None
@@ -138,8 +139,13 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     fixed = spec.requests is not None
     unchained = chainable(spec, first.loaded) if first.virtual else None
     if first.virtual and unchained is None:
-        requests = spec.requests or LIMIT
-        return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed)
+        if fixed and not of_run:
+            raise UsageError(
+                f"--requests {spec.requests} is that of a run, and this search has no runs of a set length; "
+                "limit the whole search with --max-requests."
+            )
+        spec = replace(spec, requests=None)
+        return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed=False)
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
     spec = replace(spec, requests=None if recorded else requests)
@@ -238,10 +244,11 @@ def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
         return search(setup.search_spec(goals[place - 1]), left_s, blocks)
 
     try:
-        return _run_steps(new_search(), runner)
+        found = _run_steps(new_search(), runner)
     except KeyboardInterrupt:  # between two trials: search again with those that are done
         runner.budget.interrupted = True
-        return _run_steps(new_search(), runner)
+        found = _run_steps(new_search(), runner)
+    return found if found.resolved or runner.limit is None else replace(found, why=runner.limit)
 
 
 def _run_steps(steps: SearchSteps, runner: TrialRunner) -> SearchResult:
@@ -268,6 +275,16 @@ class TrialRunner:
     budget: Budget
     tell: Callable[[str], None]
     trials: dict[Key, Trial] = field(default_factory=dict)
+    limit: str | None = None
+    """The limit of requests, where it ended the search."""
+
+    def _allows(self, task: Task) -> bool:
+        """Whether the trial may begin, by the budget of time and that of requests."""
+        most = self.setup.settings.max_requests
+        if most is not None and self.ledger.requests + task.key.planned > most:
+            self.limit = f"the limit of {most:,} requests was reached (--max-requests)."
+            return False
+        return self.budget.allows
 
     def run(self, wanted: Sequence[TrialRequest]) -> list[Trial]:
         """The trials, in the order requested; fewer where the budget ends, none when it is spent."""
@@ -280,7 +297,7 @@ class TrialRunner:
             if self.ledger.get(want.key) is None
         ]
         try:
-            for tried in self.make(t for t in missing if self.budget.allows):
+            for tried in self.make(t for t in missing if self._allows(t)):
                 self.ledger.add(tried)
                 self.tell(format_trial(tried))
         except KeyboardInterrupt:

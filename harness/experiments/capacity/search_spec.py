@@ -157,7 +157,7 @@ class SearchResult:
     ended_early: bool = False
     """By Ctrl-C or an invalid trial."""
     needs: int | None = None
-    """Requests that the tolerance takes in all, of chains."""
+    """Requests that the tolerance takes in all, of chains; None before the pilot has told."""
 
     @property
     def answered(self) -> Estimate | None:

@@ -246,7 +246,8 @@ def _error(found: Sample, tried: Tried, condition: Condition) -> float:
 
 @dataclass(slots=True)
 class Found:
-    """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all."""
+    """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all,
+    where the pilot told them."""
 
     estimate: Estimate | None = None
     resolved: bool = False
@@ -329,7 +330,6 @@ class SteadySearch:
         costs = {r.chain: r.requests for r in requests}
         cost = sum(max(0, planned - self._sent.get(key, 0)) for key, planned in costs.items())
         if self.spent + cost > self.spec.limit:
-            self.found.needs = max(self.found.needs or 0, self.spent + cost)
             raise OutOfRequests(self._limit_reached)
         made = yield requests
         if len(made) < len(requests):

@@ -75,15 +75,20 @@ def search_options(setup: Setup) -> Facts:
         "goals": list(setup.settings.goals),
         "clock": setup.clock,
         "definition": setup.settings.definition,
-        "run": {"requests": setup.requests, "fixed": setup.fixed, "warmup": setup.spec.warmup},
+        "run": {
+            "requests": None if setup.chained else setup.requests,
+            "max_requests": setup.settings.max_requests,
+            "fixed": setup.fixed,
+            "warmup": setup.spec.warmup,
+        },
         "chains": setup.chained,
     }
     return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Trials are only those of one system under one traffic; goals, tolerance and budget may change, and of chains the
-    number of requests, which is their limit."""
+    """Trials are only those of one system under one traffic; goals, tolerance and limits may change; of chains
+    earlier versions stored the limit as `requests`."""
     check_options(before, now, path, {"goal", "requests"} if now["chains"] else {"goal"})
     if before.get("definition") != now["definition"]:
         raise UsageError(

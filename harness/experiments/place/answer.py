@@ -57,6 +57,7 @@ def stored_options(options: PlaceOptions) -> Facts:
             "conditions": options.definition,
             **({} if options.ratio is None else {"ratio": ":".join(map(str, options.ratio))}),
             "seeds": list(options.seeds),
+            **({} if options.max_requests is None else {"max_requests": options.max_requests}),
             "rate": options.rate_rps,
             "max_rate": options.top_rps if options.released else None,
             "width": options.width_rps if options.released else None,

@@ -156,7 +156,7 @@ def fewest(question: Question) -> Fewest:
 def _attained(question: Question, *, rough: bool) -> Attained:
     if question.options.unchained is not None:
         return _in_runs(question, rough=rough)
-    search = question.search(question.options.spec.requests or LIMIT)
+    search = question.search(question.options.max_requests or LIMIT)
     if unloaded_side(search.alone, search.spec.wanted) is False:
         joint = search.alone.shares[0]
         return Attained(False, joint.met / max(1, joint.of), None, None, "without load", ALONE)
@@ -205,8 +205,9 @@ def rough(question: Question) -> Capacity:
 def capacity(question: Question) -> Capacity:
     """The capacity of a deployment, as `bench capacity` finds it."""
     options = question.options
-    settings = Settings((options.slo.goal,), options.definition, TOLERANCE)
-    setup = set_up(replace(options.of(question.deployment), requests=options.spec.requests or LIMIT), settings)
+    limit = options.max_requests or LIMIT
+    settings = Settings((options.slo.goal,), options.definition, TOLERANCE, max_requests=limit)
+    setup = set_up(replace(options.of(question.deployment), requests=None), settings)
     info = run_search(setup, Store(None), workers=1)
     one, requests = info.answers[0], info.cost.requests if info.cost else 0
     low, high = one.bracket_rps

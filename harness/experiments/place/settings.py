@@ -80,6 +80,8 @@ class PlaceOptions:
     settles_s: float = 0.0
     unchained: str | None = None
     """Why its traffic has no steady state."""
+    max_requests: int | None = None
+    """Of the search of one deployment in the steady state."""
 
     @property
     def is_small(self) -> bool:
@@ -221,6 +223,14 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
             raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
         rate_rps = own_rps
     objective = _objective(own, hardware)
+    runs = released or unchained is not None or objective.name == "latency"
+    for name, takes, other in (("requests", runs, "max_requests"), ("max_requests", not runs, "requests")):
+        if own.get(name) is not None and not takes:
+            what = "runs of a set length" if runs else "the steady state, which has no runs of a set length"
+            raise UsageError(
+                f"--{name.replace('_', '-')} {own[name]}: this search simulates {what}; "
+                f"give --{other.replace('_', '-')}."
+            )
     algorithms = algorithms_of(own["algorithm"])
     if objective.name == "latency":
         algorithms = tuple(one for one in algorithms if one in ("vllm++", "mii"))
@@ -255,6 +265,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         ratio=ratio_of(ratio),
         settles_s=loaded.settles_s,
         unchained=unchained,
+        max_requests=own.get("max_requests"),
     )
     if found.width_rps >= found.top_rps:
         raise UsageError(f"--width must be below --max-rate, got {found.width_rps:g} and {found.top_rps:g}.")
