@@ -172,7 +172,7 @@ def checks(info: RunInfo) -> tuple[Checked, ...]:
 def _intervals(within: Within, *, bounded: bool) -> Iterator[str]:
     if within.at_least is not None:
         least = _format.share(within.at_least)
-        yield f"attainment at least {least} ({_sure(within)}, if requests were independent)"
+        yield f"attainment at least {least} ({_sure(within)})"
     elif within.attainment:
         yield f"attainment {_format.share(within.attainment.low)} to {_format.share(within.attainment.high)}"
     elif within.metrics and bounded:

@@ -190,6 +190,10 @@ POINTS = 32
 STRETCHES = 60
 """Stretches of time in which the declared rate is stored for the picture."""
 
+POISSON_CV2 = 1.02
+"""Squared coefficient of variation of gaps up to which arrivals are no burstier than Poisson's, with the error of the
+integral."""
+
 MIN_ARRIVALS = 100
 """Fewest arrivals whose rate is judged."""
 
@@ -211,6 +215,18 @@ class Law:
     operational_time: OperationalTime | None = None
     known: bool = True
     settles_s: float = 0.0
+
+    @property
+    def has_bursts(self) -> bool:
+        """Whether requests may come in bursts: not where gaps of one law vary no more than those of Poisson arrivals.
+
+        What was drawn does not tell: a burst may be so rare that a run has none.
+        """
+        if self.gap_cdf is None or self.operational_time is not None or not self.rate_rps:
+            return True
+        gaps_s = np.geomspace(1e-4, 1e3, 2000) / self.rate_rps
+        square = np.trapezoid(2 * gaps_s * (1 - np.asarray(self.gap_cdf(gaps_s), np.float64)), gaps_s)
+        return bool(square * self.rate_rps**2 - 1 > POISSON_CV2)
 
 
 def judged(planned_s: Floats, law: Law) -> Fidelity:

@@ -39,6 +39,9 @@ RESAMPLES = 2000
 MOST_ALIKE = 0.5
 """Lag-1 autocorrelation of TTFT from which on a queue has a memory too long for the blocks of one run."""
 
+NOISE = 2.0
+"""Standard errors, of 1/sqrt(requests), within which the autocorrelation of independent values stays."""
+
 FEWEST_MISSES = 0.01
 """Share of requests that must miss, and that must meet, for an interval of attainment: near the ends it collapses."""
 
@@ -178,12 +181,19 @@ def _widest(ends: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def within(
-    table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True, scored: Score | None = None
+    table: pa.Table,
+    slo: Slo,
+    *,
+    overloaded: bool = False,
+    valid: bool = True,
+    bursts: bool = True,
+    scored: Score | None = None,
 ) -> Within:
     """Intervals of the requests that were measured; `why_not` says why there are none.
 
-    `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
-    requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.
+    `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, where
+    requests are independent: single ones, without `bursts`, whose waits are not alike. `metrics` has pairs for the mean
+    and the p99 of the `headline` metrics, in seconds.
     `alike` is the lag-1 autocorrelation of TTFT, `sessions` how many of one length would tell as much as those here.
     `scored` is the score of the table where that is known.
     """
@@ -197,7 +207,8 @@ def within(
     why_not = next(_why_not(len(table), alike, sessions, overloaded=overloaded, valid=valid), None)
     scored = score(table, slo) if scored is None else scored
     met = scored.met[order].astype(float) if slo.bounds and scored.by_request else np.zeros(0)
-    least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded else None
+    independent = not bursts and sessions is None and alike is not None and abs(alike) <= NOISE / math.sqrt(len(table))
+    least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded and independent else None
     found = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not,
                    sessions=sessions)  # fmt: skip
     if why_not is not None:

@@ -57,7 +57,14 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     verdict, failed = _judged(run, objective, outcome, sent, lengths, met=summary.passed)
     return info.change(
         **vllm_keys(measured, objective, summary, cut.at_s, seen=seen),
-        within=within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid, scored=scored),
+        within=within(
+            measured,
+            objective,
+            overloaded=verdict.queue_grew,
+            valid=verdict.valid,
+            bursts=law.has_bursts or sent.follow_ups is not None,
+            scored=scored,
+        ),
         failures=failed,
         output_lengths=lengths,
         checks=checks(run, verdict, sent, lengths),
