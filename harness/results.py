@@ -13,6 +13,7 @@ Options are those of the commands with `_` for `-`, as Python values or as text.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -339,6 +340,11 @@ def load(path: str | Path) -> RunResult | AnswerResult:
 
 
 def _named(options: Mapping[str, Option]) -> dict[str, object]:
+    if isinstance(options.get("slo"), str):
+        from harness.validity.warnings import doubtful_text
+
+        for warning in doubtful_text(str(options["slo"])):
+            warnings.warn(f"{warning.message}; {warning.remedy}", stacklevel=4)
     return {
         name.replace("_", "-"): str(value) if isinstance(value, Path) else value
         for name, value in options.items()

@@ -51,6 +51,20 @@ NEW_FILE = Value(_writable)
 """A file that is to be written: refused before the work where it cannot be."""
 
 
+def _bounds(value: object, name: str) -> str:
+    from harness.cli import _terminal
+    from harness.validity.warnings import doubtful_text  # heavy
+
+    text = values.text(value, name)
+    for warning in doubtful_text(text):
+        _terminal.note(f"warning: {warning.message}; {warning.remedy}")
+    return text
+
+
+BOUNDS = Value(_bounds)
+"""An SLO, whose bounds are questioned where they were probably meant in another unit."""
+
+
 class GroupedOption(click.Option):
     """An option with the heading under which help shows it."""
 
@@ -97,8 +111,8 @@ def run_options(
             if name in only and name not in without:
                 here = replace(known, **changed.get(name.replace("-", "_"), {}))
                 function = option(
-                    f"--{name}", group=here.group, metavar=here.metavar, type=Value(here.check), multiple=here.repeated,
-                    help=here.help,
+                    f"--{name}", group=here.group, metavar=here.metavar, multiple=here.repeated, help=here.help,
+                    type=BOUNDS if name == "slo" else Value(here.check),
                 )(function)  # fmt: skip
         return function
 
@@ -113,8 +127,18 @@ def given(options: Mapping[str, Any]) -> Given:
 
 # Options that several commands share
 
+
+def _config(value: object, _: str) -> str:
+    from harness import configs
+
+    bounds = configs.read(str(value)).given.values.get("slo")
+    if bounds is not None:
+        _bounds(bounds, f"slo in '{value}'")
+    return str(value)
+
+
 config = option(
-    "--config", group=GENERAL, metavar="FILE",
+    "--config", type=Value(_config), group=GENERAL, metavar="FILE",
     help="Options of a run from a TOML file (bench init), a named configuration (bench list configs) or a run.json; "
     "the command line overrides them.",
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from harness.cli._options import (
+    BOUNDS,
     COUNT,
     SHARE,
     GroupedCommand,
@@ -70,7 +71,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
     turns={"help": "Think times: think-only (default), think-only:cap=60s, answered, recorded, api-scaled:scale=0.5."},
     goal={"help": "Share of requests for bounds that are not on percentiles. Default: 90%."},
 )
-@option("--slo", "tiers", metavar="BOUNDS", multiple=True, group=OBJECTIVES,
+@option("--slo", "tiers", type=BOUNDS, metavar="BOUNDS", multiple=True, group=OBJECTIVES,
         help="A tier, repeatable. Default: p95:ttft=5,p90:tpot=50ms and p95:ttft=2,p90:tpot=20ms: nine tenths of the "
         "requests at 20 and at 50 tokens per second.")  # fmt: skip
 @option("--horizon", metavar="TIME", group=SEARCH, help="How long a trial is observed, after a quarter that is not. "

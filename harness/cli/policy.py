@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import COUNT, SEED, formats
+from harness.cli._options import BOUNDS, COUNT, SEED, formats
 
 _EPILOG = """
 \b
@@ -26,7 +26,8 @@ Custom policies and routers work the same way: a file in backends/serving/polici
 @click.option("--rate", metavar="LIST", help="Mean rates of Poisson arrivals per second. Default: 0.5, 0.9 and 1.2 of "
               "the lowest capacity of the policies on the simulator.")  # fmt: skip
 @click.option("--requests", metavar="N", help="Requests per run. Default: those of 4 s.")
-@click.option("--slo", default="ttft=0.1,tpot=20ms", show_default=True, metavar="BOUNDS", help="Latency objectives.")
+@click.option("--slo", type=BOUNDS, default="ttft=0.1,tpot=20ms", show_default=True, metavar="BOUNDS",
+              help="Latency objectives.")  # fmt: skip
 @click.option("--seeds", type=COUNT, default=5, show_default=True, metavar="N", help="Runs at each rate, of which "
               "intervals need 5.")  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, metavar="N", help="First seed.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, formats, option
+from harness.cli._options import BOUNDS, NEW_FILE, SHARE, GroupedCommand, Value, formats, option
 from harness.options import OBJECTIVES
 from harness.values import share
 
@@ -51,7 +51,7 @@ def _shares(value: object, name: str) -> tuple[float, ...]:
 
 @click.command("slo", cls=GroupedCommand, epilog=_EPILOG, short_help="Score stored runs under other objectives.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@option("--slo", metavar="BOUNDS", multiple=True, group=OBJECTIVES,
+@option("--slo", type=BOUNDS, metavar="BOUNDS", multiple=True, group=OBJECTIVES,
         help="Latency objectives. Repeatable. Default: the SLO of each run.")  # fmt: skip
 @option("--goal", type=Value(_shares), metavar="SHARES", group=OBJECTIVES,
         help="Shares of requests that must meet the SLO: 90%,99%. Default: that of the run.")  # fmt: skip
@@ -77,18 +77,13 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     """
     from pathlib import Path
 
-    from harness.api import Slo
     from harness.cli import _terminal
     from harness.data.codec import encode
     from harness.data.storage import write_json
     from harness.experiments.rescore.answer import answer
     from harness.experiments.rescore.reading import sources
-    from harness.validity.warnings import loose
 
     query = _query(options)
-    for bounds in query.objectives:
-        for warning in loose(bounds) if isinstance(bounds, Slo) else ():  # milliseconds instead of seconds
-            _terminal.note(f"warning: {warning.message}; {warning.remedy}")
     info = answer((source for run in runs for source in sources(run)), query)
     if out is not None:
         write_json(Path(out), encode(info))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from harness.cli._options import formats
+from harness.cli._options import BOUNDS, formats
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Examples
 @click.option("--against", multiple=True, metavar="RUN|FILE", help="Stored run, folder of runs, table of requests, "
               "or TOML file of measurements. Repeatable.")  # fmt: skip
 @click.option("--backend", metavar="SPEC", help="Simulator that repeats the requests. Default: those named in FILE.")
-@click.option("--slo", metavar="BOUNDS", help="SLO for attainment. Default: that of the run or of FILE.")
+@click.option("--slo", type=BOUNDS, metavar="BOUNDS", help="SLO for attainment. Default: that of the run or of FILE.")
 @click.option("--fit", "latency", metavar="NAME", help="Tables: fit this latency model (linear or mixed) to all but "
               "one run, and score it on that one; each in turn.")  # fmt: skip
 @click.option("--leave-out", "by", type=click.Choice(["run", "curve"]), default="run", show_default=True,

@@ -43,7 +43,6 @@ from harness.spec import parse
 from harness.validity import warmup
 from harness.validity.conclude import conclude
 from harness.validity.remote import undecided
-from harness.validity.warnings import loose
 from harness.validity.work_done import exceeded
 
 RUNS = "bench-runs"
@@ -107,8 +106,6 @@ def execute(
         check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
     warmup.check_leaves(spec.warmup, planned.schedule)
-    for warning in loose(planned.slo):
-        say(f"warning: {warning.message}; {warning.remedy}")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
     live = Live(
         len(planned.schedule),

@@ -11,16 +11,22 @@ from harness.api import Outcome, RunWarning, Slo
 from harness.data.codec import inner
 from harness.data.folder import Run
 from harness.data.run_json import Workload
+from harness.errors import UsageError
 from harness.metrics.measure import metrics
-from harness.metrics.slo import bound_text
+from harness.metrics.slo import bound_text, parse
 from harness.validity.checks import less_traffic
 
 BEFORE = "before the slice"
 """The reason for rows that --start leaves out: the user requested it, so there is no warning."""
 
 
-LOOSE_S = 60.0
-"""A bound above this on the wait for one token was probably meant in milliseconds: no user waits a minute."""
+LOOSE_S, LOOSE_WHOLE_S, LOOSE_TASK_S = 60.0, 1800.0, 86_400.0
+"""A bound above this on the wait for one token, on another time of a request or on a task was probably meant in
+milliseconds: no user waits a minute for a token, half an hour for an answer or a day for a task."""
+
+TIGHT_S = 1e-4
+"""A bound below this on the wait for one token has a unit too small: no server sends 10,000 tokens per second to one
+user."""
 
 LIVELOCK = 5
 """Preemptions of one request from which there is a warning; an admission rule that leaves room to grow needs 1 or 2."""
@@ -28,7 +34,7 @@ LIVELOCK = 5
 
 def run_warnings(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[RunWarning]:
     """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
-    yield from loose(objective)
+    yield from doubtful(objective)
     workload = run.info.workload
     yield from _cut(run, outcome, less_traffic(bool(workload.recorded), is_closed(workload)))
     yield from of_source(workload.provenance)
@@ -43,17 +49,25 @@ def is_closed(workload: Workload) -> bool:
     return (workload.arrivals or "").partition(":")[0] == "closed"
 
 
-def loose(objective: Slo) -> Iterator[RunWarning]:
-    """Bounds that were probably meant in milliseconds."""
+def doubtful(objective: Slo) -> Iterator[RunWarning]:
+    """Bounds that were probably meant in another unit."""
     for bound in objective.bounds:
-        if metrics()[bound.metric].one_token and bound.limit > LOOSE_S:
-            name = bound_text(bound).rpartition("=")[0]
-            yield RunWarning(
-                "loose-bound",
-                f"the bound {bound_text(bound)} is {bound.limit:g} s",
-                f"write {name}={bound.limit:g}ms for milliseconds",
-                {"limit_s": bound.limit},
-            )
+        metric, name = metrics()[bound.metric], bound_text(bound).rpartition("=")[0]
+        most_s = LOOSE_S if metric.one_token else LOOSE_TASK_S if metric.name == "task" else LOOSE_WHOLE_S
+        if bound.limit > most_s:
+            remedy = f"did you mean {name}={bound.limit:g}ms?"
+            yield RunWarning("loose-bound", f"the bound {bound_text(bound)} is {bound.limit:g} s", remedy)
+        elif metric.one_token and bound.limit < TIGHT_S:
+            remedy = f"did you mean {name}={1e6 * bound.limit:g}ms?"
+            yield RunWarning("tight-bound", f"the bound {name}={1e6 * bound.limit:g}us is met by no server", remedy)
+
+
+def doubtful_text(bounds: str) -> list[RunWarning]:
+    """The same of an SLO as it is written; none of a text that is refused where it is used."""
+    try:
+        return list(doubtful(parse(bounds)))
+    except UsageError:
+        return []
 
 
 def of_source(provenance: Mapping[str, Any]) -> Iterator[RunWarning]:

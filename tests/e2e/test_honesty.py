@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+import harness
 from harness.api import Slo
-from harness.cli import main
+from harness.cli import _commands, main
+from harness.cli._options import BOUNDS
 from harness.data.folder import load
 from harness.data.run_json import StoredSlo
 from harness.errors import UsageError
@@ -18,7 +21,7 @@ from harness.options import Given, run_spec
 from harness.runner.plan import plan
 from harness.runner.run import opening
 from harness.validity.conclude import completed
-from harness.validity.warnings import BEFORE
+from harness.validity.warnings import BEFORE, doubtful_text
 from workloads import traces
 
 Sim = Callable[..., tuple[int, dict[str, Any], str]]
@@ -332,14 +335,40 @@ def test_rows_of_a_trace_that_are_not_sent_are_reported(sim: Sim, trace: str) ->
     assert "dropped-rows" not in {w["code"] for w in part["warnings"]}
 
 
-@pytest.mark.parametrize(("bound", "warned"), [("ttft=250", True), ("P99:tpot=61", True), ("ttft=60,e2e=600", False)])
-def test_a_bound_of_minutes_for_one_token_is_questioned(bound: str, warned: bool, sim: Sim) -> None:
+@pytest.mark.parametrize(
+    ("bounds", "remedies"),
+    [
+        ("ttft=250", ["did you mean ttft=250ms?"]),
+        ("P99:tpot=61,e2e=5000", ["did you mean p99:tpot=61ms?", "did you mean e2e=5000ms?"]),
+        ("ttft=60,e2e=600,task=7200", []),
+        ("tpot=50us", ["did you mean tpot=50ms?"]),
+        ("ttft=0.0005", []),
+        ("ttfb=250", []),
+    ],
+)
+def test_a_bound_in_another_unit_is_questioned(bounds: str, remedies: list[str]) -> None:
     """`--slo ttft=250` was meant in milliseconds: everything would be within the SLO."""
-    _, found, _ = sim("--requests", "5", "--slo", bound)
+    assert remedies == [warning.remedy for warning in doubtful_text(bounds)]
 
-    assert warned == ("loose-bound" in {w["code"] for w in found["warnings"]})
-    if warned:
-        assert _warning(found, "loose-bound")["remedy"].endswith("ms for milliseconds")
+
+def test_every_command_that_takes_an_slo_questions_its_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search of an hour would end in a rate that no server limits."""
+    ctx = click.Context(_commands.bench)
+    commands = {name: _commands.bench.get_command(ctx, name) for name in _commands.COMMANDS}
+    taking = {n: p.type for n, c in commands.items() for p in (c.params if c else ()) if "--slo" in p.opts}
+    (tmp_path / "bench.toml").write_text('slo = "ttft=250"\nbackend = "sim"\nrequests = 5\n')
+    line = ["run", "--config", str(tmp_path / "bench.toml"), "--out", str(tmp_path / "run"), "--no-html"]
+    main(line)
+
+    assert {"run", "sweep", "capacity", "compare", "slo", "quick", "place", "agents", "validate", "policy"} == set(
+        taking
+    )
+    assert {BOUNDS} == set(taking.values())
+    assert 1 == capsys.readouterr().err.count("the bound ttft=250 is 250 s; did you mean ttft=250ms?")
+    with pytest.warns(UserWarning, match="did you mean ttft=250ms"):
+        harness.run(backend="sim", requests=5, slo="ttft=250", out=tmp_path / "api")
 
 
 def test_rows_before_the_start_are_no_loss() -> None:
