@@ -1,4 +1,4 @@
-"""`bench` in a folder whose files have the names of modules, as a download of somebody else may have."""
+"""`bench` in a folder whose files have the names of modules, as those of a downloaded archive may."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def done(folder: Path, *words: str, **variables: str) -> None:
 
 
 def test_files_in_the_current_folder_are_not_run(folder: Path) -> None:
-    """Who opens the folder of somebody else and asks for a report would run that person's code."""
+    """A report asked for in a downloaded folder would run code of whoever packed it."""
     done(folder, *python("harness.cli", "list", "metrics"))
     done(
         folder,
