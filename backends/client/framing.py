@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Body = Literal["head", "none", "length", "chunked", "close"]
 LATER = 64
 """So many reads of a chunked body may wait to be walked: it bounds the work when the last chunk comes."""
+DIGITS = 18
+"""Of the longest length; a server that promises more promises no number."""
 _HEAD_END = b"\r\n\r\n"
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]")
 
@@ -131,12 +133,15 @@ class Framing:
         self.keep = b"close" not in connection if one else b"keep-alive" in connection
         if self.status in (204, 304):
             self.body, self.done = "none", True
-        elif b"chunked" in fields.get(b"transfer-encoding", b"").lower():
+        elif (coding := fields.get(b"transfer-encoding")) is not None:
+            if coding.lower() != b"chunked":  # where its body ends, readers would not agree
+                raise BadFraming(f"has a Transfer-Encoding that is not 'chunked': {coding[:60]!r}")
             self.body, self.quiet = "chunked", True
+            self.keep = self.keep and b"content-length" not in fields
         elif b"content-length" in fields:
             length = fields[b"content-length"]
-            if not length.isdigit():
-                raise BadFraming(f"has a Content-Length that is no number: {length[:60]!r}")
+            if not length.isdigit() or len(length) > DIGITS:
+                raise BadFraming(f"has a Content-Length that is no number of bytes: {length[:60]!r}")
             self.body, self._left = "length", int(length)
             self.done = self._left == 0
         else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from harness.errors import UsageError
@@ -22,9 +25,15 @@ _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE
 _KEY_SHAPED = re.compile(r"\b(?:sk|pk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_-]{8,}\b")
 _NAMED = re.compile(
     r"\b((?:x-)?(?:api[-_]?key|authorization|proxy-authorization|(?:access|auth|bearer|refresh)[-_]token"
-    r"|secret|password|passwd|cookie|set-cookie)['\"]?\s*[:=]\s*['\"]?)([^\s'\",;&}]+(?: [^\s'\",;&}]+)?)",
+    r"|secret|password|passwd|cookie|set-cookie)[\\'\"]*\s*[:=]\s*[\\'\"]*)([^\s\\'\",;&}]+(?: [^\s\\'\",;&}]+)?)",
     re.IGNORECASE,
 )
+_ESCAPE = re.compile(
+    r"%(?:25)*(?P<percent>[0-9a-f]{2})|\\+u00(?P<json>[0-9a-f]{2})|\\+x(?P<python>[0-9a-f]{2})|&#x0*(?P<hex>[0-9a-f]{2});"
+    r"|&#0*(?P<decimal>\d{2,3});|&(?P<name>amp|lt|gt|quot);|\\+(?P<plain>[^\sa-z0-9\\])",
+    re.IGNORECASE,
+)
+_ENTITIES = {"amp": "&", "lt": "<", "gt": ">", "quot": '"'}
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _KEY_PLACE = re.compile(r"key[_-](env|file)['\"]?\s*[=: ]\s*['\"]?([^\s,'\"\\}]+)")
 _HEADER = re.compile(
@@ -34,6 +43,9 @@ _BODY = re.compile(r"\{.*\}", re.DOTALL)
 _BODY_IN_FILE = re.compile(r"extra[-_]body[^\n{]*(\{[^\n]*\})")
 _LARGEST = 1 << 20
 _SHORTEST = 4  # a shorter secret is part of many words
+_END, _MIDDLE, _STEP = 8, 16, 4
+"""So many characters of a secret that was cut are hidden: of its beginning or end, and of any other part (found at
+every fourth place). Fewer are part of words, and do not help who reads them."""
 FOREIGN_CHARACTERS = 80
 """Longest text of a server in a message: a line of a terminal."""
 FOREIGN_MOST = 16 << 10
@@ -136,11 +148,78 @@ def _secret_fields(value: object, name: str = "") -> list[str]:
     return [value] if isinstance(value, str) and is_secret_name(name) else []
 
 
+def _forms(secret: str) -> Iterator[str]:
+    """A secret as it stands in a text, in base64 at each of three places of a longer one, and as hexadecimal digits."""
+    yield secret
+    data = secret.encode(errors="replace")
+    coded = [data.hex(), data.hex().upper()]
+    for before in range(3):
+        text = base64.b64encode(b"x" * before + data).decode().rstrip("=")
+        # the characters at its ends have bits of what stands beside it
+        text = text[-(-before * 8 // 6) : len(text) - bool((before + len(data)) % 3)]
+        coded += [text, text.translate(str.maketrans("+/", "-_"))]
+    yield from (form for form in dict.fromkeys(coded) if len(form) >= _END)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seed:
+    """A part of a form, by which the form, or what is left of it, is found."""
+
+    text: str
+    before: str
+    after: str
+
+    def places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Begin and end of as much of the form as stands around each place of the seed."""
+        end = 0
+        while (begin := text.find(self.text, end)) >= 0:
+            end = begin + len(self.text)
+            begin -= _alike(reversed(self.before), text[max(0, begin - len(self.before)) : begin][::-1])
+            end += _alike(self.after, text[end : end + len(self.after)])
+            yield begin, end
+
+
+def _alike(one: Iterable[str], other: Iterable[str]) -> int:
+    """How many characters at the beginning of two texts are equal."""
+    return sum(1 for _ in takewhile(bool, map(operator.eq, one, other)))
+
+
+def _seeds(form: str) -> Iterator[_Seed]:
+    least = max(_SHORTEST, min(_END, -(-3 * len(form) // 4)))
+    parts = [(0, least), (len(form) - least, len(form))]
+    parts += [(at, at + _MIDDLE) for at in range(0, len(form) - _MIDDLE + 1, _STEP)]
+    yield from (_Seed(form[begin:end], form[:begin], form[end:]) for begin, end in parts)
+
+
+def _decoded(text: str) -> tuple[str, Sequence[int]]:
+    """A text without escapes of URLs, JSON, HTML and Python, and where each of its characters begins in the text."""
+    parts: list[str] = []
+    starts: list[int] = []
+    done = 0
+    for escape in _ESCAPE.finditer(text):
+        kind, value = escape.lastgroup, escape[escape.lastgroup or 0]
+        if kind == "name":
+            value = _ENTITIES[value.lower()]
+        elif kind != "plain":
+            value = chr(int(value, 10 if kind == "decimal" else 16))
+        parts += [text[done : escape.start()], value]
+        starts += [*range(done, escape.start()), escape.start()]
+        done = escape.end()
+    if not starts:
+        return text, range(len(text) + 1)
+    return "".join([*parts, text[done:]]), [*starts, *range(done, len(text) + 1)]
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Redaction:
     """Redacts secrets from all output: known values anywhere, and patterns of keys."""
 
     known: tuple[str, ...] = ()
+    _seeds: tuple[_Seed, ...] = field(default=(), init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        seeds = (seed for secret in self.known for form in _forms(secret) for seed in _seeds(form))
+        object.__setattr__(self, "_seeds", tuple(seeds))
 
     def __repr__(self) -> str:
         return f"<Redaction of {len(self.known)} values>"
@@ -148,12 +227,23 @@ class Redaction:
     def text(self, text: str) -> str:
         """Any text: an error, a log line, a URL, a command. Half characters, which no file takes, become '?'."""
         text = text.encode(errors="replace").decode()
-        for secret in self.known:
-            text = text.replace(secret, HIDDEN)
+        text = self._without_known(text)
         text = _NAMED.sub(lambda m: m[1] + HIDDEN, text)
         text = _BEARER.sub(lambda m: f"{m[1]} {HIDDEN}", text)
         text = _KEY_SHAPED.sub(HIDDEN, text)
         return self.url(text)
+
+    def _without_known(self, text: str) -> str:
+        """Known values are hidden in every encoding, and what is left of one that was cut."""
+        plain, starts = _decoded(text)
+        hidden = sorted(place for seed in self._seeds for place in seed.places(plain))
+        parts: list[str] = []
+        done = 0
+        for begin, end in hidden:
+            if end > done:
+                parts += [text[starts[done] : starts[begin]], HIDDEN] if begin > done or not parts else []
+                done = end
+        return "".join([*parts, text[starts[done] :]])
 
     def foreign(self, text: str, characters: int = FOREIGN_CHARACTERS) -> str:
         """Words of a server as they are shown: one line without control characters and secrets, and not too long."""

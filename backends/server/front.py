@@ -96,6 +96,7 @@ class Front:
         self.served.add(request.protocol)
         try:
             self._check_origin(request)
+            _check_coding(request)
             self._authorize(request)
             response = await handler(request)
         except Refused as refused:
@@ -125,7 +126,7 @@ class Front:
             raise Refused(403, f"Pages of '{origin}' may not use this server.", code="cross_site")
 
     def _authorize(self, request: web.Request) -> None:
-        if self.api_key is None or not request.path.startswith("/v1/"):
+        if self.api_key is None or request.path == "/health":
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.api_key.encode()):
@@ -347,6 +348,12 @@ def _host_name(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:  # no address at all
         return None
+
+
+def _check_coding(request: web.Request) -> None:
+    """aiohttp reads 'gzip, chunked' as if it were 'chunked'; a proxy may not."""
+    if request.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+        raise Refused(501, "The only transfer coding is 'chunked'.", headers={"Connection": "close"})
 
 
 def _transport(request: web.Request) -> asyncio.Transport:

@@ -1,5 +1,9 @@
 """Keys are read from where they belong and written nowhere."""
 
+import base64
+import json
+from urllib.parse import quote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,13 +50,49 @@ def test_a_known_secret_is_gone_from_any_text(before: str, after: str) -> None:
     assert KEY not in Redaction((KEY,)).text(f"{before}{KEY}{after}")
 
 
+LONG = "Ab+/c9=Zk3Qw~x7!pR2-mN8_vT5yL0sD4gH6jF1B"
+ENCODED = {
+    "percent": quote(LONG, safe=""),
+    "percent of every character": "".join(f"%{ord(c):02x}" for c in LONG),
+    "percent twice": quote(quote(LONG, safe=""), safe=""),
+    "JSON": LONG.replace("/", "\\/"),
+    "JSON of every character": "".join(f"\\u{ord(c):04X}" for c in LONG),
+    "JSON in JSON": json.dumps(json.dumps({"k": LONG.replace("/", "\\u002f")})),
+    "HTML": "".join(f"&#{ord(c)};" for c in LONG),
+    "Python": "".join(f"\\x{ord(c):02x}" for c in LONG),
+    "base64": base64.b64encode(LONG.encode()).decode(),
+    "base64 of user and key": base64.b64encode(b"user:" + LONG.encode()).decode(),
+    "base64 for URLs": base64.urlsafe_b64encode(b"ab" + LONG.encode() + b"tail").decode(),
+    "hexadecimal": LONG.encode().hex(),
+    "two lines": f"{LONG[:18]}\n{LONG[18:]}",
+}
+
+
+@pytest.mark.parametrize("text", ENCODED.values(), ids=ENCODED)
+def test_a_known_secret_is_gone_in_every_encoding(text: str) -> None:
+    """A redirect URL or a JSON text in the error of a server would hold it."""
+    shown = Redaction((LONG,)).text(f"Invalid key <{text}> for 'm'")
+
+    assert shown.startswith("Invalid key <") and shown.endswith("> for 'm'") and HIDDEN in shown
+    assert not any(part in shown for at in range(len(text) - 12) if (part := text[at : at + 12]) in text[10:-8])
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_what_is_left_of_a_secret_that_was_cut_is_gone(begin: int, end: int) -> None:
+    """28 of the 40 characters of a key stood in the error of a server that cuts its sentences."""
+    part = LONG[begin:end]
+    shown = Redaction((LONG,)).text(f"<{part}>")
+
+    assert (f"<{HIDDEN}>" if len(part) >= (8 if begin == 0 or end == 40 else 20) else shown) == shown
+
+
 @pytest.mark.parametrize(
     "text",
     [
         f"Authorization: Bearer {KEY}", f"authorization={KEY}", f"'x-api-key': '{KEY}'", f'"api_key": "{KEY}"',
         f"http://me:{KEY}@host/v1", f"http://{KEY}@host/v1", f"http://host/v1?api_key={KEY}&a=1",
         f"http://host/v1?token={KEY}", f"Incorrect API key provided: sk-{KEY}", f"Bearer {KEY}", f"cookie: s={KEY}",
-        f"password={KEY}", f"hf_{KEY}",
+        f"password={KEY}", f"hf_{KEY}", f'{{\\"api_key\\": \\"{KEY}\\"}}',
     ],
 )  # fmt: skip
 def test_patterns_of_secrets_are_hidden_even_if_unknown(text: str) -> None:

@@ -198,6 +198,41 @@ def test_a_key_is_required_where_one_is_configured(play: Play) -> None:
     play(scenario, api_key="s3cret")
 
 
+def test_no_path_that_tells_or_changes_anything_is_without_a_key(play: Play) -> None:
+    """Anyone could empty the prefix cache in the middle of a run, count tokens, and read the load."""
+
+    async def scenario(stage: Stage) -> None:
+        open_paths = set()
+        for route in stage.running.front.application().router.routes():
+            path = route.resource.canonical if route.resource is not None else ""
+            async with stage.http.request(route.method, stage.root + path) as answer:
+                open_paths |= {path} if answer.status != 401 else set()
+
+        assert {"/health"} == open_paths
+        assert 401 == (await stage.get("//metrics"))[0]
+
+    play(scenario, api_key="s3cret")
+
+
+@pytest.mark.parametrize(
+    "coding", ["gzip, chunked", "chunked, chunked", "chunked\r\nTransfer-Encoding: chunked", "x", ""]
+)
+def test_a_transfer_coding_that_is_not_known_is_refused(play: Play, coding: str) -> None:
+    """A proxy that reads it in another way would see the end of a request elsewhere, and another request in it."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n".encode())
+        writer.write(b"2\r\n{}\r\n0\r\n\r\n")
+        status, rest = await reader.readline(), await reader.read()
+        writer.close()
+
+        assert b" 501 " in status or b" 400 " in status
+        assert b"HTTP/1." not in rest
+
+    play(scenario)
+
+
 def test_a_key_that_is_no_text_is_wrong_like_any_other(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     """A client with a broken key would hear of a fault of the server."""
 
