@@ -161,10 +161,7 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One place on the page for a figure: drawn, or the sentence that says what would bring it.
-
-    `markup`, trusted HTML, stands in the place of a drawing (sliders); `data` then travels with the figures.
-    """
+    """One place on the page for a figure: drawn, or the sentence that says what would bring it."""
 
     key: str
     title: str
@@ -173,7 +170,6 @@ class Part:
     height: int
     table: DataTable | None
     data: dict[str, object] | None  # data and layout for plotly.js
-    markup: str = ""
 
 
 def part(key: str, title: str, figure: go.Figure | str, rows: int = MOST_ROWS) -> Part:
@@ -215,11 +211,6 @@ def render(
         plain=plain,
         **values,
     )
-
-
-def markup(template: str, **values: object) -> str:
-    """A piece of a page, for `Part.markup`."""
-    return _template(template).render(**values)
 
 
 def _packed(content: bytes) -> str:

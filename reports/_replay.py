@@ -1,11 +1,8 @@
-"""Stored requests counted over the positions of sliders, so that a page can score a run again and come out equal.
+"""Stored requests counted over a grid of bounds, for figures that equal what `bench slo` prints.
 
 Each request falls into the cell of the first bound on TTFT and the first on TPOT that it meets; how many meet a pair
 of bounds is then a sum of cells. What else the SLO asks, by class or on other metrics, is held as it is.
-
-The stored runs of a study counted over the positions of sliders: read once, for all figures.
-
-Positions of sliders: readable bounds on TTFT and on TPOT over the range of what was measured, and SLO scales.
+The grid has readable bounds on TTFT and on TPOT over the range of what was measured, and SLO scales.
 """
 
 import math
@@ -22,7 +19,7 @@ from harness.experiments.rescore.reading import Source, sources
 from harness.experiments.rescore.scale import curve, first_within
 from harness.metrics import slo as slos
 from harness.metrics.measure import missing
-from harness.metrics.slo import OWN, Seen, bound_text, score
+from harness.metrics.slo import Seen, bound_text, score
 from harness.metrics.summary import per_second_of
 from harness.stats.curves import Crossing, crossing
 from reports import _data
@@ -33,16 +30,16 @@ METRICS = ("ttft", "tpot")
 FINE = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9)
 COARSE = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 MOST = 46
-"""Positions beyond which a slider takes the coarse steps."""
+"""Bounds beyond which an axis takes the coarse steps."""
 AROUND = 10.0
-"""How far to both sides of the SLO's own bound a slider goes, at most, as a factor."""
+"""How far to both sides of the SLO's own bound an axis goes, at most, as a factor."""
 WIDEST = 300.0
-"""Greatest ratio of the ends of a slider that has no bound of the SLO to lie around."""
+"""Greatest ratio of the ends of an axis that has no bound of the SLO to lie around."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One slider: rising bounds in seconds, and after them one position without a bound.
+    """One metric: rising bounds in seconds, and after them one position without a bound.
 
     `start` is the position of the SLO's own bound, or the one without a bound.
     """
@@ -59,17 +56,15 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The positions of all sliders: two axes of bounds, and factors of the whole SLO.
+    """Two axes of bounds, and factors of the whole SLO.
 
-    `slo` is what the sliders start from, without its bounds on percentiles; `rest` is what of it no slider moves. `own`
-    says that requests bring bounds along, which no slider moves either.
+    `slo` is the SLO without its bounds on percentiles; `rest` is what of it has no axis.
     """
 
     slo: Slo
     rest: Slo
     axes: tuple[Axis, Axis]
     factors: tuple[float, ...]
-    own: bool = False
 
 
 def grid(seen: Sequence[Seen], slo: Slo) -> Grid:
@@ -79,8 +74,7 @@ def grid(seen: Sequence[Seen], slo: Slo) -> Grid:
     moved = {_own(bounds, metric) for metric in METRICS}
     rest = tuple(b for b in bounds if b not in moved)
     factors = series(1 / AROUND, AROUND, FINE) if bounds else ()
-    own = any(s.own(metric) is not None for s in seen for metric in OWN)
-    return Grid(Slo(bounds, slo.goal), Slo(rest, slo.goal), (ttft, tpot), tuple(factors), own)
+    return Grid(Slo(bounds, slo.goal), Slo(rest, slo.goal), (ttft, tpot), tuple(factors))
 
 
 def series(low: float, high: float, steps: Sequence[float]) -> list[float]:
@@ -201,7 +195,7 @@ def cells(seen: Seen, grid: Grid) -> Cells:
 
 
 def _applies(seen: Seen, grid: Grid, axis: Axis) -> np.ndarray:
-    """(requests,) which the slider bounds: those whose class does not have a bound of its own on the metric."""
+    """(requests,) which the axis bounds: those whose class does not have a bound of its own on the metric."""
     if not axis.limits_s:
         return np.zeros(len(seen.ok), bool)
     bound = Bound(axis.metric, axis.limits_s[-1])
@@ -243,14 +237,10 @@ PERCENTILE = "A bound on a percentile of the run is not part of these shares."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rate:
-    """The runs at one rate (requests per second of the whole system), one per seed; the queue of some grew all through.
-
-    Of those, `overloaded` in number, a longer run would keep less.
-    """
+    """The runs at one rate (requests per second of the whole system), one per seed."""
 
     rate_rps: float
     runs: tuple[Cells, ...]
-    overloaded: int = 0
 
     @property
     def requests(self) -> int:
@@ -279,11 +269,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Systems over one grid, to be `named` where the study has several.
-
-    `slo` is the whole SLO; `unread` runs could not be read and `invalid` ones prove nothing: both play no part, nor
-    do systems `without` stored runs.
-    """
+    """Systems with stored runs over one grid, to be `named` where the study has several; `slo` is the whole SLO."""
 
     slo: Slo
     goals: tuple[float, ...]
@@ -291,9 +277,6 @@ class Replay:
     systems: tuple[Scored, ...]
     unit: str
     named: bool = False
-    unread: int = 0
-    invalid: int = 0
-    without: int = 0
 
     @property
     def open(self) -> bool:
@@ -303,7 +286,7 @@ class Replay:
 
 @_data.once
 def of_study(study: Study) -> Replay | str:
-    """The runs of a study over the grid of sliders, or the sentence that says why there are none; kept with it."""
+    """The runs of a study over the grid, or the sentence that says why there are none; kept with it."""
     lines = _lines(study)
     read = [(i, rate, _sources(folders)) for i, (_, points) in enumerate(lines) for rate, folders in points]
     every = [source for _, _, found in read for source in found]
@@ -314,22 +297,16 @@ def of_study(study: Study) -> Replay | str:
         if study.slo and clean(slos.text(objective), 400) != study.slo:  # the runs have another SLO, or one each
             objective = slos.parse(study.slo, goal=objective.goal)
         places = grid([source.seen for source in every], objective)
-        counted = [
-            (i, Rate(rate, tuple(cells(s.seen, places) for s in found), _grown(found))) for i, rate, found in read
-        ]
+        counted = [(i, Rate(rate, tuple(cells(s.seen, places) for s in found))) for i, rate, found in read]
     except BenchError as error:
         return str(error)
     systems = tuple(
         Scored(system.name, study.share(system), tuple(rate for j, rate in counted if i == j and rate.runs))
         for i, (system, _) in enumerate(lines)
     )
-    planned = sum(len(folders) for _, points in lines for _, folders in points)
-    invalid = sum(point.invalid for system in study.systems for point in system.points)
-    kept = tuple(system for system in systems if system.rates)
     named = sum(not system.again for system in study.systems) > 1
-    goals, unread = study.goals or (objective.goal,), planned - len(every)
-    without = sum(not system.again for system in study.systems) - len(kept)
-    return Replay(objective, goals, places, kept, study.rate_unit, named, unread, invalid, without)
+    drawn = tuple(system for system in systems if system.rates)
+    return Replay(objective, study.goals or (objective.goal,), places, drawn, study.rate_unit, named)
 
 
 def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ...]], ...]]]:
@@ -340,11 +317,6 @@ def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ..
         if not system.again
     ]
     return [(system, rates) for system, rates in points if rates]
-
-
-def _grown(found: Iterable[Source]) -> int:
-    """In how many runs the queue grew all through."""
-    return sum(source.info.verdict.grew for source in found)
 
 
 def _sources(folders: Iterable[Path]) -> list[Source]:

@@ -26,7 +26,6 @@ PICTURES = {
     "misses": ("run/report.html", "section[aria-labelledby=t-misses]"),
     "plane": ("run/report.html", "section[aria-labelledby=t-slo_plane]"),
     "attainment": ("curve/report.html", "section[aria-labelledby=t-attainment_rate]"),
-    "sliders": ("curve/report.html", "section[aria-labelledby=t-sliders]"),
     "latency": ("curve/report.html", "section[aria-labelledby=t-latency_rate]"),
     "capacity": ("found/report.html", "section[aria-labelledby=t-attainment_rate]"),
     "cluster": ("cluster/report.html", "section[aria-labelledby=t-cluster]"),

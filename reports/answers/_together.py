@@ -23,8 +23,6 @@ UNTESTED = "Intervals of ratios are over the seeds that sweeps share; bench comp
 RUNS = "runs"
 """How the runs are called that no sweep made."""
 
-MOST = 6
-"""Folders that a command can name."""
 
 Curve: TypeAlias = SweepAnswer | CapacityAnswer
 Named: TypeAlias = Mapping[str, tuple[Curve, Path]]
@@ -58,7 +56,7 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
         key_facts=tuple(_key_facts(study, named)),
         warnings=tuple(_warnings(study, named)),
-        sections=(*sweep.of_figures(study, *_paths(named)), *_sections(named, home)),
+        sections=(*sweep.of_figures(study), *_sections(named, home)),
         commands=(f"bench report {' '.join(map(quoted, _paths(named)))}",) if _paths(named) else (),
     )
 
@@ -66,11 +64,11 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
 def _of_runs(info: SweepAnswer, home: Path) -> Document:
     """The page of runs alone: that of a sweep which was not planned as one."""
     study = of_sweep(info, home)
-    folders = [run.folder for point in info.points for run in point.runs]
-    found = sweep.document(info, home, folders if len(folders) <= MOST else [os.path.commonpath(folders)])
+    runs = sum(len(point.runs) for point in info.points)
+    found = sweep.document(info, home)
     return replace(
         found,
-        title=f"{_format.count(len(folders), 'run')} of {_format.count(len(study.systems), 'system')}",
+        title=f"{_format.count(runs, 'run')} of {_format.count(len(study.systems), 'system')}",
         subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info.goals))}",
         warnings=(*_slos(study), *found.warnings, *_traffic(study)),
         next=None,

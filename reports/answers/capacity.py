@@ -215,9 +215,7 @@ def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> I
     if study is None or path is None:
         return
     if any(point.folders for point in study.systems[0].points):
-        runs = [folder for point in study.systems[0].points for folder in point.folders]
-        paths = [str(Path(path.name) / TRIALS / folder.name) for folder in runs]
-        yield from (section for section in sweep.of_figures(study, *paths) if section.key != "figures")
+        yield from (section for section in sweep.of_figures(study) if section.key != "figures")
     elif results and (command := around(info)):
         yield Section("more", "Latencies, stages and other SLOs", (Command(RUNS_NEEDED, command),), detail=True)
     blocks: tuple[Block, ...] = (*_goals(results), *_figures("search", study), *_trials(path))

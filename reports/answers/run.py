@@ -9,7 +9,7 @@ from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
-from reports import _cluster, _data, _format, _rows, _sending, _sliders, _stages, _system, _verdict, figures
+from reports import _cluster, _data, _format, _rows, _sending, _stages, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
 from reports._system import OF_REMOTE, Facts, first, in_use, pairs
@@ -149,7 +149,6 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     fidelity = [figure for figure, section in drawn.values() if section == figures.FIDELITY]
     key = [drawn.pop(name)[0] for name in KEY_FIGURES if name in drawn]
     others = [figure for figure, section in drawn.values() if section != figures.FIDELITY]
-    sliders = _sliders.of_run(_data.measured(run))
     classes = tuple(_rows_table(group.note, group.rows) for group in result.classes)
     advice = tuple(Command(one.text, one.command) for one in _verdict.several_rates(run))
     curve = _curve(run)
@@ -162,7 +161,7 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     yield Section("figures", "Figures", (*([curve] if curve else []), *_notes(run, result), *key))
     yield Section("cluster", "What the router did", (_cluster.table(run),) if _cluster.done(run) else (), detail=True)
     yield Section("classes", "By class of traffic", classes, detail=True)
-    yield Section("more", "More figures", (*([sliders] if sliders else []), *others), detail=True)
+    yield Section("more", "More figures", tuple(others), detail=True)
     yield Section("rates", "Other rates", advice, detail=True)
     yield Section(figures.FIDELITY, "Was the workload sent as declared?", (*_checks(run.info), *fidelity), detail=True)
     yield Section("client", "The client", _facts("The client that measured", _sending.client(run)), detail=True)

@@ -20,10 +20,10 @@ from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
 from harness.validity.remote import floors_s
-from reports import _format, _system, figures
+from reports import _format, _replay, _system, figures
 from reports._format import clean
 from reports._system import Facts, flat, part
-from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Cell, Command, Document, Figure, Finding, Notice, Section, Table
 from reports.document.curve import Curve
 from reports.study.runs import Study, floor_s, infos
 from reports.study.sweep import at, axis_title, named, of_sweep
@@ -31,7 +31,7 @@ from reports.study.sweep import at, axis_title, named, of_sweep
 FIGURE_SECTIONS = {
     "figures": "Goodput",
     "over": "Over other options",
-    "sliders": "Other SLOs",
+    "slos": "Other SLOs",
     "latency": "Latency and throughput",
     "time": "Where the time goes",
 }
@@ -53,11 +53,8 @@ _ENDED = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BA
 _JUDGED = {0: ("MET AT EVERY POINT", True), 1: ("NOT MET AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
 
 
-def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] = ()) -> Document:
-    """The report of a sweep whose sweep.json is `info`; its runs are looked for below `path`, where that is given.
-
-    `scored` is what `bench slo` takes to score the same runs again: the folder itself by default.
-    """
+def document(info: SweepAnswer, path: Path | None = None) -> Document:
+    """The report of a sweep whose sweep.json is `info`; its runs are looked for below `path`, where that is given."""
     home = None if path is None else path if path.is_dir() else path.parent
     study = None if home is None else of_sweep(info, home)
     mark, good = _mark(info)
@@ -77,7 +74,7 @@ def document(info: SweepAnswer, path: Path | None = None, scored: Sequence[str] 
         findings=(*(Finding(text, good) for text in texts[:1]), *map(Finding, (*texts[1:], _state(info)))),
         key_facts=key_facts(info, study),
         warnings=tuple(Notice(clean(warning, None)) for warning in warnings),
-        sections=tuple(_sections(info, study, home, scored)),
+        sections=tuple(_sections(info, study, home)),
         next=None if capacity is None else Command("find the capacity with its interval", capacity),
         commands=(
             _repeat(info),
@@ -224,31 +221,27 @@ def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
     return f"{', '.join(known)} (p99 of the timestamp error)" if known else "" if study is None else "not measured"
 
 
-def _sections(info: SweepAnswer, study: Study | None, home: Path | None, scored: Sequence[str]) -> Iterator[Section]:
+def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iterator[Section]:
     if study is not None and home is not None:
-        yield from of_figures(study, *(scored or [home.name]))
+        yield from of_figures(study)
     yield Section("points", "Points", (*tables(info), *_curves(info)))
     if home is not None:
         yield Section("runs", "Runs", (runs(info, home),), detail=True)
 
 
-def of_figures(study: Study, *paths: str) -> Iterator[Section]:
-    """The figures of a study in their sections; `paths` is what `bench slo` takes to score the same runs again."""
-    from reports import _sliders
+def of_figures(study: Study) -> Iterator[Section]:
+    """The figures of a study in their sections."""
     from reports.figures import curves
 
     rows = figures.of("study")
     for key, title in FIGURE_SECTIONS.items():
         if key == "over" and not any(curves.along(source) for source in study.sources if "axes" in source):
             continue
-        blocks: list[Block] = [
-            Figure(name, row.title, partial(row.draw, study))
-            for name, row in rows.items()
-            if key == row.section != "sliders"
-        ]
-        blocks += _sliders.of_study(study, *paths) if key == "sliders" else ()
-        if blocks:
-            yield Section(key, title, tuple(blocks))
+        if key == "slos" and isinstance(replay := _replay.of_study(study), str):  # one sentence for all its figures
+            yield Section(key, title, (replay,))
+            continue
+        drawn = (Figure(name, row.title, partial(row.draw, study)) for name, row in rows.items() if key == row.section)
+        yield Section(key, title, tuple(drawn))
 
 
 def tables(info: SweepAnswer) -> Iterator[Table]:

@@ -16,8 +16,6 @@ from reports._replay import Axis, Grid, Replay, Scored
 from reports.figures import style
 from reports.study.runs import Study
 
-FOLLOWS = "bounds of the sliders"
-"""Name of the mark that the sliders of a page move."""
 OWN = "the SLO"
 LEVELS = 11
 MOST = 3
@@ -235,19 +233,13 @@ def _goal_line(x: np.ndarray, y: np.ndarray, percent: np.ndarray, goal: float) -
 
 
 def _marks(ttft: Axis, tpot: Axis) -> list[dict[str, Any]]:
-    """The SLO, and the ring that sliders move."""
+    """The SLO, where it bounds both."""
     known = ttft.own_s is not None and tpot.own_s is not None
     at: dict[str, Any] = {"x": [ttft.own_s] if known else [], "y": [tpot.own_s] if known else []}
     look = {"type": "scatter", "mode": "markers", "meta": style.MARKS,
             "hovertemplate": "TTFT %{x:.4r} s, TPOT %{y:.4r} s"}  # fmt: skip
     cross = {"symbol": "x", "size": 12, "color": style.OCHRE, "line": {"width": 1.5, "color": style.HALO}}
-    ring = {"symbol": "circle-open", "size": 20, "color": style.VERMILLION, "line": {"width": 3}}
-    halo = {**ring, "color": style.HALO, "line": {"width": 7}}
-    return [
-        {**look, **at, "name": OWN, "marker": cross},
-        {**look, **at, "name": FOLLOWS, "marker": halo, "showlegend": False, "hoverinfo": "skip"},
-        {**look, **at, "name": FOLLOWS, "marker": ring},
-    ]
+    return [{**look, **at, "name": OWN, "marker": cross}]
 
 
 def levels(low: float, high: float) -> tuple[float, float, float]:

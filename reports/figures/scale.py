@@ -1,10 +1,10 @@
-"""Attainment under other bounds: against SLO scale of a run, of an answer and of systems, and as sliders move it.
+"""Attainment under other bounds: against SLO scale of a run, of an answer and of systems.
 
 The curves DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the scale at which a request turns from missed
 to met is the greatest of its value / bound, so one stored run gives a whole curve exactly.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,11 @@ import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.experiments.rescore.slo_json import ScaleScore
-from harness.stats.curves import Crossing
 from reports import _data, _format, _replay
 from reports._format import in_figure
 from reports._replay import Cells, Rate, Replay, Scored
 from reports.figures import style
 from reports.figures.style import Look
-from reports.figures.systems import NO_CURVE
 from reports.study import Study
 
 FEW = "A picture needs two scales or more; the table has the requested one."
@@ -189,89 +187,3 @@ def _scale_notes(replay: Replay, chosen: Sequence[tuple[Scored, Rate]]) -> list[
         f"Means over {seeds} seeds." if seeds > 1 else "",
         f"Systems that are not drawn: {more}." if more > 0 else "",
     ]
-
-
-EACH = 5
-"""Traces of a system: under the SLO itself (which stays), then both bounds, TTFT, TPOT, and where goals are crossed."""
-
-
-def followed_traces(replay: Replay) -> list[list[int]]:
-    """Per system the traces that follow the sliders: all bounds, TTFT, TPOT, crossings."""
-    return [list(range(EACH * i + 1, EACH * (i + 1))) for i in range(len(replay.systems))]
-
-
-def followed(replay: Replay) -> go.Figure | str:
-    """The share of requests within the bounds of the sliders against the rate: at first under the SLO itself."""
-    if all(len(system.rates) < 2 for system in replay.systems):
-        return NO_CURVE
-    drawn = style.new()
-    for number, system in enumerate(replay.systems):
-        _follow(drawn, replay, system, style.SYSTEMS[number % len(style.SYSTEMS)])
-    highest = max(rate.rate_rps / system.share for system in replay.systems for rate in system.rates)
-    title = f"rate per GPU ({replay.unit})" if "GPU" in replay.unit else f"rate ({replay.unit})"
-    x = style.axis(title, range=[0, highest * 1.04])
-    style.axes(drawn, x, style.share_axis("requests within the bounds (%)"))
-    style.goals(drawn, replay.goals)
-    rates = [rate for system in replay.systems for rate in system.rates]
-    goal = f"{replay.goals[0] * 100:g}%"
-    values = {
-        system.name if replay.named else "Under the SLO itself": [f"{goal} {_where(replay, system)}"]
-        for system in replay.systems
-    }
-    finding = "The curve counts the bounds on single requests alone." if replay.open else style.finding(values)
-    return style.done(drawn, finding, [
-        "The sliders move the curve; the thin grey line is the SLO itself and stays.",
-        _replay.PERCENTILE if replay.open else "",
-        "Means over the seeds." if any(len(rate.runs) > 1 for rate in rates) else "",
-        style.HOLLOW if any(rate.overloaded for rate in rates) else "",
-    ])  # fmt: skip
-
-
-def _follow(drawn: go.Figure, replay: Replay, system: Scored, look: Look) -> None:
-    one = not replay.named
-    prefix = "" if one else f"{in_figure(system.name)}: "
-    x = np.array([rate.rate_rps for rate in system.rates]) / system.share
-    ttft, tpot = replay.grid.axes
-    joint = _percent(system, lambda run: _replay.at(run, ttft.start, tpot.start) / run.requests)
-    alone = [_percent(system, partial(_alone, axis=i, place=a.start)) for i, a in enumerate(replay.grid.axes)]
-    grey = Look(style.GREY, width=1.0)
-    itself = f"{prefix}the SLO itself"
-    style.curve(drawn, x, joint, itself, grey, None, mode="lines", showlegend=False, meta=style.MARKS)
-    styles = (
-        (joint, "all bounds", look._replace(width=3.0)),
-        (alone[0], "TTFT only", style.TTFT._replace(color=style.VERMILLION if one else look.color, width=1.5)),
-        (alone[1], "TPOT only", style.TPOT._replace(color=style.GREEN if one else look.color, width=1.5)),
-    )
-    for y, name, own in styles:
-        symbols = own.symbols(rate.overloaded for rate in system.rates)
-        style.curve(drawn, x, y, f"{prefix}{name}", own, style.PERCENT, symbols=symbols)
-    found = [(goal, _crossing(replay, system, goal).at) for goal in (() if replay.open else replay.goals)]
-    known = [(at / system.share, goal * 100) for goal, at in found if at]
-    ring = {"symbol": "circle-open", "size": 16, "line": {"width": 3}}
-    style.curve(
-        drawn, [at for at, _ in known], [goal for _, goal in known], f"{prefix}goal crossed", look,
-        "%{y:g}% at %{x:.3r}", mode="markers", meta=style.MARKS, showlegend=one, marker=ring,
-    )  # fmt: skip
-
-
-def _crossing(replay: Replay, system: Scored, goal: float) -> Crossing:
-    ttft, tpot = replay.grid.axes
-    return system.crossing(lambda run: _replay.at(run, ttft.start, tpot.start), goal)
-
-
-def _percent(system: Scored, of: Callable[[Cells], float | None]) -> list[float | None]:
-    means = [rate.mean(of) for rate in system.rates]
-    return [None if value is None else value * 100 for value in means]
-
-
-def _alone(run: Cells, axis: int, place: int) -> float | None:
-    one = run.alone[axis]
-    return float(one.shares()[place]) if one.requests and place < len(one.counts) else None
-
-
-def _where(replay: Replay, system: Scored) -> str:
-    """Where the first goal is crossed under the SLO itself."""
-    found = _crossing(replay, system, replay.goals[0])
-    if found.at is not None:
-        return f"crossed near {_format.number(found.at / system.share)} {replay.unit}"
-    return f"not crossed, all rates lie {found.side} it"

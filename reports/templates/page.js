@@ -239,5 +239,5 @@
     });
   }
 
-  if (boxes.length || document.querySelector("[data-sliders]")) start().catch((error) => say(error.message));
+  if (boxes.length) start().catch((error) => say(error.message));
 })();

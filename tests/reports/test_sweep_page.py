@@ -24,7 +24,7 @@ from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from reports import _page, _sliders, figures, study
+from reports import _page, figures, study
 from reports import answers as pages
 from reports.document import Document, Figure, Section
 from reports.document import html as document_html
@@ -210,7 +210,7 @@ def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, conte
 
     assert html == pages.page(info, swept)
     assert {"attainment_rate", "latency_rate", "interactivity", "latency_cdf_rates", "stages_rate", "misses_rate",
-            "attainment_over", "sliders"} <= keys  # fmt: skip
+            "attainment_over", "capacity_plane"} <= keys  # fmt: skip
     assert 12 == len(links)
     assert all((swept / link).is_dir() for link in links)
     for text in ("opt-13b on a100-80g", "preparation", "tokenizer", "none: times are those of a simulator"):
@@ -362,19 +362,6 @@ def test_systems_without_a_panel_are_named(info: dict[str, Any], swept: Path) ->
         assert "not drawn" not in figures.caption(draw(found))  # type: ignore[arg-type]  # no sentence
 
 
-def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swept: Path) -> None:
-    """A search beside a sweep would be missing from the curve that follows the sliders without a word."""
-    found = studied(info, swept)
-    bare = dataclasses.replace(found.systems[0], name="orca", made="orca", points=())
-
-    captions = [
-        _sliders.of_study(dataclasses.replace(found, systems=systems, memo={}), "curve")[0].caption
-        for systems in (found.systems, (*found.systems, bare))
-    ]
-
-    assert [False, True] == ["1 system not here: no runs of it are stored." in text for text in captions]
-
-
 def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swept: Path) -> None:
     """Its page would say that none was given."""
     stored = {**info, "state": "running", "points": [], "crossings": [], "runs": {**info["runs"], "done": 0}}
@@ -451,12 +438,3 @@ def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
 
     assert "tpot=0.1 (policy=sarathi): 90%" in stored
     assert "tpot=0.1 (policy=vllm-v0): 90%" in stored
-
-
-def test_sliders_claim_no_crossing_under_a_bound_on_a_percentile(info: dict[str, Any], swept: Path) -> None:
-    """Shares of requests would be read as the whole SLO."""
-    found = dataclasses.replace(studied(alone(info), swept), slo="p90:ttft=0.25,tpot=0.1")
-    curve = next(part for part in _sliders.of_study(found, "curve") if part.key == "sliders_rate")
-
-    assert "single requests" in curve.caption
-    assert "90%" not in curve.caption

@@ -1,4 +1,4 @@
-"""Requests counted over the positions of sliders: what the page shows must be what `bench slo` finds."""
+"""Requests counted over a grid of bounds: what a figure shows must be what `bench slo` finds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ SLOS = [
 
 
 def bounds_at(grid: Grid, places: tuple[int, int]) -> tuple[Bound, ...]:
-    """The bounds of the sliders at two positions; none at the end of one."""
+    """The bounds at two positions; none at the end of an axis."""
     chosen = zip(grid.axes, places, strict=True)
     return tuple(Bound(axis.metric, axis.limits_s[i]) for axis, i in chosen if i < len(axis.limits_s))
 
@@ -31,7 +31,7 @@ def alone(found: Cells, axis: int, place: int) -> float:
 
 @pytest.mark.parametrize("text", SLOS)
 def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., pa.Table]) -> None:
-    """The sliders of a page would show other shares than bench slo prints for the same bounds."""
+    """A plane would show other shares than bench slo prints for the same bounds."""
     seen = Seen(mixture(400))
     places = grid([seen], parse(text))
     found = cells(seen, places)
@@ -50,7 +50,7 @@ def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., 
 
 @pytest.mark.parametrize("text", ["ttft=0.25,tpot=0.1", "ttft=0.25,ttft@long=0.4,tpot=0.05,e2e=3", "e2e=2"])
 def test_every_scale_is_what_the_curve_finds(text: str, mixture: Callable[..., pa.Table]) -> None:
-    """The slider of the scale would show other shares than bench slo --scale."""
+    """The curve over scales would show other shares than bench slo --scale."""
     seen = Seen(mixture(400))
     places = grid([seen], parse(text))
     found, scored = cells(seen, places), curve(seen, parse(text), places.factors)
@@ -65,7 +65,7 @@ def test_every_scale_is_what_the_curve_finds(text: str, mixture: Callable[..., p
 
 @pytest.mark.parametrize("limit_s", [0.001, 0.0333, 0.25, 7.0])
 def test_the_bound_of_the_slo_is_a_position(limit_s: float, mixture: Callable[..., pa.Table]) -> None:
-    """The sliders could not show the SLO itself, nor what lies to both sides of it."""
+    """A plane could not show the SLO itself, nor what lies to both sides of it."""
     [ttft, _] = grid([Seen(mixture(200))], Slo((Bound("ttft", limit_s),))).axes
 
     assert limit_s == ttft.own_s
@@ -75,7 +75,7 @@ def test_the_bound_of_the_slo_is_a_position(limit_s: float, mixture: Callable[..
     assert ttft.limits_s[-1] / ttft.limits_s[0] < 4 * AROUND**2
 
 
-def test_without_a_bound_a_slider_starts_at_its_end(mixture: Callable[..., pa.Table]) -> None:
+def test_without_a_bound_an_axis_starts_at_its_end(mixture: Callable[..., pa.Table]) -> None:
     """A run without an SLO would be shown under bounds that were never given."""
     found = grid([Seen(mixture(200))], Slo())
 
@@ -96,7 +96,7 @@ def test_a_run_of_failures_has_no_positions(mixture: Callable[..., pa.Table]) ->
 
 
 def test_positions_are_readable() -> None:
-    """A slider would stand at 0.2537 s."""
+    """An axis would have a bound of 0.2537 s."""
     assert [0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5] == series(0.1, 0.45, COARSE)
     assert [9, 10, 11, 12, 13] == series(9.5, 12.5, FINE)
     assert 0.28 in series(0.01, 1, FINE)

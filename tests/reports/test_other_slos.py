@@ -1,0 +1,140 @@
+"""Figures and pages of stored requests under other SLOs are what `bench slo` prints."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from harness.cli import main
+from harness.data.codec import encode, of
+from harness.data.folder import Run
+from harness.experiments import answers, imports
+from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.objectives import read
+from harness.experiments.rescore.options import RescoreOptions
+from harness.experiments.rescore.reading import sources
+from harness.experiments.sweep.sweep_json import SweepAnswer
+from reports import _data, _format, _replay, figures
+from reports import answers as pages
+from reports.answers import sweep
+from reports.figures.planes import capacity_plane, slo_plane, sustained
+from reports.figures.scale import slo_scale_rates
+from reports.study import Study, of_sweep
+
+MakeRun = Callable[..., Run]
+Open = Callable[..., Any]
+SIM = ("--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--quiet",
+       "--no-html")  # fmt: skip
+SLO = "ttft=0.25,tpot=0.1"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated sweep of three rates with two seeds each, near what the system can carry."""
+    out = tmp_path_factory.mktemp("stored") / "curve"
+    options = ("--rate", "1.5,2.5,3.5", "--seeds", "2", "--requests", "200", "--slo", SLO, "--goal", "90%")
+    assert main(["sweep", *SIM, *options, "--workers", "1", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def study(stored: Path) -> Study:
+    """The systems of the sweep."""
+    info = answers.of(stored)
+    assert info is not None
+    return of_sweep(of(SweepAnswer, info), stored)
+
+
+def test_figures_of_stored_runs_say_what_they_show(study: Study) -> None:
+    """The pictures over scales and bounds would be empty, or their sentences would tell nothing."""
+    scale, plane = slo_scale_rates(study), capacity_plane(study)
+
+    assert isinstance(scale, go.Figure)
+    assert isinstance(plane, go.Figure)
+    assert "req/s per GPU" in figures.finding(plane)
+    assert re.search(r"At \d.*: 90% within the SLO from scale", figures.finding(scale))
+
+
+def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
+    """The plane would tell another rate than bench slo finds for the same bounds."""
+    replay = _replay.of_study(study)
+    assert not isinstance(replay, str)
+    [system] = replay.systems
+    ttft, tpot = replay.grid.axes
+    i, j = ttft.start + 3, tpot.start - 2
+    text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
+    [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),))).curves
+    found, _ = sustained(system, 0.9, [[i], [j]])
+
+    assert curve.crossings[0].at_rps == pytest.approx(found[0, 0] * system.share, rel=1e-12)
+
+
+def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
+    """A page made of sweep.json alone would break, or show planes of nothing."""
+    info = answers.of(stored)
+    assert info is not None
+    study = of_sweep(of(SweepAnswer, info), stored / "elsewhere")
+
+    assert _replay.NONE == capacity_plane(study)
+    [section] = [section for section in sweep.of_figures(study) if section.key == "slos"]
+    assert (_replay.NONE,) == section.blocks
+
+
+def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:
+    """What bench slo answered could not be handed on as a page."""
+    path = stored / "points" / "rate=2.5" / "seed-0"
+    options = RescoreOptions(
+        objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
+        limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",),
+    )  # fmt: skip
+    one = pages.page(answer(sources(path), options), tmp_path / "slo.json")
+    many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
+
+    assert ["scale-0-0", "scale-0-1", "plane-0"] == [figure["key"] for figure in content_of(one)["figures"]]
+    assert ["curve-0"] == [figure["key"] for figure in content_of(many)["figures"]]
+    assert "by prompt" in one
+    assert "rate=3.5/seed-1" in many
+    assert "requests met ttft=0.3,tpot=0.08: goodput" in one
+
+
+def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> None:
+    """A folder or a workload could run its script in the reader's browser."""
+    bad = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 10_000
+    options = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
+    info = encode(answer(sources(stored), options))
+    for one in info["runs"]:
+        one.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)
+        one["slos"][0].update(text=bad, binding=bad)
+    few = {**info, "runs": info["runs"][:2], "curves": []}
+    made = [pages.page(one, tmp_path / bad[:90]) for one in (info, few)]
+
+    for page in made:
+        assert "<script>alert" not in page
+        assert "\x1b" not in page
+        assert "\u202e" not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
+def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
+    """The plane would tell another goodput at the SLO than the summary, or an empty axis without any bound."""
+    figure = slo_plane(_data.measured(make_run()))
+    bare = slo_plane(_data.measured(make_run(slo="")))
+
+    assert isinstance(figure, go.Figure)
+    assert isinstance(bare, go.Figure)
+    goodput = make_run().info.summary.goodput_rps
+    assert f"TTFT 250 ms, TPOT 100 ms: goodput {_format.number(goodput)} req/s" in figures.finding(figure)
+    assert "Without a bound on all requests" in figures.finding(bare)
+
+
+def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
+    """Another tool's results would break the page, or have a goodput of nothing."""
+    file = Path(__file__).resolve().parents[1] / "golden" / "results" / "sglang-detailed.jsonl"
+    [run] = [_data.measured(run) for run in imports.open(file)]
+    figure = slo_plane(run)
+
+    assert isinstance(figure, go.Figure)
+    assert "50.0% of the requests within the bounds" in figures.finding(figure)
