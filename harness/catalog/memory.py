@@ -101,7 +101,10 @@ def compared(latency: str, model_name: str, hardware_name: str) -> str:
         return "not compared with measurements"
     if (model_name, hardware_name) in pairs:
         return pairs[model_name, hardware_name]
-    active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
+    try:
+        active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
+    except UsageError:  # a file of the user's, and the page of a stored result is made where it is no longer there
+        return "not compared with measurements"
 
     def distance(pair: tuple[str, str]) -> float:
         other = hardware(pair[1])

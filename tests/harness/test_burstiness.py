@@ -173,7 +173,7 @@ def test_arrivals_per_tick_do_not_drift() -> None:
 
 
 def test_a_long_span_takes_no_memory_of_its_own() -> None:
-    """Sixty rows whose stamps were nanoseconds taken for seconds asked for 162 GiB: a bin for every second."""
+    """Sixty rows whose stamps were nanoseconds taken for seconds took 162 GiB: a bin for every second."""
     times_s = np.arange(60) * 3.6e8
 
     assert 59 * 3.6e8 == arrivals.counts(times_s, 1.0).bins

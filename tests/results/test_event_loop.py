@@ -121,7 +121,7 @@ def test_a_signal_cancels_what_runs_beside_the_loop(number: signal.Signals, erro
 
 
 def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
-    """A notebook was told to give --force."""
+    """A notebook was advised to give --force."""
     sim = {"backend": "sim", **FEW}
     harness.run(out=tmp_path / "run", **sim)
     (tmp_path / "file").touch()

@@ -76,8 +76,8 @@ def test_a_slow_server_is_slower_by_a_share(monkeypatch: pytest.MonkeyPatch) -> 
     faults = Faults([parse_fault("slow=50%:from=600ms")])
     before = faults.of_next()
     now_s[0] = 10.0
-    heard: Any = SimpleNamespace(step=lambda *_: left_s.append(now_s[0]))
-    answer = FaultyAnswer(heard, faults.of_next(), lambda _: None)
+    slow: Any = SimpleNamespace(step=lambda *_: left_s.append(now_s[0]))
+    answer = FaultyAnswer(slow, faults.of_next(), lambda _: None)
     for now_s[0] in (10.1, 10.2):
         answer.step((7,), now_s[0], now_s[0], None)
     while timers:
