@@ -74,7 +74,8 @@ def test_a_capacity_search_probes_once(scripted: Callable, run_here: Callable) -
 def test_pairs_probe_once_for_each_format(scripted: Callable, run_here: Callable) -> None:
     """Each run of a pair is a process of its own, and would ask the server again."""
     server = scripted(calm={}, other={})
-    sides = [f"bench run --backend openai:url={server.url(name)} {' '.join(TRAFFIC)}" for name in ("calm", "other")]
+    rest = f"{' '.join(TRAFFIC)} --no-html"
+    sides = [f"bench run --backend openai:url={server.url(name)} {rest}" for name in ("calm", "other")]
     code, out, err = run_here("compare", "--pairs", "4", "--run", sides[0], "--run", sides[1], "--out", "out")
     runs = [load(f"out/pairs/{pair:02d}-seed{pair - 1}/{side}") for pair in range(1, 5) for side in ("base", "head")]
 

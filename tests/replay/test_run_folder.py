@@ -7,6 +7,8 @@ import pytest
 
 from harness.cli import main
 
+pytestmark = pytest.mark.usefixtures("late_is_valid")
+
 
 def bench(*arguments: str) -> None:
     """Run the command line, in this process; the engine has one of its own."""

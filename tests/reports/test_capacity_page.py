@@ -21,7 +21,7 @@ from reports.study import Study, of_capacity
 
 SEARCH = [
     "capacity", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
-    "--tolerance", "25%", "--goal", "85%,90%",
+    "--tolerance", "40%", "--goal", "85%,90%",
 ]  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m|`"
 
