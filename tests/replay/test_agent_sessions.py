@@ -102,7 +102,7 @@ def corpus(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(target)
 
 
-def serve(corpus: str, users: int, blocks: int, sessions: int = 20) -> list[Served]:
+def serve(corpus: str, users: int, blocks: int, sessions: int) -> list[Served]:
     """Sessions of at most 96,000 tokens, served in the order in which they started."""
     loaded = replay.load(
         corpus, arrivals=f"closed:users={users},think=0", turns="think-only:cap=60s", scale="context:96000",
@@ -122,13 +122,13 @@ def serve(corpus: str, users: int, blocks: int, sessions: int = 20) -> list[Serv
 
 
 def _nightly(*sizes: int) -> list[object]:
-    return [pytest.param(size, marks=pytest.mark.nightly) for size in sizes]
+    return [pytest.param(20, size, marks=pytest.mark.nightly) for size in sizes]
 
 
-@pytest.mark.parametrize("blocks", [2_000, *_nightly(1_700, 3_000, 6_000, 12_000)])
-def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, blocks: int) -> None:
+@pytest.mark.parametrize(("sessions", "blocks"), [(8, 2_000), *_nightly(1_700, 2_000, 3_000, 6_000, 12_000)])
+def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, sessions: int, blocks: int) -> None:
     """The simulated cache would find more or less than a real one, and every latency with it."""
-    served = serve(corpus, 1, blocks)
+    served = serve(corpus, 1, blocks, sessions)
     tokens = sum(one.prompt for one in served)
     found = sum(one.cached for one in served)
 
@@ -136,10 +136,10 @@ def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, blocks: int) -> 
     assert 0.9 < found / tokens < 0.99
 
 
-@pytest.mark.parametrize("blocks", [5_000, *_nightly(6_000, 8_000, 12_000, 24_000)])
-def test_sessions_at_once_hit_as_an_lru_does_that_keeps_what_runs(corpus: str, blocks: int) -> None:
+@pytest.mark.parametrize(("sessions", "blocks"), [(8, 5_000), *_nightly(5_000, 6_000, 8_000, 12_000, 24_000)])
+def test_sessions_at_once_hit_as_an_lru_does_that_keeps_what_runs(corpus: str, sessions: int, blocks: int) -> None:
     """Users at once would push each other out of the cache more or less than they do."""
-    served = serve(corpus, 6, blocks)
+    served = serve(corpus, 6, blocks, sessions)
     tokens = sum(one.prompt for one in served)
     found = sum(one.cached for one in served)
 
