@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.catalog.facts import Hardware, Model, Shape
-from harness.catalog.tables import comparisons, format_named, hardware, model
+from harness.catalog.tables import comparisons, format_named, gpus, hardware, model, models
 from harness.errors import UsageError
 
 SEQS = 256
@@ -97,14 +97,12 @@ def compared(latency: str, model_name: str, hardware_name: str) -> str:
     if latency == "file":
         return "your own fit; bench validate measures its error"
     pairs = {(name, row["hardware"]): str(row["figures"]) for row in comparisons(latency) for name in row["models"]}
-    if not pairs:
-        return "not compared with measurements"
     if (model_name, hardware_name) in pairs:
         return pairs[model_name, hardware_name]
-    try:
-        active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
-    except UsageError:  # a file of the user's, and the page of a stored result is made where it is no longer there
+    # a stored answer may name what this catalogue lacks, or a file of another machine
+    if not pairs or model_name not in models() or hardware_name not in gpus():
         return "not compared with measurements"
+    active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
 
     def distance(pair: tuple[str, str]) -> float:
         other = hardware(pair[1])

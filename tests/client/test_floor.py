@@ -145,7 +145,8 @@ def test_the_floor_is_measured_by_the_runs_own_senders(api: str, senders: int) -
 
     assert 0 == found["failed"]
     assert found["requests"] > 0
-    assert all(0 <= found[part]["p50_s"] <= found[part]["p99_s"] for part in PARTS)
+    known = [found[part] for part in PARTS if found[part]["p50_s"] is not None]  # none: all were sent after the window
+    assert all(0 <= part["p50_s"] <= part["p99_s"] for part in known)
 
 
 def test_limits_for_a_fast_server_do_not_keep_the_floor_from_being_measured() -> None:

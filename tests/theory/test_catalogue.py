@@ -198,3 +198,9 @@ def test_step_times_are_as_far_off_as_those_of_the_nearest_pair(model: str, gpu:
     """The mean of all pairs stood for MI325X, 9 to 18 %, while its sibling MI300X is off by a factor of 2."""
     assert words in catalog.compared("operators", model, gpu)
     assert re.search(r"\d+ of \w+ in \w+: TPOT \d+ %", catalog.compared("operators", model, gpu)), "how many rows"
+
+
+def test_a_stored_answer_may_name_a_model_that_is_not_there() -> None:
+    """The page of a run with a file of another machine would be an error, or read that file."""
+    assert "not compared with measurements" == catalog.compared("operators", "/gone/config.json", "h100")
+    assert "not compared with measurements" == catalog.compared("operators", "deepseek-r1", "<script>")
