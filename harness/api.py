@@ -159,9 +159,10 @@ class Exchange:
     connection proved closed before the server saw it. `first_event_s` is the first event of any kind,
     `first_content_s` the first text of the answer itself, after reasoning. `counted_by` tells where `output_tokens`
     comes from. `read_lag_s` is the longest time from the arrival of bytes to their reading, `shared_events` the token
-    events that were read together with a later one, `process_stamps` the reads of which the kernel gave no time that
-    can be believed. `refused_tokens` is the server's count of output tokens where the answer cannot have so many. The
-    `server_*` times are the server's own word.
+    events that were read together with a later one, `held_events` those that came together with an earlier one and
+    `held_s` the silence before them (an answer in one event counts as a whole), `process_stamps` the reads of which the
+    kernel gave no time that can be believed. `refused_tokens` is the server's count of output tokens where the answer
+    cannot have so many. The `server_*` times are the server's own word.
     """
 
     sender: int = 0
@@ -184,6 +185,8 @@ class Exchange:
     shared_events: int = 0
     process_stamps: int = 0
     refused_tokens: int | None = None
+    held_events: int | None = None
+    held_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -105,12 +105,13 @@ def pooled(metric: str) -> bool:
 
 
 def metric(run: Run, name: str) -> np.ndarray:
-    """A metric per request, float64, NaN where undefined (of a pooled metric the worst value of each request).
+    """A metric per request, float64, NaN where undefined or unknown (of a pooled one the worst of each request).
 
     The array is kept for the next who asks: do not change it.
     """
     if name != "itl" or run.whole is None:
-        return seen(run).values(name)
+        values, unknown = seen(run).values(name), seen(run).unknown(name)
+        return values if unknown is None else np.where(unknown, np.nan, values)
     if "of" in run.memo and "gaps" not in run.memo:
         of, ours = run.memo["of"]
         return kept(run, "worst", lambda: metric(of, name)[ours])
@@ -226,11 +227,12 @@ def answered(run: Run) -> np.ndarray:
 
 @once
 def margins(run: Run) -> list[Margin]:
-    """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
+    """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out, and
+    those on what answers that were all held back hide."""
     objective = slo(run)
     each = dataclasses.replace(objective, bounds=tuple(b for b in objective.bounds if b.percentile is None))
     scores = slos.score(run.requests, each, seen(run)).bounds
-    return [_margin(run, scored) for scored in scores if scored.bound.percentile is None]
+    return [_margin(run, scored) for scored in scores if scored.bound.percentile is None and scored.room == scored.room]
 
 
 def joint(found: list[Margin]) -> np.ndarray:
@@ -245,7 +247,7 @@ def _margin(run: Run, scored: slos.BoundScore) -> Margin:
     if bound.metric in slos.OWN:
         own = column(run, slos.OWN[bound.metric])
         limit = np.where(np.isnan(own), limit, own)
-    values = metric(run, bound.metric)
+    values = seen(run).values(bound.metric)  # infinite where unknown
     ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit)
     return Margin(bound, bound_label(bound.metric, tag=bound.tag), np.where(answered(run), ratio, np.inf))
 

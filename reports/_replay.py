@@ -164,12 +164,17 @@ class Cells:
         return found
 
 
+HELD_BACK = "Something between held the stream back, so TTFT and TPOT are unknown."
+
+
 @_data.once
 def of_run(run: Run) -> tuple[Grid, Cells] | str:
     """The grid of a run and its requests over it, or the sentence that says why there are none; kept with the run."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
     seen = _data.seen(run)
+    if seen.unknown("ttft") is not None:
+        return HELD_BACK
     try:
         found = grid([seen], _data.slo(run))
         return found, cells(seen, found)

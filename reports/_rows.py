@@ -1,5 +1,6 @@
 """The result of a run as printed rows: percentiles with bounds, counts by status, errors, rates."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from harness.data.folder import Run
 from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
 from harness.metrics.measure import first_last, in_summary, metrics
 from harness.metrics.summary import describe, summarize
+from harness.validity.remote import of_held_back
 from reports import _data, _format, _sending
 from reports._format import Error, clean, errors
 from reports._sending import Floor
@@ -44,10 +46,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What the client's own error says of the rows: the floor per metric, and the bounds that it leaves open."""
+    """What the client says of the rows: its own error per metric, the bounds that stay open, the metrics unknown."""
 
     floors: Mapping[str, Floor] = field(default_factory=dict)
     unresolved: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ def result(run: Run) -> Result:
     return Result(
         total=total,
         ok=ok,
-        bounded=bool(bounds) and (summary.attainment is not None or _by_percentile(bounds)),
+        bounded=bool(bounds)
+        and (summary.attainment is not None or _by_percentile(bounds) or run.info.resolution.undecided),
         attainment=summary.attainment if bounds else None,
         goal=slo.goal,
         passed=bool(summary.passed) if bounds else ok == total > 0,
@@ -122,7 +126,10 @@ def result(run: Run) -> Result:
 
 
 def _client(run: Run) -> Client:
-    return Client(_sending.floors(run.info), frozenset(run.info.resolution.unresolved))
+    held = of_held_back(run)
+    hidden = metrics().values() if held is not None and held.all() else ()
+    unknown = frozenset(metric.name for metric in hidden if metric.needs_token_times)
+    return Client(_sending.floors(run.info), frozenset(run.info.resolution.unresolved), unknown)
 
 
 def rows(
@@ -137,7 +144,12 @@ def rows(
 
     def row(label: str, metric: str, values: Described | None, bound: ScoredBound | None) -> Row:
         open_bound = bound is not None and bound.text in client.unresolved
-        return _row(label, values, bound, goal, client.floors.get(metric), unresolved=open_bound)
+        made = _row(label, values, bound, goal, client.floors.get(metric), unresolved=open_bound)
+        if metric not in client.unknown:
+            return made
+        return dataclasses.replace(
+            made, mean="unknown", p50="", p90="", p99="", max="", met="unknown" if made.bound else ""
+        )
 
     made = [
         row(_data.label(name), name, measured.get(name), None if name in largest else plain.get(name))

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.metrics.measure import first_last, metrics
+from harness.validity.remote import of_held_back
 from harness.validity.server_metrics import queue_shares
 from reports import _data
 from reports._format import clean, count, option
@@ -313,6 +314,8 @@ def causes(run: Run) -> dict[str, int] | None:
         return None
     found = np.full(run.requests.num_rows, "", dtype=object)
     missed = _data.joint(margins) > 1.0
+    if (held := of_held_back(run)) is not None:  # nobody knows whether these missed
+        missed &= ~held
     failed = ~_data.answered(run)
     found[failed] = run.requests.column("status").to_numpy(zero_copy_only=False)[failed]
     stages = of(run)

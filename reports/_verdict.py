@@ -97,7 +97,7 @@ def answer(run: Run, result: Result) -> str:
         if not run.complete:
             end = f"gives no answer about the SLO, as {lost}"
         elif undecided:
-            end = "leaves open whether the SLO is met, within the client's own error"
+            end = f"leaves open whether the SLO is met, because of {_open_by(info)}"
         if not valid:
             end = "proves nothing about the SLO"
         return f"{ended_well}; the run {end}."
@@ -111,7 +111,7 @@ def answer(run: Run, result: Result) -> str:
     elif not run.complete:
         end = f"no answer about {goal}, as {lost}"
     elif undecided:
-        end = f"the client's own error leaves open whether that {end}"
+        end = f"{_open_by(info)} leaves open whether that {end}"
     elif grew:
         end += " so far, but the queue was growing: a longer run may miss it"
     part_of = "" if run.complete else " recorded so far"
@@ -119,6 +119,15 @@ def answer(run: Run, result: Result) -> str:
     text = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met {what}{rate}: {end}."
     decided = run.complete and valid and not result.overloaded and not info.resolution.undecided
     return f"{text} {KNEE}" if decided else text
+
+
+def _open_by(info: RunInfo) -> str:
+    """What leaves open whether the SLO is met."""
+    if info.warning("held-back") is None:
+        return "the client's own error"
+    shares = info.resolution.attainment
+    between = "" if shares is None else f" ({_format.share(shares[0])} to {_format.share(shares[1])} met it)"
+    return f"a stream that was held back on its way{between}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +235,8 @@ def advice(run: Run, result: Result) -> Advice:
         return Advice("remove the cause, then run it again", again)
     if not result.bounded:
         return Advice("set an SLO", f"{again} --slo ttft=0.25,tpot=0.1")
+    if run.info.resolution.undecided and run.info.warning("held-back") is not None:
+        return Advice("let events through, or name the server behind the proxy", again)
     if run.info.resolution.undecided and not result.overloaded:
         # One sender more, where the warning advises that.
         more = (1 if run.info.client.senders is None else run.info.client.senders) + 1

@@ -37,18 +37,20 @@ def _cases(info: RunInfo, complete: bool) -> Iterator[Case]:
     if failed := exceeded(info):
         yield Case("backend", "error", clean(failed, None))
     doubt = _doubt(info, complete)
+    hidden = info.resolution.unresolved if info.warning("held-back") is not None else []
     if summary.attainment is not None and summary.goal is not None and summary.bounds:
         met = f"{share(summary.attainment, summary.goal)} of the requests met the SLO"
         goal = f"the goal is {share(summary.goal)}"
-        yield _bound("attainment", summary.attainment >= summary.goal, f"{met}, {goal}", doubt)
+        reached = summary.attainment >= summary.goal
+        yield _bound("attainment", reached or (bool(hidden) and info.resolution.undecided), f"{met}, {goal}", doubt)
     for bound in summary.bounds:
-        if bound.passed is None:
-            continue
-        if bound.percentile is None:
+        if bound.text in hidden:
+            yield Case(clean(bound.text), "skipped", doubt)
+        elif bound.passed is not None:
             found = f"{share(bound.attainment)} of the requests met it"
-        else:
-            found = "too many requests failed" if bound.value_s is None else f"it is {seconds(bound.value_s)}"
-        yield _bound(clean(bound.text), bound.passed, found, doubt)
+            if bound.percentile is not None:
+                found = "too many requests failed" if bound.value_s is None else f"it is {seconds(bound.value_s)}"
+            yield _bound(clean(bound.text), bound.passed, found, doubt)
 
 
 def _doubt(info: RunInfo, complete: bool) -> str:
@@ -59,6 +61,7 @@ def _doubt(info: RunInfo, complete: bool) -> str:
         (exceeded(info), "the backend failed"),
         (not complete, "the run did not finish"),
         (verdict.overloaded, "the queue grew all through the run, so fewer may meet the SLO in a longer one"),
+        (info.warning("held-back"), "the stream was held back on its way"),
         (verdict.unresolved, "the client's own error leaves it open"),
     )
     return next((why for holds, why in doubts if holds), "")

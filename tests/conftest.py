@@ -156,6 +156,7 @@ def remote_run():
 
     from harness.api import Exchange, RequestRecord
     from harness.data.folder import Run
+    from harness.data.held_back import with_held_back
     from harness.data.records import http_table, server_metrics_table, to_table
     from harness.data.run_json import RunInfo
     from harness.metrics import slo as slos
@@ -226,7 +227,9 @@ def remote_run():
         server = metrics(records, server_ttft * server_requests, server_requests)
         tables = {"http": http_table(records), "server_metrics": server}
         assert all(isinstance(table, pa.Table) for table in tables.values())
-        return Run(Path("bench-runs/remote"), RunInfo.of(facts), to_table(records), None, None, True, **tables)
+        info = RunInfo.of(facts)
+        requests = with_held_back(to_table(records), tables["http"], info)
+        return Run(Path("bench-runs/remote"), info, requests, None, None, True, **tables)
 
     return make
 

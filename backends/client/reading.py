@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from backends.client.counting import Counted
 from backends.client.framing import Stream
 from backends.client.message import Message, message
 from backends.client.secrets import FOREIGN_MOST, Redaction
+from backends.client.stamps import held_back
 from harness.api import Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 REJECTED = (429, 503, 529)
 ERROR_CHARACTERS = 300
+SHORT_TOKEN = 3
+"""Characters of a short token: text of so many times as many characters has at least so many tokens."""
 CUT_OFF = ("content_filter", "abort")
 """Finish reasons of an incomplete answer: its tokens count, the request does not succeed."""
 
@@ -38,11 +41,12 @@ class Reader:
         parsed = self._parse(answer)
         counted = counting.count(parsed.stream, request.output_tokens)
         reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
-        stamps_s = accumulate([answer.stamp_s[read] for read in reads], max)  # times of tokens never fall
+        stamps_s = [*accumulate([answer.stamp_s[read] for read in reads], max)]  # times of tokens never fall
         yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
         status, error = self._status(answer, parsed, request, len(reads))
         shared = sum(map(operator.eq, reads, reads[1:]))
-        yield _ended(answer, parsed, request, counted, shared, status, self._shown(error))
+        held = self._held_back(answer, parsed.stream, counted, stamps_s)
+        yield _ended(answer, parsed, request, counted, shared, held, status, self._shown(error))
 
     def started(self, answer: Answer) -> bool:
         """Whether a first token is among the bytes that have come so far."""
@@ -67,6 +71,15 @@ class Reader:
             return _ParsedAnswer(head, stream, ends, body=body)
         plain = _plain(head, body, answer, streamed=self.stream, foreign=self.redaction.foreign)
         return _ParsedAnswer(head, plain, ends, body=body)
+
+    def _held_back(
+        self, answer: Answer, stream: Stream, counted: Counted, event_s: Sequence[float]
+    ) -> tuple[int, float]:
+        """See `stamps.held_back`; nothing where the answer was requested in one piece."""
+        if not self.stream:
+            return 0, 0.0
+        characters = sum(len(stream.text[i]) for i in counted.which[:1])  # hidden tokens came in no event
+        return held_back(answer.sent_s, event_s, min(sum(counted.token_n), characters // SHORT_TOKEN))
 
     def _shown(self, error: str | None) -> str | None:
         """One line of at most 300 characters, without secrets."""
@@ -195,6 +208,7 @@ def _ended(
     request: Request,
     counted: Counted,
     shared: int,
+    held: tuple[int, float],
     status: Status,
     error: str | None,
 ) -> Ended:
@@ -211,11 +225,13 @@ def _ended(
         sent_s=answer.sent_s,
         prompt_tokens_server=client_message.whole(usage.get("prompt_tokens")),
         cached_tokens=cached if cached is not None else client_message.whole(stream.timings.get("cache_n")),
-        exchange=_exchange(answer, parsed, counted, shared),
+        exchange=_exchange(answer, parsed, counted, shared, held),
     )
 
 
-def _exchange(answer: Answer, parsed: _ParsedAnswer, counted: Counted, shared: int) -> Exchange:
+def _exchange(
+    answer: Answer, parsed: _ParsedAnswer, counted: Counted, shared: int, held: tuple[int, float]
+) -> Exchange:
     """The row of the wire. Timings are those of llama.cpp (`timings`) and of vLLM (`metrics`, with include_metrics)."""
     stream = parsed.stream
     lags = list(map(operator.sub, answer.read_s, answer.stamp_s))
@@ -247,5 +263,7 @@ def _exchange(answer: Answer, parsed: _ParsedAnswer, counted: Counted, shared: i
         reads=len(answer.data),
         read_lag_s=max(0.0, *lags) if lags else None,
         shared_events=shared,
+        held_events=held[0],
+        held_s=held[1],
         process_stamps=answer.process_stamps,
     )

@@ -211,6 +211,31 @@ class Lags:
         return quantile(np.frombuffer(self._lag_s), share) if self._lag_s else None
 
 
+TOGETHER_S = 2e-4
+"""Token events closer than this were sent in one go: a server that makes one at a time makes fewer than 5,000 a second.
+"""
+WHOLE_TOKENS = 16
+"""An answer of so many tokens in its only event was not streamed, however it was framed."""
+
+
+def held_back(sent_s: float | None, event_s: Sequence[float], tokens: int) -> tuple[int, float]:
+    """How many token events of an answer came together with an earlier one, and the silence before such groups.
+
+    In that silence the tokens may have been made, and been held back by whatever lies between. `event_s` never falls;
+    `tokens` came in all. The only event of a long answer counts as held back itself.
+    """
+    if len(event_s) < 2:
+        return (1, event_s[0] - (sent_s or 0.0)) if event_s and tokens >= WHOLE_TOKENS else (0, 0.0)
+    together = sum(map(TOGETHER_S.__ge__, map(sub, event_s[1:], event_s)))
+    if not together:  # the usual case, at the cost of one pass in C
+        return 0, 0.0
+    gap_s = np.diff(event_s, prepend=sent_s or 0.0)  # (events,) since the event before, of the first since sending
+    joined = gap_s <= TOGETHER_S
+    joined[0] = False
+    leads = ~joined & np.append(joined[1:], False)  # the first of each group
+    return together, float(gap_s[leads].sum())
+
+
 BATCH = 16
 """Events handled in one wake-up: about 0.25 ms, after which the event loop checks departures again."""
 READ, WRITE = 1, 4

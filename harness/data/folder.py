@@ -21,6 +21,7 @@ import pyarrow as pa
 from harness import untrusted
 from harness.api import VERSION, ActionEvent, RequestRecord, Step
 from harness.data import codec, run_json
+from harness.data.held_back import with_held_back
 from harness.data.lists import pieces
 from harness.data.records import (
     ACTIONS,
@@ -322,14 +323,15 @@ def load(path: str | os.PathLike[str]) -> Run:
     if requests is None and not running:
         raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; repeat the run.")
     schedule = path / "schedule.parquet"
+    http = table(path, "http", HTTP, stream_first=running)
     return Run(
         path=path,
         info=info,
-        requests=REQUESTS.empty_table() if requests is None else requests,
+        requests=with_held_back(REQUESTS.empty_table() if requests is None else requests, http, info),
         steps=table(path, "steps", STEPS, stream_first=running),
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
         complete=info.state == "finished",
-        http=table(path, "http", HTTP, stream_first=running),
+        http=http,
         server_metrics=table(path, "server_metrics", stream_first=running),
         actions=table(path, "actions", ACTIONS, stream_first=running),
     )

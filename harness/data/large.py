@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from harness import untrusted
 from harness.data import folder
 from harness.data.folder import Run
+from harness.data.held_back import with_held_back
 from harness.data.lists import lists
 from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact
 from harness.data.run_json import RunInfo
@@ -49,14 +50,15 @@ def load(path: str | os.PathLike[str], large: int | None = None, schedule: Sched
     steps, stored = path / "steps.parquet", path / "schedule.parquet"
     if schedule is None and stored.exists():
         schedule = Schedule.load(stored)
+    http = folder.table(path, "http", HTTP)
     return folder.Run(
         path=path,
         info=info,
-        requests=read(file, without=("token_n",)),
+        requests=with_held_back(read(file, without=("token_n",)), http, info),
         steps=None,
         schedule=None if schedule is None else schedule.table,
         complete=info.state == "finished",
-        http=folder.table(path, "http", HTTP),
+        http=http,
         server_metrics=folder.table(path, "server_metrics"),
         actions=folder.table(path, "actions", ACTIONS),
         whole=folder.Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),

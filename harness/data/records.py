@@ -144,6 +144,8 @@ HTTP: pa.Schema = _schema(
         _field("shared_events", pa.int64(), unit="events"),
         _field("process_stamps", pa.int64(), unit="reads"),
         _field("refused_tokens", pa.int64(), nullable=True),
+        _field("held_events", pa.int64(), nullable=True, unit="events"),
+        _field("held_s", pa.float64(), nullable=True),
     ],
 )
 """What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""

@@ -163,6 +163,7 @@ class Sender(Part, frozen=True, kw_only=True):
     cpu_share_max: _Optional = UNSET
     run_wait_share: _Optional = UNSET
     stall_max_s: _Optional = UNSET
+    stall_p90_s: _Optional = UNSET
     gc_max_s: _Optional = UNSET
     stamps: Text | UnsetType = UNSET
     reads: _Optional = UNSET

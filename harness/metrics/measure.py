@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Metric, RunMetric
+from harness.data.held_back import HELD_BACK
 from harness.data.lists import first, kept, last, lists, number, pieces
 from harness.errors import UsageError
 
@@ -84,7 +85,7 @@ def cached_share(table: pa.Table) -> float | None:
 
 
 def per_request(metric: Metric, table: pa.Table) -> Floats:
-    """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
+    """(requests,) values, NaN where undefined or unknown (`held_back`); of a pooled metric the worst of each request.
 
     A metric that is `whole` sees the table at once. One that the table cannot tell (`missing`) is undefined for all.
     Raises ValueError for a metric of gaps where the table has only the first and the last token of each request.
@@ -93,9 +94,10 @@ def per_request(metric: Metric, table: pa.Table) -> Floats:
     if metric.name in missing(table):
         return np.full(len(table), np.nan)
     one: Callable[[pa.Table], np.ndarray] = metric.worst or metric.of
-    if metric.whole:
-        return one(table)
-    return joined(map(one, pieces(table)), len(table))
+    values = one(table) if metric.whole else joined(map(one, pieces(table)), len(table))
+    if (unknown := held_back(metric, table)) is not None:
+        values[unknown] = np.nan
+    return values
 
 
 def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
@@ -106,11 +108,21 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     _check_whole(metric, table)
     if metric.name in missing(table):
         return np.empty(0)
+    if (unknown := held_back(metric, table)) is not None:
+        ok = ok & ~unknown
     if metric.pooled:
         events = sum(len(chunk.flatten()) for chunk in table["token_s"].chunks)
         return joined(map(metric.of, kept(table, ok)), events)
     values = per_request(metric, table)[ok]
     return values[np.isfinite(values)]
+
+
+def held_back(metric: Metric, table: pa.Table) -> Mask | None:
+    """(requests,) answers of which this metric is not known, as they were held back on their way; None without any."""
+    if not metric.needs_token_times or HELD_BACK not in table.column_names:
+        return None
+    unknown: Mask = table[HELD_BACK].to_numpy()
+    return unknown
 
 
 def _check_whole(metric: Metric, table: pa.Table) -> None:

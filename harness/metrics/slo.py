@@ -20,7 +20,7 @@ from harness.data.codec import encode
 from harness.data.lists import pieces
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
-from harness.metrics.measure import check_bounds, joined, metrics, per_request, sample, succeeded
+from harness.metrics.measure import check_bounds, held_back, joined, metrics, per_request, sample, succeeded
 from harness.metrics.quantiles import Selected, quantile, selected, with_failures
 from harness.spec import seconds
 
@@ -70,6 +70,7 @@ class Score:
     binding: BoundScore | None
     by_class: dict[str, float]
     passed: bool
+    unknown: bool = False
 
     @property
     def by_request(self) -> bool:
@@ -105,13 +106,20 @@ class Seen:
         return self._whole is not None
 
     def values(self, metric: str) -> Floats:
-        """(requests,) values of a metric, NaN where undefined."""
+        """(requests,) values of a metric, NaN where undefined, infinite where unknown: no bound is shown to be met."""
         if metric not in self._values:
             found = metrics()[metric]
             thin = self._whole is None or not found.gaps
             parts = [per_request(found, self.table)] if thin else [per_request(found, p) for p in self.pieces()]
-            self._values[metric] = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
+            values = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
+            if (unknown := self.unknown(metric)) is not None:  # pieces of a large run do not tell it
+                values[unknown] = np.inf
+            self._values[metric] = values
         return self._values[metric]
+
+    def unknown(self, metric: str) -> Mask | None:
+        """(requests,) whose value is unknown, as the answer was held back on its way; None where none was."""
+        return held_back(metrics()[metric], self.table)
 
     def sample(self, metric: str, wanted: Mask) -> Floats:
         """The values of a pooled metric over the requests in `wanted` (requests,), one per token event at most."""
@@ -125,6 +133,8 @@ class Seen:
 
     def _sampled(self, metric: Metric, wanted: Mask) -> Iterator[Floats]:
         at = 0
+        if (unknown := self.unknown(metric.name)) is not None:
+            wanted = wanted & ~unknown
         for piece in self.pieces():
             yield sample(metric, piece, wanted[at : at + len(piece)])
             at += len(piece)
@@ -158,8 +168,11 @@ class Seen:
         return self._classes
 
 
-def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
+def score(table: pa.Table, slo: Slo, seen: Seen | None = None, *, unknown_meets: bool = False) -> Score:
     """Score the requests of a table, failed ones included; `seen` of that table is reused by other SLOs.
+
+    A value that is unknown, as its answer was held back, misses its bound, or meets it with `unknown_meets`: the truth
+    lies between these two (`harness.validity.remote.resolution`). Where all are, the score is `unknown`.
 
     An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
     takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
@@ -167,18 +180,20 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
     Raises UsageError for a bound on a metric that the table cannot tell (`harness.metrics.measure.missing`).
     """
     check_bounds(table, (bound.metric for bound in slo.bounds))
-    run = _Run(Seen(table) if seen is None else seen, slo)
+    run = _Run(Seen(table) if seen is None else seen, slo, unknown_meets=unknown_meets)
     each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
     whole = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]
     met = run.seen.ok.copy()
     for one in each:
         met &= one.met
     by_request = bool(each) or not whole  # a percentile binds no single request: `met` is then merely `ok`
-    attainment = share(met) if by_request else float("nan")
+    unknown = any(run.nothing_known(one.bound) for one in each + whole)
+    attainment = float("nan") if not by_request or unknown else share(met)
     enough = attainment >= slo.goal if by_request else len(met) > 0
     passed = enough and all(s.passed for s in whole)
-    binding = min((s for s in [*each, *whole] if s.applies.any()), key=lambda s: s.room, default=None)
-    return Score(met, attainment, (*each, *whole), binding, _by_class(run.seen, met) if by_request else {}, passed)
+    binding = min((s for s in [*each, *whole] if s.room == s.room), key=lambda s: s.room, default=None)
+    by_class = _by_class(run.seen, met) if by_request and not unknown else {}
+    return Score(met, attainment, (*each, *whole), binding, by_class, passed, unknown)
 
 
 def stored(slo: Slo) -> dict[str, Any]:
@@ -222,9 +237,19 @@ def share(met: Mask) -> float:
 class _Run:
     """A table under an SLO."""
 
-    def __init__(self, seen: Seen, slo: Slo) -> None:
+    def __init__(self, seen: Seen, slo: Slo, *, unknown_meets: bool) -> None:
         self.seen = seen
         self.slo = slo
+        self._unknown_meets = unknown_meets
+
+    def nothing_known(self, bound: Bound) -> bool:
+        """Whether all answers were held back and hide what this bound is on."""
+        unknown = None if self._unknown_meets else self.seen.unknown(bound.metric)
+        return unknown is not None and bool(unknown.all())
+
+    def attainment(self, bound: Bound, met: Mask, applies: Mask) -> float:
+        """The share within the bound of its class of traffic; NaN of none, and where nothing is known."""
+        return float("nan") if self.nothing_known(bound) else share(met[applies])
 
     def applies(self, bound: Bound) -> Mask:
         """(requests,) which requests a bound applies to: its class, or all that have no bound of their class."""
@@ -253,12 +278,14 @@ class _Run:
 
     def _scored(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> BoundScore:
         met = self._met(bound, applies, limit_s)
-        attainment = _share_of(met, applies)
+        attainment = self.attainment(bound, met, applies)
         room = attainment - self.slo.goal
         return BoundScore(bound, _text(bound), applies, met, attainment, None, room >= 0, room)
 
     def _met(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> Mask:
         late: Mask = self.seen.values(bound.metric) > limit_s  # NaN compares False: it meets
+        if self._unknown_meets and (unknown := self.seen.unknown(bound.metric)) is not None:
+            late &= ~unknown
         late &= applies
         late |= ~self.seen.ok
         return np.logical_not(late, out=late)
@@ -269,12 +296,15 @@ class _Run:
         applies = self.applies(bound)
         met = self._met(bound, applies, bound.limit)
         value_s = self._percentile(bound, q, applies)
-        attainment = _share_of(met, applies)
+        attainment = self.attainment(bound, met, applies)
         passed = not value_s > bound.limit
         return BoundScore(bound, _text(bound), applies, met, attainment, value_s, passed, attainment - q)
 
     def _percentile(self, bound: Bound, q: float, applies: Mask) -> float:
         ok = self.seen.ok
+        if (unknown := self.seen.unknown(bound.metric)) is not None:
+            # as slow as a failed request, or with `unknown_meets` left out
+            applies, ok = (applies & ~unknown, ok) if self._unknown_meets else (applies, ok & ~unknown)
         failed = int((applies & ~ok).sum())
         if not metrics()[bound.metric].pooled:
             return with_failures(self.seen.values(bound.metric)[applies & ok], failed, q)
@@ -283,11 +313,6 @@ class _Run:
         if self.seen.is_thin:
             return self.seen.selected(bound.metric, applies & ok, [q]).quantiles[0]
         return quantile(self.seen.sample(bound.metric, applies & ok), q)
-
-
-def _share_of(met: Mask, applies: Mask) -> float:
-    among = int(np.count_nonzero(applies))
-    return float(np.count_nonzero(met & applies) / among) if among else float("nan")
 
 
 def _text(bound: Bound) -> str:

@@ -52,7 +52,7 @@ def summarize(
     ok = seen.ok
     window = window_of(table) if window_s is None else window_s
     per_second = per_second_of(table, window_s)
-    good = per_second if scored.by_request else lambda _: math.nan
+    good = per_second if scored.by_request and not scored.unknown else lambda _: math.nan
     bounded = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
     measured = {name: _measured(m, seen) for name, m in wanted.items()}
@@ -71,7 +71,7 @@ def summarize(
         slo=text(slo),
         goal=slo.goal,
         attainment=_known(scored.attainment),
-        passed=scored.passed if scored.bounds and len(scored.met) else None,
+        passed=scored.passed if scored.bounds and len(scored.met) and not scored.unknown else None,
         bounds=[_scored(b) for b in scored.bounds],
         binding=scored.binding.text if scored.binding else None,
         classes=dict(scored.by_class),
@@ -161,7 +161,7 @@ def _scored(b: BoundScore) -> ScoredBound:
         requests=int(b.applies.sum()),
         attainment=_known(b.attainment),
         value_s=_known(b.value_s),
-        passed=b.passed if b.applies.any() else None,
+        passed=None if math.isnan(b.attainment) else b.passed,
     )
 
 
@@ -186,12 +186,14 @@ def vllm_keys(
     sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
     duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
     prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
+    if (unknown := seen.unknown("ttft")) is not None:
+        first_s = np.where(unknown, np.nan, first_s)
     latencies = {
         "ttft": (first_s - sent_s)[ok],
         "tpot": ratio((last_s - first_s)[ok], output - 1),
         "e2el": (last_s - sent_s)[ok],
     }
-    good = _good(slo, latencies)
+    good = None if unknown is not None else _good(slo, latencies)
 
     def per_second(count: float) -> float | None:
         return count / duration_s if duration_s > 0 else None

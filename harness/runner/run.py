@@ -41,6 +41,7 @@ from harness.runner.virtual import Interruptible, Stop, drive_virtual, no_collec
 from harness.runner.wall import WallDriver
 from harness.spec import parse
 from harness.validity import warmup
+from harness.validity.answer_warnings import HELD_BACK
 from harness.validity.conclude import conclude
 from harness.validity.remote import undecided
 from harness.validity.work_done import exceeded
@@ -183,7 +184,8 @@ def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
 
     3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests met the
     SLO, or a bound on a percentile was missed. 5: the bounds hold, but the run ended early, or its queue grew all
-    through, so that a longer run may miss them; or the client's own error decides.
+    through, so that a longer run may miss them; or the client's own error decides. Without `fail_under` too where the
+    stream was held back, so that nothing tells whether the SLO is met.
     """
     if outcome.crash is not None:
         return CRASHED
@@ -192,7 +194,7 @@ def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
     if not info.verdict.valid or outcome.ended == "stopped":
         return INVALID
     if fail_under is None:
-        return 0
+        return UNRESOLVED if info.warning(HELD_BACK) is not None and info.resolution.undecided else 0
     if undecided(info.resolution, fail_under):
         return UNRESOLVED
     if not slo.meets(info.summary.attainment, info.summary.percentiles_passed, fail_under):
@@ -201,9 +203,15 @@ def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
 
 
 def why(code: int, info: RunInfo, outcome: Outcome, fail_under: float | None) -> str | None:
-    """One sentence on an exit code that `fail_under` or `max_failed` brought about; None for any other."""
+    """One sentence on an exit code of `fail_under`, `max_failed` or a stream that was held back; None for any other."""
     if code == FAILED and (failed := exceeded(info)) is not None:
         return f"exit code {FAILED}: {failed}"
+    if code == UNRESOLVED and info.warning(HELD_BACK) is not None and (bounds := info.resolution.unresolved):
+        verb = "is" if len(bounds) == 1 else "are"
+        return (
+            f"exit code {UNRESOLVED}: whether {' and '.join(bounds)} {verb} met is unknown, because something between "
+            "buffers the stream (warning held-back)."
+        )
     if fail_under is None or code not in (BELOW, UNRESOLVED):
         return None
     option = f"--fail-under {fail_under:.4g}"

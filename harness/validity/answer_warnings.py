@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UnsetType
@@ -13,9 +14,12 @@ from harness.data.lists import number
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
-from harness.validity.remote import ms
+from harness.validity.remote import column, most, ms, of_held_back
 from harness.validity.server_metrics import not_streamed
 from harness.validity.work_done import by
+
+HELD_BACK = "held-back"
+"""Code of the warning of a run in which most answers, or some, were held back on their way (`data.held_back`)."""
 
 APART_S = 0.005
 """Median gap from which the first event, the first token and the first text of the answer count as different."""
@@ -28,9 +32,13 @@ TOKENS_PER_EVENT = 1.05
 
 def answer_warnings(run: Run) -> Iterator[RunWarning]:
     """Warnings from the answers, and from the capabilities that the server reported before the run."""
-    whole = not_streamed(run.info)
     yield from _counted(run)
-    yield from _whole() if whole else _first(run)
+    if (held := of_held_back(run)) is not None:
+        yield _held_back(run, held)
+    elif not_streamed(run.info):
+        yield from _whole()
+    else:
+        yield from _first(run)
     yield from _lengths(run)
     yield from _server(run.info)
 
@@ -56,6 +64,28 @@ def _counted(run: Run) -> Iterator[RunWarning]:
             "compare TPOT, which counts tokens, with other systems",
             {"tokens_per_event": per_event},
         )
+
+
+def _held_back(run: Run, held: npt.NDArray[np.bool_]) -> RunWarning:
+    """What holds a stream back cannot be seen from here; that it does, and for how long, can."""
+    assert run.http is not None
+    events = run.http.filter(pc.is_in(run.http["request_id"], pa.array(run.requests["request_id"].to_numpy()[held])))
+    silence_s = quantile(column(events, "held_s"), 0.5)
+    late_s = most(run.info.client.per_sender, "stall_p90_s")  # 0: not known, as of a run that was killed
+    late = f", and the client was late by no more than {ms(late_s)} (p90)" if late_s else ""
+    which = f"{'the' if held.all() else f'{int(held.sum()):,} of'} {len(held):,} answers"
+    hidden = "TTFT, TPOT and ITL are unknown" if held.all() else "their TTFT, TPOT and ITL are unknown and left out"
+    bounds = run.info.resolution.unresolved
+    return RunWarning(
+        HELD_BACK,
+        f"something between buffers the stream: the tokens of {which} came in few pieces, after {ms(silence_s)} of "
+        f"silence (median){late}; {hidden}"
+        + (f", and so is whether {' and '.join(bounds)} {'is' if len(bounds) == 1 else 'are'} met" if bounds else ""),
+        "let the proxy pass events on (nginx: proxy_buffering off and gzip off, or a header X-Accel-Buffering: no from "
+        "the server), or measure the server directly; a server that sends its answers whole, or from a cache, has no "
+        "other times",
+        {"answers": int(held.sum()), "silence_s": silence_s},
+    )
 
 
 def _whole() -> Iterator[RunWarning]:

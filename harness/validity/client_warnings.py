@@ -27,6 +27,7 @@ from harness.validity.remote import (
     most,
     ms,
     of_each,
+    of_held_back,
     ratio,
     shared_share,
     stamps_of,
@@ -80,7 +81,7 @@ def warnings(run: Run, objective: Slo, fidelity: Fidelity) -> Iterator[RunWarnin
     yield from _busy(senders, remedy)
     yield from _network(run, senders)
     yield from _clock(run, senders)
-    yield from _floor(run.info, objective, remedy)
+    yield from _floor(run.info, objective, remedy, held=of_held_back(run) is not None)
     yield from answer_warnings.answer_warnings(run)
     yield from server_metrics.warnings(run.info.server.compared or [])
 
@@ -174,13 +175,14 @@ def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[RunWarning]:
             {"read_lag_p99_s": lag_s, "itl_p50_s": gap_s},
         )
     shared = shared_share(run)
-    if shared is not None and shared > SHARED_SHARE:
-        yield RunWarning(
-            "shared-reads",
-            f"{shared:.1%} of the token events were read together with a later one and have its time",
-            remedy,
-            {"shared_share": shared},
-        )
+    if shared is None or shared <= SHARED_SHARE:
+        return
+    text = f"{shared:.1%} of the token events were read together with a later one and have its time"
+    late_s, mean_gap_s = most(senders, "stall_p90_s"), run.info.summary.metrics.get("itl", Described()).mean or 0.0
+    if of_each(senders, "stall_p90_s") and late_s < mean_gap_s:
+        text += f", although the client was late by no more than {ms(late_s)} (p90)"
+        remedy = "read ITL as the time between groups of events: the server sends several at once, or a proxy does"
+    yield RunWarning("shared-reads", text, remedy, {"shared_share": shared})
 
 
 def _busy(senders: Senders, remedy: str) -> Iterator[RunWarning]:
@@ -278,7 +280,7 @@ def _clock(run: Run, senders: Senders) -> Iterator[RunWarning]:
         )
 
 
-def _floor(info: RunInfo, objective: Slo, remedy: str) -> Iterator[RunWarning]:
+def _floor(info: RunInfo, objective: Slo, remedy: str, *, held: bool) -> Iterator[RunWarning]:
     errors_s = floors_s(info.floor)
     near = {bound_text(b): errors_s[b.metric] for b in objective.bounds
             if errors_s.get(b.metric, 0.0) > FLOOR_SHARE * b.limit}  # fmt: skip
@@ -290,7 +292,7 @@ def _floor(info: RunInfo, objective: Slo, remedy: str) -> Iterator[RunWarning]:
             {"floor_s": error_s},
         )
     unresolved = info.resolution.unresolved
-    if unresolved:
+    if unresolved and not held:
         verb = "is" if len(unresolved) == 1 else "are"
         yield RunWarning(
             "unresolved",

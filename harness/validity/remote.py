@@ -2,7 +2,7 @@
 
 The client's floor is the error of its timestamps, measured against a server whose times are known. A bound is
 unresolved where that error decides it: all limits are moved by the floor, once up and once down, and the bound is met
-in only one of the two cases.
+in only one of the two cases. Answers that were held back meet all bounds in one case, and none in the other.
 """
 
 import dataclasses
@@ -17,10 +17,11 @@ from msgspec import UnsetType
 
 from harness.api import Slo
 from harness.data.folder import Run
+from harness.data.held_back import HELD_BACK
 from harness.data.lists import number
 from harness.data.run_json import Floor, Resolution, RunInfo, Sender
 from harness.metrics.measure import placed
-from harness.metrics.slo import OWN, Score, Seen, score
+from harness.metrics.slo import OWN, Score, Seen, score, share
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Senders: TypeAlias = Sequence[Sender]
@@ -62,13 +63,22 @@ def stamps_of(info: RunInfo) -> str | None:
 
 
 def shared_share(run: Run) -> float | None:
-    """Share of the token events that were read together with a later one; None without a table of what the wire saw."""
+    """Share of the token events that were read together with a later one, of answers that were not held back on their
+    way; None without a table of what the wire saw, and without such answers."""
     if run.http is None:
         return None
-    table = run.requests
+    table, http = run.requests, run.http
+    if (held := of_held_back(run)) is not None:
+        known = table["request_id"].to_numpy()[~held]
+        table, http = table.filter(pa.array(~held)), http.filter(pc.is_in(http["request_id"], pa.array(known)))
     of_each = table["events"] if "events" in table.column_names else pc.list_value_length(table["token_s"])
     events = int(pc.sum(of_each).as_py() or 0)
-    return float(column(run.http, "shared_events").sum()) / events if events else 0.0
+    return float(column(http, "shared_events").sum()) / events if events else None if held is not None else 0.0
+
+
+def of_held_back(run: Run) -> npt.NDArray[np.bool_] | None:
+    """(requests,) whose answers were held back on their way; None where none was."""
+    return run.requests[HELD_BACK].to_numpy() if HELD_BACK in run.requests.column_names else None
 
 
 def ms(value_s: float) -> str:
@@ -97,9 +107,10 @@ def floors_s(floor: Floor | UnsetType | None) -> dict[str, float]:
 
 
 def resolution(seen: Seen, slo: Slo, floor: Floor | UnsetType | None) -> Resolution | None:
-    """What holds with all limits a floor lower, and a floor higher; None where no floor or no bound is there."""
+    """What holds with all limits a floor lower and values that are unknown missed, and with all limits a floor higher
+    and those met; None where there is no floor and nothing unknown, or no bound."""
     errors_s = floors_s(floor)
-    if not errors_s or not len(seen.table):
+    if not len(seen.table) or not (errors_s or HELD_BACK in seen.table.column_names):
         return None
     low, high = (_moved(seen, slo, errors_s, sign) for sign in (-1, 1))
     if not low.bounds:
@@ -107,7 +118,7 @@ def resolution(seen: Seen, slo: Slo, floor: Floor | UnsetType | None) -> Resolut
     names = [b.text for b in score(seen.table, slo, seen).bounds]
     pairs = zip(names, low.bounds, high.bounds, strict=True)
     return Resolution(
-        attainment=(low.attainment, high.attainment) if low.by_request else None,
+        attainment=(share(low.met), high.attainment) if low.by_request else None,
         kept=(_kept(low), _kept(high)),
         passed=(low.passed, high.passed),
         unresolved=[name for name, a, b in pairs if a.applies.any() and a.passed != b.passed],
@@ -136,4 +147,4 @@ def _moved(seen: Seen, slo: Slo, errors_s: Mapping[str, float], sign: int) -> Sc
         if metric in errors_s and table[column].null_count < len(table):
             moved = pc.add(table[column], sign * errors_s[metric])
             table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), moved)
-    return score(table, dataclasses.replace(slo, bounds=bounds), seen.of(table))
+    return score(table, dataclasses.replace(slo, bounds=bounds), seen.of(table), unknown_meets=sign > 0)

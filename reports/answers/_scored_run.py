@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.experiments.capacity.capacity_json import RateBracket
 from harness.experiments.rescore.slo_json import Groups, PlaneScore, ScaleScore, ScoredRun, SloAnswer, SloScore
 from harness.metrics.measure import headline
+from harness.validity.remote import undecided
 from reports import _format
 from reports._format import clean, number, share
 from reports.answers.sweep import percent
@@ -48,7 +49,11 @@ FACTS = {
         ("SLO", "goal", "capacity (req/s)", "from (req/s)", "to (req/s)", "tried (req/s)"),
         1,
     ),
-    "unresolved": ("unresolved within the client's timestamp error", ("SLO", "bounds", "attainment"), 2),
+    "unresolved": (
+        "unresolved by the client's timestamps, or as answers were held back",
+        ("SLO", "bounds", "attainment"),
+        2,
+    ),
     "tasks": (
         "tasks that met the SLO as a whole; goodput also with a task counted once among single requests",
         ("SLO", "tasks", "attainment", "goodput (tasks/s)", "goodput (tasks and requests/s)"),
@@ -124,8 +129,9 @@ def _measured(run: ScoredRun, info: SloAnswer) -> Table:
 
 
 def met_or_missed(slo: SloScore, info: SloAnswer) -> list[str]:
-    """For each goal."""
-    return ["met" if met else "missed" for met in slo.reached(info.conditions)]
+    """For each goal; "unresolved" where the client's error, or answers that were held back, decide."""
+    goals = zip(slo.reached(info.conditions), info.runs[0].goals, strict=True)
+    return ["unresolved" if undecided(slo.resolution, goal) else "met" if met else "missed" for met, goal in goals]
 
 
 def binding(slo: SloScore) -> str:

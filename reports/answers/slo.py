@@ -65,17 +65,17 @@ def _findings(info: SloAnswer) -> Iterator[Finding]:
         yield Finding("No request is left to score.")
         return
     slo, goal = run.slos[0], run.goals[0]
-    met = slo.reached(info.conditions)[0]
-    text = f"{clean(slo.text, 200)} is {'met' if met else 'missed'}"
+    met = met_or_missed(slo, info)[0]
+    text = f"{clean(slo.text, 200)} is {met}"
     if slo.attainment is not None:  # None: every bound is on a percentile of the run
         missed = " and ".join(clean(b.text) for b in slo.bounds if b.percentile is not None and b.passed is False)
         single = "the bounds on single requests of " if missed else ""
         text = (
             f"{share(slo.attainment, goal)} of {run.measured:,} requests met {single}{clean(slo.text, 200)}: goodput "
-            f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {'met' if met else 'missed'}"
+            f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {met}"
             f"{f', as {missed} is missed' if missed else ''}"
         )
-    yield Finding(f"{text}.", bool(met))
+    yield Finding(f"{text}.", {"met": True, "missed": False}.get(met))
 
 
 def _crossing(found: CurveCrossing) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from backends.client.stamps import held_back
 from harness.api import Request
 
 CLOCK_S = 0.0005
@@ -61,12 +62,32 @@ def test_a_client_that_sleeps_does_not_move_the_first_token(scripted: Callable, 
 
 def test_events_of_one_read_are_counted(scripted: Callable, ask: Callable) -> None:
     """Gaps of zero would look like a fast server."""
-    server = scripted(it={"merge": 4})
+    server = scripted(it={"merge": 4, "ttft_s": 0.06})
 
     (outcome,) = asyncio.run(ask(server, "it"))
 
     assert 8 == len(outcome.events)
-    assert outcome.ended.exchange.shared_events >= 6
+    assert 6 <= outcome.ended.exchange.shared_events <= outcome.ended.exchange.held_events
+    assert 0.06 <= outcome.ended.exchange.held_s
+
+
+@pytest.mark.parametrize(
+    ("event_s", "tokens", "together", "silence_s"),
+    [
+        ([0.1, 0.11, 0.12, 0.13], 4, 0, 0.0),
+        ([0.4, 0.4, 0.4001, 0.4002], 4, 3, 0.4),
+        ([0.1, 0.1, 0.2, 0.2, 0.3], 5, 2, 0.2),
+        ([0.5], 40, 1, 0.5),
+        ([0.5], 3, 0, 0.0),
+        ([], 0, 0, 0.0),
+    ],
+    ids=["one by one", "all at once", "in pairs", "in one event", "short", "empty"],
+)
+def test_the_silence_before_events_that_come_together(
+    event_s: list[float], tokens: int, together: int, silence_s: float
+) -> None:
+    """Tokens that a proxy collects would have been made in no time."""
+    assert (together, pytest.approx(silence_s)) == held_back(0.0, event_s, tokens)
 
 
 def test_first_event_and_first_answer_are_distinguished_from_the_first_token(scripted: Callable, ask: Callable) -> None:

@@ -43,7 +43,7 @@ class Outcome:
     @property
     def attainment(self) -> float:
         """Share of all requests that meet everything, NaN of no request and where only percentiles are bound."""
-        return share(self.met) if self.by_request else float("nan")
+        return share(self.met) if self.score is None else self.score.attainment
 
     @property
     def by_request(self) -> bool:

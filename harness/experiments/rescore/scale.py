@@ -72,7 +72,8 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     `scored` is the score under the SLO itself, where it is known.
     """
     rising = np.asarray(factors, np.float64)
-    scores = (score(seen.table, slo, seen) if scored is None else scored).bounds
+    scored = score(seen.table, slo, seen) if scored is None else scored
+    scores = scored.bounds
     each = [b for b in scores if b.bound.percentile is None]
     failed = np.where(seen.ok, 0, len(rising))  # (requests,) beyond every factor
     places: dict[str, Ints] = {}  # (requests,) the first factor at which each request meets the bound
@@ -82,7 +83,7 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     joint = np.maximum.reduce([failed, *places.values()]) if len(rising) else np.empty(0, np.int64)
     return Curve(
         rising,
-        _shares(joint, len(rising)) if each or not scores else np.full(len(rising), np.nan),
+        _shares(joint, len(rising)) if scored.by_request and not scored.unknown else np.full(len(rising), np.nan),
         {b.text: _shares(places[b.text][b.applies], len(rising)) if places else np.empty(0) for b in each},
         _joint_ratio(seen, each),
         {

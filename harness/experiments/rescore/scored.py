@@ -45,7 +45,8 @@ def slo_part(
     source: Source, objective: Objective, goals: Sequence[float], query: RescoreOptions, per_second: PerSecond
 ) -> SloScore:
     found = outcome(source.seen, objective, goals[0])
-    met = int(np.count_nonzero(found.met)) if found.by_request else None
+    unknown = found.score is not None and found.score.unknown
+    met = int(np.count_nonzero(found.met)) if found.by_request and not unknown else None
     gpus = source.info.backend.get("gpus")
     goodput = None if met is None else per_second(met)
     by_class = {} if found.score is None else found.score.by_class
@@ -73,7 +74,7 @@ def _condition(part: Part) -> ConditionScore:
     share = known(part.attainment)
     if (scored := part.scored) is None:
         return ConditionScore(part.text, None, None, None, None, part.requests, share, None, None)
-    bound, passed = scored.bound, scored.passed if part.requests else None
+    bound, passed = scored.bound, None if share is None else scored.passed
     return ConditionScore(
         part.text, bound.metric, known(bound.limit), bound.tag, bound.percentile, part.requests, share,
         known(scored.value_s), passed,
@@ -81,11 +82,10 @@ def _condition(part: Part) -> ConditionScore:
 
 
 def _resolution(source: Source, objective: Objective, goal: float) -> Resolution | None:
-    """What the client's own error leaves open; None where it was not measured."""
-    floor = source.info.floor
-    if not isinstance(objective, Slo) or not floor:
+    """What the client's own error and answers that were held back leave open; None where that is nothing."""
+    if not isinstance(objective, Slo):
         return None
-    return resolution(source.seen, replace(objective, goal=goal), floor)
+    return resolution(source.seen, replace(objective, goal=goal), source.info.floor)
 
 
 def _scale(

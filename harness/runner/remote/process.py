@@ -4,12 +4,19 @@ import asyncio
 import gc
 import os
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
+
+from harness.metrics.quantiles import quantile
 
 LOOK_S = 0.05
 """How often the loop wakes to check itself: a shorter stall may go unseen, and delays a departure by no more."""
 WINDOW_S = 1.0
+STALLS = 1 << 14
+"""Looks whose lateness is kept: those of the last quarter of an hour."""
 
 
 class SenderWatch:
@@ -20,7 +27,9 @@ class SenderWatch:
         self._begun_cpu_s = self._window_cpu_s = time.process_time()
         self._begun_wait_s = run_wait_s()
         self._others_s = _machine_cpu_s()
-        self._stall_s = self._gc_s = self._cpu_share = 0.0
+        self._gc_s = self._cpu_share = 0.0
+        self._stall_s: deque[float] = deque([0.0], maxlen=STALLS)
+        self._longest_stall_s = 0.0
         self._gc_begun_s = 0.0
 
     async def run(self) -> None:
@@ -32,7 +41,8 @@ class SenderWatch:
                 due_s += LOOK_S
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
                 now_s = time.monotonic()
-                self._stall_s = max(self._stall_s, now_s - due_s)
+                self._stall_s.append(now_s - due_s)
+                self._longest_stall_s = max(self._longest_stall_s, now_s - due_s)
                 due_s = max(due_s, now_s - LOOK_S)
                 if now_s - self._window_s >= WINDOW_S:
                     cpu_s = time.process_time()
@@ -56,7 +66,8 @@ class SenderWatch:
             "cpu_share": share,
             "cpu_share_max": max(self._cpu_share, share),
             "run_wait_share": waited,
-            "stall_max_s": self._stall_s,
+            "stall_max_s": self._longest_stall_s,
+            "stall_p90_s": quantile(np.array(self._stall_s), 0.9),
             "gc_max_s": self._gc_s,
             "machine_cores_busy": others,
         }
