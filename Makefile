@@ -31,7 +31,7 @@ $(CORE): pyproject.toml $(CORE_LOCK) $(INSTALLER)
 	@touch $@
 
 $(STAMP): $(CORE) $(LOCK)
-	$(call install,$(if $(CORE_LOCK),--require-hashes -r $(strip $(LOCK)),-e '.[dev]'))
+	$(call install,$(if $(CORE_LOCK),--require-hashes -r $(strip $(LOCK)),-e . --group dev))
 	@touch $@
 
 demo: $(CORE) ## a short run of the built-in engine, then the curve of a simulated system and its page, about 40 s
@@ -135,7 +135,7 @@ nightly: $(STAMP) ## run the slow tests, then install other servers and clients 
 	@$(MAKE) --no-print-directory site
 
 lock: $(STAMP) ## renew the versions and hashes of .ci/*.lock; run the tests before you commit them
-	$(COMPILE) --extra dev -o .ci/requirements.lock pyproject.toml
+	$(COMPILE) --group dev -o .ci/requirements.lock pyproject.toml
 	$(COMPILE) --constraints .ci/requirements.lock -o .ci/core.lock pyproject.toml
 	printf 'editables\nhatch-fancy-pypi-readme>=25.1\nhatchling>=1.25\nuv\n' | $(COMPILE) -o $(INSTALLER) -
 

@@ -197,8 +197,7 @@ def in_figure(value: object, limit: int = 60) -> str:
 def in_markdown(value: object, limit: int | None = 200) -> str:
     """Text for a markdown table: marks escaped, no markup, addresses do not become links."""
     text = html.escape(clean(value, limit), quote=False)
-    text = text.replace("://", ":&#8203;//").replace("www.", "www&#8203;.")
-    return _MARKDOWN.sub(r"\\\1", text).replace(r"&\#8203;", "&#8203;")
+    return _MARKDOWN.sub(r"\\\1", text).replace("://", r"\://").replace("www.", r"www\.")
 
 
 MOST = 3

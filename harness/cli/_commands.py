@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from harness.cli import _installed
 from harness.errors import UsageError, no_such
 from harness.removed import REMOVED
 from harness.version import __version__
@@ -112,6 +113,7 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         with bench.make_context("bench", words) as context:
             _check_memory()
+            _installed.check()
             code = bench.invoke(context)
     except click.exceptions.Exit as end:  # --help, --version
         if end.exit_code:  # no command of bench ends so, and 1 has a meaning

@@ -17,12 +17,10 @@ from typing import Literal
 import click
 
 from harness import compose
+from harness.cli._installed import DISTRIBUTION, others
 from harness.cli._options import formats
 from harness.errors import BenchError
 from harness.version import __version__
-
-DISTRIBUTION = "goodput-bench"
-"""Its name where packages are installed from; `bench` is another project there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,9 @@ def python() -> Found:
 
 
 def packages() -> Found:
-    """Everything that the installation asks for, in versions it accepts."""
+    """Everything that the installation asks for, in versions it accepts, and no other files in its four packages."""
+    if mixed := [f"{owner} has files in '{name}'" for owner, name in others()]:
+        return Found("packages", "FAIL", "; ".join(mixed), f"install bench alone: uv tool install {DISTRIBUTION}")
     missing = [name for name in _required() if not _installed(name)]
     if not missing:
         return Found("packages", "ok", f"bench {__version__} and all it needs")

@@ -33,7 +33,8 @@ MARKS = {
 MOST_ROWS, MOST_PRINTED = 200, 40
 """Rows of a table on a page and in a text; all are in the JSON and in CSV."""
 RESTS_ON = {
-    "exact": "Simulators repeat themselves to the last bit, so any difference is real and no test is needed.",
+    "exact": "Simulators repeat themselves to the last bit, so any difference is real and no test is needed. "
+    "Of one seed, a loss that one or two of its requests make does not fail the gate.",
     "paired": "Each pair sent the same requests to both sides; one p decides, adjusted for the number of gates.",
     "unknown": "One p over the pairs decides, adjusted for the number of gates.",
     "searched": "The capacities that both sides have for the same seed are a pair; one p over the pairs decides.",
@@ -374,9 +375,11 @@ def _gates(info: CompareAnswer) -> str:
     """The gates as an option takes them, where they are not the default ones."""
     once = {row.metric: row for row in info.gates}
     names = [*once, *(row.metric for row in info.shown)]
-    usual = gates.exact() if info.mode == "exact" else gates.defaults(names)
+    ignored = max((row.min_effect_pct for row in info.gates), default=0.0) / 100
+    usual = gates.exact(ignored) if info.mode == "exact" else gates.defaults(names)
     limits = {gate.quantity.name: (100 * gate.min_effect, 100 * gate.must_detect) for gate in usual}
-    if all(limits.get(name) == (row.min_effect_pct, row.must_detect_pct) for name, row in once.items()):
+    same = all(limits.get(name) == (row.min_effect_pct, row.must_detect_pct) for name, row in once.items())
+    if same and limits.keys() & set(names) == once.keys():
         return ""
     return ",".join(
         f"{name}={row.min_effect_pct:g}%:{row.must_detect_pct:g}%"

@@ -171,9 +171,13 @@ def _pairs(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str]) -> N
 
 
 def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edge: float, *, exact: bool) -> None:
-    """An arrow for each mean beyond the edge of the axis; marks of the verdicts that are there, and of the zones."""
-    losses = [_loss(row, row.change_pct) for row in rows]
-    far = [(name, loss, row) for name, loss, row in zip(names, losses, rows, strict=True) if abs(loss) > edge]
+    """An arrow where a mean or an end of its bar is beyond the axis; marks of verdicts and zones."""
+    values = [(_loss(row, row.change_pct), *_ends(row, exact=exact)) for row in rows]
+    far = [
+        (name, loss, row)
+        for name, losses, row in zip(names, values, rows, strict=True)
+        for loss in {math.copysign(edge, each): each for each in losses if abs(each) > edge}.values()
+    ]
     if far:
         style.curve(
             drawn, [math.copysign(edge * 0.985, loss) for _, loss, _ in far], [name for name, _, _ in far],

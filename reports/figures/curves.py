@@ -175,16 +175,20 @@ def finding(study: Study) -> str:
         ends = _between([how.low_rps, how.high_rps], study.share(first))
         return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}{ends}, {sure}."
     text = f"At {goal * 100:g}% {first.name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
-    beside = [f"{_format.number(best / rps)} times{_paired(study, other, first, goal)} that of {other.name} "
-              f"({_format.number(rps)})"
-              for other, rps, _ in others[:_NAMED]]  # fmt: skip
+    beside = [_beside(study, other, rps, first, best, goal) for other, rps, _ in others[:_NAMED]]
     return "; ".join([", ".join([text, *beside]), *_beyond(capacities)]) + "."
 
 
-def _paired(study: Study, base: System, head: System, goal: float) -> str:
-    """The interval of what `head` sustains over `base`, over the seeds that they have in common."""
+def _beside(study: Study, base: System, base_rps: float, head: System, head_rps: float, goal: float) -> str:
+    """What `head` sustains over `base`, with its interval over the seeds that they have in common: none that holds 1
+    is a difference."""
     found = ratio(base.line, head.line, goal) if base.line and head.line else None
-    return "" if found is None else _between(found[1:], study.share(head) / study.share(base))
+    share = study.share(head) / study.share(base)
+    times = f"{_format.number(head_rps / base_rps)} times{_between(found[1:], share) if found else ''}"
+    low, high = found[1:] if found else (None, None)
+    if low is not None and high is not None and low / share <= 1 <= high / share:
+        return f"no significant difference from {base.name} ({_format.number(base_rps)}): {times}"
+    return f"{times} that of {base.name} ({_format.number(base_rps)})"
 
 
 def _between(ends: Sequence[float | None], share: float) -> str:

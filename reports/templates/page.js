@@ -112,6 +112,7 @@
       fit(figure, room);
       planned = height - margin.t - margin.b;
       figure.layout.height = height + more;
+      figure.layout.minreducedheight = 2; // else plotly keeps 64 pixels for the panels and lets margins overlap them
       box.style.height = `${height + more}px`;
       return Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: false });
     };
@@ -122,8 +123,10 @@
       room = panels.w;
       done = put();
     }
-    more = planned - box._fullLayout._size.h;
-    if (more > LINE) done = put(); // names and titles in many lines took it from the panels
+    for (let taken, tries = 0; tries < 3 && (taken = planned - box._fullLayout._size.h) > LINE; tries++) {
+      more += taken; // names and titles in many lines took it from the panels
+      done = put();
+    }
     uncover(box);
     const button = box.parentElement.querySelector("[data-svg]");
     if (button) button.hidden = false;

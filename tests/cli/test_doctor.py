@@ -3,13 +3,15 @@
 import importlib.metadata as metadata
 import os
 import shutil
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.cli import doctor, main
+from harness.cli import _installed, doctor, main
 from harness.errors import BackendError
 
 
@@ -21,6 +23,35 @@ def test_every_check_answers_here(check: Any) -> None:
     assert found.name
     assert found.value
     assert bool(found.remedy) == (found.state != "ok")
+
+
+def test_a_package_of_another_project_in_the_place_of_ours_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another `backends` overwrote ours, commands broke in odd places, and the doctor said ok."""
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "reports", raising=False)
+    shadowed, elsewhere = main(["list"]), capsys.readouterr().err
+    monkeypatch.undo()
+    for name in _installed.FIRST_LINES:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "__init__.py").write_bytes((_installed.HOME / name / "__init__.py").read_bytes())
+    (tmp_path / "backends" / "__init__.py").write_text("# of another project")
+    folder = tmp_path / "intruder-1.2.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: intruder\nVersion: 1.2\n")
+    (folder / "RECORD").write_text("backends/__init__.py,,\n")
+    monkeypatch.setattr(_installed, "HOME", tmp_path)
+    monkeypatch.setattr(_installed, "find_spec", lambda name: SimpleNamespace(origin=tmp_path / name / "__init__.py"))
+    monkeypatch.syspath_prepend(tmp_path)
+    overwritten, over = main(["list"]), capsys.readouterr().err
+
+    assert (2, 2) == (shadowed, overwritten)
+    assert f"'reports' of bench comes from '{tmp_path / 'reports' / '__init__.py'}'; install bench in an" in elsewhere
+    assert f"'backends' of bench in '{tmp_path}' was overwritten by intruder 1.2; install bench in an" in over
+    assert ("FAIL", "intruder 1.2 has files in 'backends'") == (doctor.packages().state, doctor.packages().value)
 
 
 def _raise(error: Exception) -> Any:

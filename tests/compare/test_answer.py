@@ -267,15 +267,35 @@ def test_a_warm_cache_on_one_side_is_reported(pairs):
 
 
 def test_simulators_are_compared_exactly(stored):
-    """A simulator has no noise: the same run twice is equal, and one changed bit is a difference."""
+    """A simulator has no noise: the same run twice is equal, and one changed bit is a difference that is shown."""
     same = compared([Pair(stored(0), stored(0, name="again"))])
-    worse = compared([Pair(stored(0), stored(0, slower=1.0000001))])
+    other = compared([Pair(stored(0), stored(0, slower=1.0000001))])
+    worse = compared([Pair(stored(0), stored(0, slower=1.1))])
 
     assert (same.verdict, same.exact.identical) == ("equivalent", True)
+    assert (other.verdict, other.exit_code) == ("equivalent", 0)
     assert (worse.verdict, worse.exit_code) == ("regressed", 1)
-    assert worse.exact.requests_differ == 60
-    assert worse.exact.first_request.request_id == 0
-    assert worse.exact.first_request.column == "token_s"
+    assert other.exact.requests_differ == 60
+    assert other.exact.first_request.request_id == 0
+    assert other.exact.first_request.column == "token_s"
+
+
+def test_one_request_of_one_seed_does_not_fail_a_gate(stored):
+    """A change that moved one of 60 requests over its bound failed the pull request."""
+    goodput, *_ = gates.exact(gates.few_requests(60))
+    losses = [verdict.Series(goodput.quantity, {}, (2.0,), (2.0 * met / 60,)) for met in (59, 57)]
+
+    assert ["equivalent", "regressed"] == [
+        row.verdict for row in verdict.exact([(goodput, each) for each in losses], 0.01)
+    ]
+
+
+def test_baselines_of_several_systems_name_none_for_all(stored):
+    """The header named the GPU of the first pair for all of them."""
+    one, two = (stored(seed, backend={"name": "sim", "hardware": hardware}) for seed, hardware in enumerate(("a", "b")))
+    info = compared([Pair(one, one), Pair(two, two)])
+
+    assert {"name": "sim"} == info.base.system
 
 
 def test_seeds_that_contradict_one_another_are_decided_as_pairs(stored):

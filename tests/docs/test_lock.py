@@ -14,6 +14,7 @@ PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text(encoding="utf-8"))
 DIRECT = [
     *PROJECT["project"]["dependencies"],
     *(r for extra in PROJECT["project"]["optional-dependencies"].values() for r in extra),
+    *PROJECT["dependency-groups"]["dev"],
 ]
 ENVIRONMENTS = tomllib.loads((TOP / "tests" / "real" / "environments.toml").read_text(encoding="utf-8"))
 

@@ -98,7 +98,7 @@ def compare(
         interim=list(interim),
         base=_side(base, [pair.base for pair in pairs]),
         head=_side(head, [pair.head for pair in pairs]),
-        workload=None if first is None else _workload(first),
+        workload=None if first is None else _common([_workload(pair.base) or {} for pair in pairs]) or None,
         slo=slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
         goal=settings.goal or (settings.slo or (Slo() if first is None else slo.restored(first.info))).goal,
         rescored=settings.slo is not None,
@@ -140,7 +140,7 @@ def _judged(
     virtual = all(map(refusals.is_virtual, pairs))
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
-    standing = gates.exact() if virtual else gates.defaults(names)
+    standing = gates.exact(gates.few_requests(_fewest(pairs))) if virtual else gates.defaults(names)
     chosen = settings.gates or standing
     for gate in settings.gates:
         if gate.quantity.name not in names:  # it would never fire
@@ -176,6 +176,11 @@ def _judged(
         shown=[*by_chance, *rest],
         exact=_parted(pairs) if virtual else None,
     )
+
+
+def _fewest(pairs: Sequence[Pair]) -> int:
+    """Requests of the shortest run."""
+    return min(len(side.requests) for pair in pairs for side in (pair.base, pair.head) if isinstance(side, Run))
 
 
 def _with_steady(series: Series, pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Series:
@@ -272,8 +277,14 @@ _OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "unu
 
 
 def _side(label: str, runs: Sequence[Source]) -> Side:
-    system = runs[0].info.backend if runs else {}
+    system = _common([run.info.backend for run in runs])
     return Side(label=label, runs=list(dict.fromkeys(str(run.path) for run in runs)), system=system)
+
+
+def _common(facts: Sequence[Facts]) -> Facts:
+    """What is the same in all of them: of baselines of several systems, no header may name one for all."""
+    first = facts[0] if facts else {}
+    return {key: value for key, value in first.items() if all(key in each and each[key] == value for each in facts)}
 
 
 def _workload(source: Source) -> Facts | None:
