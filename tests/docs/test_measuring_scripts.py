@@ -15,15 +15,14 @@ SMALLEST = {
     "comparison_power": "--sessions 2 --run-s 10", "engine_throughput": "--threads 1",
     "false_alarms": "--comparisons 5 --seeds 2 --levels 3 --workers 1", "interim_analyses": "--draws 100",
     "interval_coverage": "--systems 1 --runs 6", "kv_sizes": "--servers 1",
-    "length_comparison": "--systems 1 --comparisons 2", "one_run_interval": "--seeds 5 --workers 1",
-    "overload_random": "--systems 1 --seeds 1", "place_random": "--questions 1 --small",
-    "random_systems": "--systems 1 --searches 1", "report_speed": "--requests 500", "rescoring": "--requests 1000",
-    "schedule_drawing": "--sizes 1000", "server_lateness": "--streams 5 --tokens 10",
+    "length_comparison": "--systems 1 --comparisons 8", "one_run_interval": "--seeds 5 --workers 1",
+    "overload_random": "--systems 1 --seeds 1", "place_random": "--file x --questions 1 --small",
+    "random_systems": "--file x --systems 1 --searches 1 --truth 6000", "report_speed": "--requests 500",
+    "rescoring": "--requests 1000", "schedule_drawing": "--sizes 1000", "server_lateness": "--streams 5 --tokens 10",
     "served_beside_direct": "--requests 20 --pairs 1 --rate 20", "session_intervals": "--cases 1 --runs 2",
     "simulator_against_engine": "--rates 2 --seconds 2 --rounds 1", "simulator_speed": "--requests 1000 --repeats 1",
-    "sweep_intervals": "--seeds 5 --seeds 5", "sweep_ratios": "--cases 1 --requests 50",
-    "trace_reading": "--rows 1000", "trend_rule": "--series 5 --flat 5 --length 20",
-    "within_run": "--runs 2 --requests 200",
+    "sweep_intervals": "--seeds 12", "sweep_ratios": "--cases 1 --requests 50", "trace_reading": "--rows 1000",
+    "trend_rule": "--series 5 --flat 5 --length 20", "within_run": "--runs 2 --requests 200",
 }  # fmt: skip
 
 

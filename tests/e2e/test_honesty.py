@@ -316,7 +316,7 @@ def test_requests_longer_than_the_context_of_the_engine_are_not_valid(sim: Sim) 
 
 def test_a_search_warns_of_requests_longer_than_the_context(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be the capacity of a model that there is not."""
-    lengths = ["--lengths", "fixed:prompt=4000,output=10", "--slo", "ttft=5", "--tolerance", "20%", "--workers", "1"]
+    lengths = ["--lengths", "fixed:prompt=4000,output=10", "--slo", "ttft=5", "--at", "0.1", "--workers", "1"]
     main(["capacity", "--backend", "sim", *lengths])
 
     assert "warning: 100 of 100 requests are longer than the context of opt-13b" in capsys.readouterr().err
