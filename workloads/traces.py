@@ -12,11 +12,12 @@ from harness import registry
 from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
-from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps, parsed
+from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps
 from workloads.readers._ordered import ordered
 from workloads.readers._requests import MappedReader, Reader
 from workloads.readers._source import Source
 from workloads.readers._stored import Texts, counting, recorded_texts, text_facts, with_places
+from workloads.readers._usable import Clock, Unusable, implausible, parsed
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
 
@@ -95,14 +96,17 @@ class Blocks:
     """
 
     def __init__(
-        self, source: Source, name: str, reader: Reader, part: Slice, max_rows: int, *, sort: bool, texts: bool = False
-    ) -> None:
+        self, source: Source, name: str, reader: Reader, part: Slice, limits: _lines.Limits, *, sort: bool,
+        texts: bool = False,
+    ) -> None:  # fmt: skip
         given = source.metadata.get("bench.block_tokens", "")
         known = given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS
         self.block_tokens = int(given) if known else reader.block_tokens
         self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
         self.texts = recorded_texts(source.file, source.plain, reader) if texts else None
-        self._max_rows = max_rows
+        self._limits = limits
+        self._unusable = Unusable(limits.max_unusable, _lines.more("max_unusable"))
+        self._clock = Clock()
         self._facts: Mapping[str, object] | None = None
         self._tables = self._read()
         self._first: pa.Table | None = None
@@ -124,13 +128,15 @@ class Blocks:
         part = self._part
         collector = Collector(Bounds(part.start_s, part.stop_s, part.limit))
         try:
-            rows = parsed(self._counted(), self._reader)
+            rows = parsed(self._counted(), self._reader, self._unusable, self._clock, self._limits.max_tokens)
             if self.texts is not None:
                 rows = with_places(rows)
             for block, requests in ordered(rows) if self._sort else rows:
                 yield from collector.take(block, requests)
                 if collector.done:
                     break
+            self._unusable.check()
+            collector.dropped.update(self._unusable.lost)
             if not collector.kept:
                 raise UsageError(_nothing(self._source.file, collector, part))
             self._facts = self._finished(collector)
@@ -139,9 +145,9 @@ class Blocks:
 
     def _counted(self) -> Iterator[Block]:
         for block in self._source.blocks:
-            if block.start + block.size > self._max_rows:
+            if block.start + block.size > self._limits.max_rows:
                 more = _lines.more("max_rows")
-                raise UsageError(f"Trace '{self._source.file}' has more than {self._max_rows:,} rows{more}.")
+                raise UsageError(f"Trace '{self._source.file}' has more than {self._limits.max_rows:,} rows{more}.")
             yield block
 
     @property
@@ -157,6 +163,9 @@ class Blocks:
         rows = seen.kept + sum(dropped.values())
         digest = self._source.sha256()
         known, doubts = _known.facts(file, digest, rows, whole=not seen.done)
+        span_s = (seen.last_s or 0.0) - (seen.zero_s or 0.0)
+        if self._clock.doubted is not None:
+            doubts += implausible(self._clock.doubted, seen.kept, span_s)
         left = [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]
         return {
             "file": file.name,
@@ -174,7 +183,7 @@ class Blocks:
             "stop_s": part.stop_s,
             "limit": part.limit,
             **({"sorted": True} if self._sort else {}),
-            "span_s": (seen.last_s or 0.0) - (seen.zero_s or 0.0),
+            "span_s": span_s,
             "grain_s": seen.oddities.grain_s,
             "distinct_stamps": seen.oddities.distinct,
             "duplicates": seen.oddities.duplicates,
@@ -223,7 +232,7 @@ def blocks(
     try:
         name, chosen = _chosen(source, reader, columns)
         chosen = counting(chosen) if texts else chosen
-        return Blocks(source, name, chosen, part, limits.max_rows, sort=sort, texts=texts)
+        return Blocks(source, name, chosen, part, limits, sort=sort, texts=texts)
     except BaseException:
         source.close()
         raise

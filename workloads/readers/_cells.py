@@ -16,8 +16,8 @@ FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64-bit nanoseconds hold
 _LONGEST_SHOWN = 40
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?)?"
-    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?)?"
+    r"(Z| UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
     re.ASCII,
 )
 
@@ -25,17 +25,17 @@ Fail = Callable[[str], NoReturn]
 
 
 class BadRow(UsageError):
-    """A row of a block is wrong; `row` counts from the start of the block."""
+    """A row of a block cannot be used; `row` counts from the start of the block, `reason` is why, with its place."""
 
-    def __init__(self, message: str, row: int) -> None:
+    def __init__(self, message: str, row: int, column: str | None = None, reason: str = "") -> None:
         super().__init__(message)
-        self.row = row
+        self.row, self.column, self.reason = row, column, reason
 
 
 def fail(file: Path, where: str, column: str | None, message: str, row: int) -> NoReturn:
     """Raise BadRow naming file, line and column."""
     at = f", column {shown(column)}" if column else ""
-    raise BadRow(f"Trace '{file}', {where}{at}: {message}.", row)
+    raise BadRow(f"Trace '{file}', {where}{at}: {message}.", row, column, f"{where}: {message}")
 
 
 def tokens(cell: object, refuse: Fail) -> int:
@@ -108,11 +108,17 @@ def stamp_ns(cell: object, refuse: Fail) -> tuple[int, bool]:
     if not FIRST_YEAR <= int(year) <= LAST_YEAR:
         refuse(f"a year between {FIRST_YEAR} and {LAST_YEAR} expected, got {shown(cell)}")
     seconds = ((days * 24 + int(hour or 0)) * 60 + int(minute or 0)) * 60 + int(second or 0)
-    if zone and zone != "Z":
+    if zone and zone not in ("Z", " UTC"):
         minutes = zone[3:].lstrip(":")
         offset = int(zone[1:3]) * 3600 + int(minutes or 0) * 60
         seconds -= offset if zone[0] == "+" else -offset
     return seconds * SECOND_NS + int((fraction or "0").ljust(9, "0")), zone is not None
+
+
+def has_zone(stamp: object) -> bool:
+    """Whether a date has a time zone."""
+    match = _STAMP.fullmatch(str(stamp).strip())
+    return match is not None and match.groups()[-1] is not None
 
 
 def may_be_timestamp(cell: object) -> bool:

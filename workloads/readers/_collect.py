@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from harness.errors import UsageError
-from workloads.readers import _cells
+from workloads.readers import _cells, _lines
 from workloads.readers._anomalies import Anomalies
 from workloads.readers._cells import SECOND_NS, BadRow
 from workloads.readers._sessions import ByParent, ByRow, BySession
 
 if TYPE_CHECKING:
-    from workloads.readers._requests import Reader, Requests
+    from workloads.readers._requests import Requests
 
 
 BEFORE = "before the slice"
@@ -39,24 +39,12 @@ class Bounds:
     limit: int | None = None
 
 
-def parsed(blocks: Iterator[Block], reader: Reader) -> Iterator[tuple[Block, Requests]]:
-    """Each block with its requests; a bad row is raised after the rows before it, whatever column it is in."""
-    rows, at = 0, 0.0
-    for block in blocks:
-        good, failure = block, None
-        while good.size:
-            try:
-                requests = reader.requests(good)
-            except BadRow as error:
-                good, failure = good.head(error.row), error
-                continue
-            if requests.lasts is not None:
-                requests = requests.behind(rows, at)
-                rows, at = rows + len(requests), at + (requests.lasts or 0.0)
-            yield good, requests
-            break
-        if failure:
-            raise failure
+def refusal(block: Block, row: int, column: str | None, message: str) -> BadRow:
+    """The error of a row that cannot be used."""
+    try:
+        block.fail(row, column, message)
+    except BadRow as error:
+        return error
 
 
 class FallingStamps(UsageError):
@@ -215,6 +203,7 @@ Cells = Any  # a pyarrow array of text or numbers, or the list of what JSON gave
 _T = TypeVar("_T")
 
 LONGEST_WHOLE = 18  # digits that are surely no more than 64 bits
+HEAD = 20  # first cells of a column, which tell whether it holds dates
 EXACT = 1e15  # whole floats up to here are exact
 
 
@@ -230,9 +219,10 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a file. `first` holds the cells of the file's first row, `where(i)` is 'line 17' for row i.
+    """Some rows of a file. `first` holds the first cells of each column, `where(i)` is 'line 17' for row i.
 
-    `places` gives the first byte of each row and how many it has, (n, 2), for what is written as JSON.
+    `places` gives the first byte of each row and how many it has, (n, 2), for what is written as JSON. `bad` takes the
+    rows that cannot be used, for which anything may stand; without it the first of them is raised.
     """
 
     file: Path
@@ -241,18 +231,25 @@ class Block:
     cells: Callable[[str], Cells]
     identity: Callable[[], pa.Table]
     where: Callable[[int], str]
-    first: Mapping[str, object]
+    first: Mapping[str, list[object]]
     start: int = 0  # number of row 0 in the file
     places: Callable[[], Ints] | None = None
+    bad: dict[int, BadRow] | None = None
+    most_tokens: int = _cells.LARGEST_TOKENS
 
-    def head(self, size: int) -> Block:
-        cells, identity, places = self.cells, self.identity, self.places
+    def slice(self, begin: int, end: int) -> Block:
+        """Rows from `begin` up to but without `end`."""
+        cells, identity, places, where = self.cells, self.identity, self.places, self.where
+        end = min(end, self.size)
         return replace(
             self,
-            size=size,
-            cells=lambda c: cells(c)[:size],
-            identity=lambda: identity().slice(0, size),
-            places=None if places is None else lambda: places()[:size],
+            size=end - begin,
+            cells=lambda c: cells(c)[begin:end],
+            identity=lambda: identity().slice(begin, end - begin),
+            where=lambda row: where(begin + row),
+            start=self.start + begin,
+            places=None if places is None else lambda: places()[begin:end],
+            bad={row - begin: error for row, error in (self.bad or {}).items() if begin <= row < end},
         )
 
     def behind(self, size_bytes: int) -> Block:
@@ -260,13 +257,15 @@ class Block:
         places = self.places
         return self if places is None else replace(self, places=lambda: places() + np.array([size_bytes, 0]))
 
-    def row(self, row: int) -> Block:
-        cells, where = self.cells, self.where
-        return replace(self, size=1, cells=lambda c: cells(c)[row : row + 1], where=lambda _: where(row))
-
     def fail(self, row: int, column: str | None, message: str) -> NoReturn:
-        """Raise UsageError naming file, line and column."""
+        """Raise BadRow naming file, line and column."""
         _cells.fail(self.file, self.where(row), column, message, row)
+
+    def leave_out(self, row: int, column: str | None, message: str) -> None:
+        """Note that a row cannot be used; raise BadRow where nothing takes notes."""
+        if self.bad is None:
+            self.fail(row, column, message)
+        self.bad.setdefault(row, refusal(self, row, column, message))
 
     def has(self, column: str) -> bool:
         """Whether the file has the column (JSON: whether its first object has it)."""
@@ -276,9 +275,17 @@ class Block:
         """Token counts of 0 or more."""
         cells = self.cells(column)
         fast = _whole(cells)
-        if fast is not None and (not fast.size or (fast.min() >= 0 and fast.max() < _cells.LARGEST_TOKENS)):
+        most = self.most_tokens
+        if fast is not None and (not fast.size or (fast.min() >= 0 and fast.max() <= most)):
             return fast
-        return np.array(self.each(column, _cells.tokens), np.int64)
+
+        def tokens(cell: object, refuse: _cells.Fail) -> int:
+            count = _cells.tokens(cell, refuse)
+            if count > most:
+                refuse(f"more than {most:,} tokens{_lines.more('max_tokens')}, got {_shown(cell)}")
+            return count
+
+        return np.array(self.each(column, tokens, blank=0), np.int64)
 
     def numbers(self, column: str) -> Ints | Floats:
         """Finite numbers of 0 or more; whole numbers where all of them are."""
@@ -287,14 +294,15 @@ class Block:
         fast: Ints | Floats | None = _real(cells) if whole is None else whole
         if fast is not None and (not fast.size or fast.min() >= 0):
             return fast
-        return np.array(self.each(column, _cells.number), np.float64)
+        return np.array(self.each(column, _cells.number, blank=0.0), np.float64)
 
     def stamps_ns(self, column: str) -> Ints:
         """Nanoseconds since 1970 of dates; all have a time zone or none has, as the first row of the file."""
         cells = self.cells(column)
         if isinstance(cells, pa.Array) and pa.types.is_timestamp(cells.type):
             return self._typed_ns(column, cells)
-        zoned = _cells.stamp_ns(self.first[column], lambda m: self.fail(0, column, m))[1]
+        dates = [cell for cell in self.first[column] if _cells.may_be_timestamp(cell)]
+        zoned = bool(dates) and _cells.has_zone(dates[0])
         if isinstance(cells, pa.Array) and pa.types.is_string(cells.type):
             try:
                 return _ints(pc.cast(cells, pa.timestamp("ns", "UTC" if zoned else None)))
@@ -307,11 +315,12 @@ class Block:
                 refuse(f"{_cells.shown(cell)} and the first row differ in having a time zone")
             return at_ns
 
-        return np.array(self.each(column, stamp), np.int64)
+        return np.array(self.each(column, stamp, blank=0), np.int64)
 
     def _typed_ns(self, column: str, cells: pa.Array) -> Ints:
-        if cells.null_count:
-            self.fail(int(np.argmax(cells.is_null().to_numpy(zero_copy_only=False))), column, "a stamp is missing")
+        for row in np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False)).tolist():
+            self.leave_out(row, column, "a stamp is missing")
+        cells = cells.fill_null(pa.scalar(0, pa.int64()).cast(cells.type)) if cells.null_count else cells
         try:
             return _ints(cells.cast(pa.timestamp("ns", cells.type.tz)))
         except pa.ArrowInvalid:
@@ -321,11 +330,11 @@ class Block:
         """Text without the blanks around it, null where there is none; an `optional` one may lack in a JSON object."""
         cells = self.cells(column)
         if not isinstance(cells, pa.Array):
-            return pa.array(self.each(column, _cells.name_of, optional=optional), pa.string())
+            return pa.array(self.each(column, _cells.name_of, optional=optional, blank=None), pa.string())
         if pa.types.is_integer(cells.type):
             return cells.cast(pa.string())
         if not pa.types.is_string(cells.type):
-            return pa.array(self.each(column, _cells.name_of), pa.string())
+            return pa.array(self.each(column, _cells.name_of, blank=None), pa.string())
         text = pc.utf8_trim_whitespace(cells)
         return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
@@ -338,18 +347,22 @@ class Block:
                 if not ids.flatten().null_count and (pc.min(ids.flatten()).as_py() or 0) >= 0:
                     return ids
             cells = cells.to_pylist()
+        cells = list(cells)
         for row, cell in enumerate(cells):
             if not isinstance(cell, list):
-                self.fail(row, column, "missing" if cell is MISSING else f"a list of ids expected, got {_shown(cell)}")
-            if not (set(map(type, cell)) <= {int} and (not cell or (min(cell) >= 0 and max(cell) < 1 << 63))):
+                what = "missing" if cell is MISSING else f"a list of ids expected, got {_shown(cell)}"
+                self.leave_out(row, column, what)
+                cells[row] = []
+            elif not (set(map(type, cell)) <= {int} and (not cell or (min(cell) >= 0 and max(cell) < 1 << 63))):
                 bad = next(v for v in cell if type(v) is not int or not 0 <= v < 1 << 63)
-                self.fail(row, column, f"an id must be a whole number from 0 to 2**63 - 1, got {_shown(bad)}")
+                self.leave_out(row, column, f"an id must be a whole number from 0 to 2**63 - 1, got {_shown(bad)}")
+                cells[row] = []
         return pa.array(cells, pa.list_(pa.int64()))
 
     def each(
-        self, column: str, check: Callable[[object, _cells.Fail], _T], *, optional: bool = False
+        self, column: str, check: Callable[[object, _cells.Fail], _T], *, blank: _T, optional: bool = False
     ) -> list[_T]:  # fmt: skip
-        """Cell by cell: right for every odd cell, and names the first bad one; an `optional` one may lack."""
+        """Cell by cell: right for every odd cell; `blank` stands for a bad one, and an `optional` one may lack."""
         cells: Iterable[object] = self.cells(column)
         if isinstance(cells, pa.Array):
             cells = cells.to_pylist()
@@ -359,10 +372,16 @@ class Block:
             self.fail(row, column, message)
 
         found = []
-        for row, cell in enumerate(cells):  # noqa: B007  # refuse() reads it
-            if cell is MISSING and not optional:
-                refuse("missing")
-            found.append(check(None if cell is MISSING else cell, refuse))
+        for row, cell in enumerate(cells):
+            try:
+                if cell is MISSING and not optional:
+                    refuse("missing")
+                found.append(check(None if cell is MISSING else cell, refuse))
+            except BadRow as error:
+                if self.bad is None:
+                    raise
+                self.bad.setdefault(row, error)
+                found.append(blank)
         return found
 
 

@@ -3,8 +3,8 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from pyarrow import csv as arrow_csv
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
-from workloads.readers._collect import Block
+from workloads.readers._collect import HEAD, Block
 from workloads.readers._lines import Lines
 
 _BEFORE_CELL, _AFTER_CELL = [ord(c) for c in ",\n"], [ord(c) for c in ",\r\n"]
@@ -22,11 +22,40 @@ _RETURN = "a carriage return within the line"
 _BYTES_A_ROW = 32  # about; of blocks of rows with quotes
 
 
+SEPARATORS = (";", "\t", "|")
+_DECIMAL_COMMA = re.compile(rb"(?<![^;\t|\n\"])-?\d+,\d+(?![^;\t|\r\n\"])")
+_GROUPED = re.compile(rb"(?<![^;\t|\n\"])\d{1,3}(?:\.\d{3})+(?![^;\t|\r\n,\"])")
+
+
+def separator(text: str) -> str:
+    """What stands between the columns, by the first line; two at least part time, prompt and output."""
+    return next((sign for sign in SEPARATORS if text.count(sign) > 1 > text.count(",") - 1), ",")
+
+
+def with_commas(runs: Iterator[Lines], sign: str) -> Iterator[Lines]:
+    """The rows of a table with another separator as they are with commas; 0,5 is 0.5 in it, and so may 1.000 be 1000.
+
+    Every place in the file stays where it is. Rows with quotes keep their separator: see `_Rows.by_record`.
+    """
+    if sign == ",":
+        yield from runs
+        return
+    grouped: bool | None = None
+    for first, data, at_byte in runs:
+        if grouped is None:  # as Excel writes numbers where the decimal sign is a comma
+            grouped = _DECIMAL_COMMA.search(data) is not None
+        if grouped:
+            data = _GROUPED.sub(lambda number: number[0].replace(b".", b""), data)
+        if b'"' not in data:
+            data = data.replace(b",", b".").replace(sign.encode(), b",")
+        yield Lines(first, data, at_byte)
+
+
 def header(file: Path, line: int, text: str) -> tuple[str, ...]:
     """Column names from the first line."""
-    _no_other_format(file, line, text)
+    _no_other_format(file)
     try:
-        names = next(csv.reader([text], strict=True, skipinitialspace=True))
+        names = next(csv.reader([text], strict=True, skipinitialspace=True, delimiter=separator(text)))
     except csv.Error as error:
         raise _not_a_row(file, line, str(error)) from None
     columns = tuple(c.strip() for c in names)
@@ -39,25 +68,21 @@ def header(file: Path, line: int, text: str) -> tuple[str, ...]:
     return columns
 
 
-def _no_other_format(file: Path, line: int, text: str) -> None:
-    """Raises UsageError where the first line shows a file that is no table with commas and a header."""
+def _no_other_format(file: Path) -> None:
+    """Raises UsageError where the name shows a file that has no header."""
     if re.fullmatch(r"chunk-\d+-trace\.csv", file.name):
         raise UsageError(
             f"Trace '{file}' is a client of a ServeGen pool, which has rates and no requests; "
             f"draw from the pool with --arrivals servegen:{file.parent}."
         )
-    for sign, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if text.count(sign) > 1 > text.count(",") - 1:  # two commas at least part time, prompt and output
-            raise UsageError(
-                f"Trace '{file}', line {line}: {name} stand between the columns; a CSV has commas here, so change them."
-            )
 
 
-def blocks(file: Path, columns: tuple[str, ...], runs: Iterator[Lines], size: int) -> Iterator[Block]:
-    """The rows under the header; raises UsageError naming the line, after the rows before it."""
-    rows = _Rows(file, columns)
+def blocks(file: Path, columns: tuple[str, ...], runs: Iterator[Lines], size: int, sign: str = ",") -> Iterator[Block]:
+    """The rows under the header, which `sign` parts into columns."""
+    rows = _Rows(file, columns, sign)
+    runs = with_commas(runs, sign)
     for run in runs:
-        bare = _unquoted(run)
+        bare = _unquoted(run) if sign == "," or b'"' not in run.data else None
         if bare is None:  # from here on a line end may be part of a cell
             yield from rows.by_record(chain([run], runs), max(1, size // _BYTES_A_ROW))
             return
@@ -119,16 +144,19 @@ def _line_finder(run: Lines, rows: int) -> Callable[[int], int]:
 class _Rows:
     """Makes blocks of one file; holds its first row."""
 
-    def __init__(self, file: Path, columns: tuple[str, ...]) -> None:
-        self._file, self._columns = file, columns
-        self._first: dict[str, object] = {}
+    def __init__(self, file: Path, columns: tuple[str, ...], sign: str) -> None:
+        self._file, self._columns, self._sign = file, columns, sign
+        self._first: dict[str, list[object]] = {}
         self._start = 0
 
-    def block(self, cells: Sequence[pa.ChunkedArray | pa.Array], size: int, line: Callable[[int], int]) -> Block:
+    def block(
+        self, cells: Sequence[pa.ChunkedArray | pa.Array], size: int, line: Callable[[int], int],
+        bad: dict[int, _cells.BadRow] | None = None,
+    ) -> Block:  # fmt: skip
         """A block of columns of text."""
         arrays = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in cells]
         named = dict(zip(self._columns, arrays, strict=True))
-        self._first = self._first or {c: a[0].as_py() for c, a in named.items()}
+        self._first = self._first or {c: a[:HEAD].to_pylist() for c, a in named.items()}
         start, self._start = self._start, self._start + size
         return Block(
             self._file,
@@ -139,68 +167,69 @@ class _Rows:
             lambda row: f"line {line(row)}",
             self._first,
             start,
+            bad=bad,
         )
 
     def by_line(self, run: Lines) -> Iterator[Block]:
         """Line by line, none of which has a quote."""
-        found: list[list[str]] = []
-        lines: list[int] = []
-        failure = None
-        for number, raw in enumerate(run.data.split(b"\n"), run.first):
-            try:
-                blank = not _lines.text_of(raw, self._file, number)
-                text = raw.decode().rstrip("\r")
-                if "\r" in text:
-                    raise _not_a_row(self._file, number, _RETURN)
-                if not blank:
-                    found.append(self._checked(number, text.split(",")))
-                    lines.append(number)
-            except UsageError as error:
-                failure = error
-                break
-        yield from self._listed(found, lines)
-        if failure:
-            raise failure
+        records = (
+            (number, self._cells_of_line(number, raw)) for number, raw in enumerate(run.data.split(b"\n"), run.first)
+        )
+        yield from self._listed(records)
+
+    def _cells_of_line(self, number: int, raw: bytes) -> list[str] | UsageError | None:
+        """The cells, None for a blank line, or why it is no row."""
+        try:
+            if not _lines.text_of(raw, self._file, number):
+                return None
+        except UsageError as error:
+            return error
+        text = raw.decode().rstrip("\r")
+        return _not_a_row(self._file, number, _RETURN) if "\r" in text else text.split(",")
 
     def by_record(self, runs: Iterator[Lines], rows: int) -> Iterator[Block]:
         """Record by record: quoted cells may hold commas and line ends."""
         csv.field_size_limit(_lines.LONGEST_LINE_BYTES)
         start = next(runs)
-        records = csv.reader(_texts(self._file, chain([start], runs)), strict=True)
+        records = csv.reader(_texts(self._file, chain([start], runs)), strict=True, delimiter=self._sign)
+
+        def read() -> Iterator[tuple[int, list[str] | UsageError | None]]:
+            line = start.first
+            while True:
+                try:
+                    values = next(records)
+                    if self._sign != ",":
+                        values = [cell.replace(",", ".") for cell in values]
+                    yield line, values if len(values) > 1 or (values and values[0].strip()) else None
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    yield line, _not_a_row(self._file, line, str(error))
+                line = start.first + records.line_num
+
+        numbered = read()
+        while batch := list(islice(numbered, rows)):
+            yield from self._listed(batch)
+
+    def _listed(self, records: Iterable[tuple[int, list[str] | UsageError | None]]) -> Iterator[Block]:
+        """Records as a block; one that is no row stands there blank."""
         found: list[list[str]] = []
         lines: list[int] = []
-        failure = None
-        line = start.first
-        while not failure:
-            try:
-                values = next(records)
-                if len(values) > 1 or (values and values[0].strip()):
-                    found.append(self._checked(line, values))
-                    lines.append(line)
-            except StopIteration:
-                break
-            except csv.Error as error:
-                failure = _not_a_row(self._file, line, str(error))
-            except UsageError as error:
-                failure = error
-            line = start.first + records.line_num
-            if len(found) >= rows:
-                yield from self._listed(found, lines)
-                found, lines = [], []
-        yield from self._listed(found, lines)
-        if failure:
-            raise failure
-
-    def _checked(self, number: int, values: list[str]) -> list[str]:
-        if len(values) != len(self._columns):
-            what = f"{len(self._columns)} columns expected, got {len(values)}"
-            _cells.fail(self._file, f"line {number}", None, what, 0)
-        return values
-
-    def _listed(self, found: list[list[str]], lines: list[int]) -> Iterator[Block]:
+        bad: dict[int, _cells.BadRow] = {}
+        for line, values in records:
+            if values is None:
+                continue
+            if isinstance(values, list) and len(values) != len(self._columns):
+                what = f"{len(self._columns)} columns expected, got {len(values)}"
+                values = UsageError(f"Trace '{self._file}', line {line}: {what}.")
+            if isinstance(values, UsageError):
+                bad[len(found)] = _lines.no_row(values, len(found))
+                values = [""] * len(self._columns)
+            found.append(values)
+            lines.append(line)
         if found:
             cells = [pa.array(column, pa.string()) for column in zip(*found, strict=True)]
-            yield self.block(cells, len(found), lines.__getitem__)
+            yield self.block(cells, len(found), lines.__getitem__, bad)
 
 
 def _not_a_row(file: Path, line: int, why: str) -> UsageError:
@@ -213,5 +242,5 @@ def _texts(file: Path, runs: Iterator[Lines]) -> Iterator[str]:
             yield from io.StringIO(data.decode(), newline="\n")
             continue
         for number, line in enumerate(data.split(b"\n"), first):
-            _lines.text_of(line, file, number)
+            _lines.text_of(line, file, number)  # a quoted cell may go on behind such a line, so nothing can be left out
             yield line.decode() + "\n"

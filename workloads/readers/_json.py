@@ -14,7 +14,8 @@ import pyarrow as pa
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
-from workloads.readers._collect import MISSING, Block, Ints
+from workloads.readers._cells import BadRow
+from workloads.readers._collect import HEAD, MISSING, Block, Ints
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
@@ -34,6 +35,7 @@ class _Objects:
     objects: list[dict[str, object]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     places: Callable[[], Ints] = lambda: np.zeros((0, 2), np.int64)
+    bad: dict[int, BadRow] = field(default_factory=dict)
 
 
 def open_objects(
@@ -53,8 +55,11 @@ def open_objects(
         raise UsageError(f"Trace '{file}' {what}; {_lines.FORMATS}.")
     if isinstance(first, UsageError):
         raise first
-    columns = tuple(first.objects[0])
-    return first.objects[0], _blocks(file, columns, first, groups)
+    known = next((o for row, o in enumerate(first.objects) if row not in first.bad), None)
+    if known is None:
+        raise first.bad[0]
+    columns = tuple(known)
+    return known, _blocks(file, columns, first, groups)
 
 
 def _one_line(file: Path, runs: Iterator[Lines], limits: _lines.Limits) -> Iterator[Lines]:
@@ -75,7 +80,7 @@ def _blocks(
     file: Path, columns: tuple[str, ...], first: _Objects, rest: Iterator[_Objects | UsageError]
 ) -> Iterator[Block]:
     start = 0
-    cells_of_first = first.objects[0]
+    cells_of_first = {column: [o.get(column) for o in first.objects[:HEAD]] for column in columns}
     group: _Objects | UsageError | None = first
     while group is not None:
         if isinstance(group, UsageError):
@@ -86,7 +91,7 @@ def _blocks(
 
 
 def _block(
-    file: Path, columns: tuple[str, ...], group: _Objects, cells_of_first: dict[str, object], start: int
+    file: Path, columns: tuple[str, ...], group: _Objects, cells_of_first: dict[str, list[object]], start: int
 ) -> Block:
     lines = group.lines
     return Block(
@@ -99,32 +104,30 @@ def _block(
         cells_of_first,
         start,
         group.places,
+        group.bad,
     )
 
 
 def _of_lines(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageError]:
-    """The objects of each run, and the error after the last good one."""
+    """The objects of each run; what stands for a line that is none is empty."""
     try:
         for first, data, at_byte in runs:
             group = _Objects()
             group.places = partial(_of_whole_lines, Lines(first, data, at_byte), group.lines)
-            failure = None
             for number, text in enumerate(_texts(file, first, data), first):
+                if not text:
+                    continue
                 try:
                     if isinstance(text, UsageError):
                         raise text
-                    if text:
-                        group.objects.append(_object(file, number, text))
-                        group.lines.append(number)
-                        group.texts.append(text)
+                    group.objects.append(_object(file, number, text))
                 except UsageError as error:
-                    failure = error
-                    break
+                    group.bad[len(group.objects)] = _lines.no_row(error, len(group.objects))
+                    group.objects.append({})
+                group.lines.append(number)
+                group.texts.append("" if isinstance(text, UsageError) else text)
             if group.objects:
                 yield group
-            if failure:
-                yield failure
-                return
     except UsageError as error:
         yield error
 
@@ -148,7 +151,7 @@ def _of_elements(text: str, at_byte: int, spans: list[tuple[int, int]]) -> Ints:
 
 
 def _texts(file: Path, first: int, data: bytes) -> Iterator[str | UsageError]:
-    """The lines without blanks around them, and the error for the first that is no text."""
+    """The lines without blanks around them, or the error of one that is no text."""
     if _lines.is_text(data):
         yield from map(str.strip, data.decode().split("\n"))
         return
@@ -157,7 +160,6 @@ def _texts(file: Path, first: int, data: bytes) -> Iterator[str | UsageError]:
             yield _lines.text_of(line, file, number)
         except UsageError as error:
             yield error
-            return
 
 
 def _object(file: Path, line: int, text: str) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """Opens trace files, plain, gzip or Zstandard: every byte is read once, hashed, and given as whole lines."""
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -12,11 +13,45 @@ from typing import IO, NamedTuple, cast
 
 from harness import untrusted
 from harness.errors import UsageError
+from workloads.readers._cells import BadRow
 
 LONGEST_LINE_BYTES = 16 << 20  # a longer one is no line of a trace
+MOST_TOKENS = 10_000_000
+"""Of a prompt, or of an answer; the largest context windows of models that are served have this many."""
 FORMATS = "a trace is CSV, JSON lines or Parquet; text may be packed with gzip or zstd"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 256 << 10
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PLAIN_TEXT = "; save it as CSV or JSON lines"
+_OTHERS: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file; run 'git lfs pull' for it"),
+    (b"/annex/objects", "a git-annex pointer, not the file; run 'git annex get' for it"),
+    (b"<!doctype html", "an HTML page, not a trace; download the file itself, not the page that shows it"),
+    (b"<html", "an HTML page, not a trace; download the file itself, not the page that shows it"),
+    (b"<?xml", "XML, not a trace; a server answers so when it has no such file"),
+    (b"<error", "XML, not a trace; a server answers so when it has no such file"),
+    (b"%pdf", "a PDF" + _PLAIN_TEXT),
+    (b"sqlite format 3\0", "an SQLite database; export the table as CSV"),
+    (b"par1", "Parquet inside of gzip or zstd; unpack it"),
+    (b"arrow1", "Arrow IPC (Feather); write it as Parquet"),
+    (b"\xff\xff\xff\xff", "an Arrow IPC stream; write it as Parquet"),
+    (b"orc", "ORC; write it as Parquet"),
+    (b"obj\x01", "Avro; write it as Parquet or JSON lines"),
+    (b"pk\x03\x04", "a ZIP archive, which holds no JSON trace; an Excel sheet is one too: save it as CSV"),
+    (b"\xd0\xcf\x11\xe0", "an Excel or Office file; save it as CSV"),
+    (b"bzh", "packed with bzip2; unpack it"),
+    (b"\xfd7zxz\0", "packed with xz; unpack it"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive; unpack it"),
+    (b"gguf", "a model (GGUF), not a trace"),
+    (b"\x89hdf", "HDF5; write it as Parquet"),
+    (b"\x93numpy", "a NumPy array; write it as CSV or Parquet"),
+    (b"\x80\x04", "a Python pickle; write it as CSV or Parquet"),
+    (b"\x80\x05", "a Python pickle; write it as CSV or Parquet"),
+    (b"\x7felf", "a program, not a trace"),
+    (b"\x89png", "a picture, not a trace"),
+    (b"\xff\xd8\xff", "a picture, not a trace"),
+)
+"""How files begin, in lower case, that are taken for traces, and what they are. Source: the formats' own pages."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -24,15 +59,18 @@ BOM = b"\xef\xbb\xbf"
 class Limits:
     """What is read of a trace at most; arguments of its reader, such as `csv:max_rows=200000000`, raise it.
 
-    `max_expansion` is how many times its size a file may unpack to.
+    `max_expansion` is how many times its size a file may unpack to. Rows of more than `max_tokens` tokens of prompt or
+    answer are left out, as are others that cannot be used; the file is refused where they are `max_unusable` of all.
     """
 
     max_rows: int = 100_000_000
     max_expansion: float = untrusted.EXPANSION
     max_line_bytes: float = LONGEST_LINE_BYTES
+    max_tokens: int = MOST_TOKENS
+    max_unusable: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "max_expansion", "max_line_bytes"):
+        for name in ("max_rows", "max_expansion", "max_line_bytes", "max_tokens", "max_unusable"):
             value = getattr(self, name)
             if not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value:g}.")
@@ -142,7 +180,29 @@ def unpacked(hashed: Hashed) -> IO[bytes]:
 
         packed: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
         return packed
+    if encoding := _utf16(start):
+        return codecs.EncodedFile(raw, "utf-8", encoding)
     return raw
+
+
+def _utf16(start: bytes) -> str | None:
+    """The encoding of a text in UTF-16, as Excel and PowerShell write it, by its first four bytes."""
+    if start[:2] in _UTF16:
+        return "utf-16"
+    zeros = [byte == 0 for byte in start]
+    if zeros == [False, True, False, True]:
+        return "utf-16-le"
+    return "utf-16-be" if zeros == [True, False, True, False] else None
+
+
+def other(start: bytes) -> str | None:
+    """What a file is that begins so, where it is known to be no trace."""
+    text = start[:4096].removeprefix(BOM).lstrip().lower()
+    if start[7:10] == b'\0{"':
+        return "a model (safetensors), not a trace"
+    if start[257:262] == b"ustar":
+        return "a tar archive with another name; call it .tar"
+    return next((what for begin, what in _OTHERS if text.startswith(begin)), None)
 
 
 def is_plain(stream: IO[bytes]) -> bool:
@@ -189,7 +249,8 @@ _END = "end of file"
 def _piece(stream: IO[bytes], size: int) -> tuple[bytes, str]:
     """The next bytes, and why there will be no more."""
     try:
-        read1 = getattr(stream, "read1", stream.read)
+        recoded = isinstance(stream, codecs.StreamRecoder)  # its `read1` is that of what it recodes
+        read1 = stream.read if recoded else getattr(stream, "read1", stream.read)
         piece: bytes = read1(min(size, _PIECE_BYTES))
     except (OSError, EOFError, zlib.error, ValueError) as error:  # gzip.BadGzipFile is an OSError; Arrow's a ValueError
         return b"", reason(error).splitlines()[0].rstrip(".")[:200]
@@ -226,6 +287,11 @@ def text_of(line: bytes, file: Path, number: int) -> str:
     except UnicodeDecodeError as error:
         byte = line[error.start]
         raise UsageError(f"Trace '{file}', line {number}: byte 0x{byte:02x} is not UTF-8 text; {FORMATS}.") from None
+
+
+def no_row(error: UsageError, row: int) -> BadRow:
+    """The error of a line that is no row of a trace."""
+    return BadRow(str(error), row, None, str(error).partition(", ")[2].rstrip("."))
 
 
 def numbered(file: Path) -> Iterator[tuple[int, str]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from workloads.readers._collect import Block
-from workloads.readers._requests import Requests, with_items
+from workloads.readers._requests import Marked, Requests, with_items
 
 FALLS = "earlier than the row before, so all rows are sorted by time"
 
@@ -45,13 +45,20 @@ def _joined(parts: list[Requests]) -> Requests:
         if columns[0] is None or isinstance(columns[0], str | float | int):
             values[name] = columns[0]
         elif name in ("drops", "notes"):
-            texts = [text for text, _ in columns[0]]
-            values[name] = tuple((t, np.concatenate([c[i][1] for c in columns])) for i, t in enumerate(texts))
+            values[name] = _marked(columns, [len(p) for p in parts])
         elif name == "more":
             values[name] = {column: pa.concat_arrays([c[column] for c in columns]) for column in columns[0]}
         else:
             values[name] = pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
     return Requests(**values)
+
+
+def _marked(parts: list[Marked], sizes: list[int]) -> Marked:
+    """Marks of several tables, each of which has some of the texts."""
+    texts = list(dict.fromkeys(text for part in parts for text, _ in part))
+    empty = [np.zeros(size, bool) for size in sizes]
+    masks = [[dict(part).get(text, none) for part, none in zip(parts, empty, strict=True)] for text in texts]
+    return tuple((text, np.concatenate(mask)) for text, mask in zip(texts, masks, strict=True))
 
 
 def _moved(parents: pa.Array, order: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:

@@ -19,10 +19,16 @@ from harness import untrusted
 from harness.errors import UsageError, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
-from workloads.readers._collect import Block, Floats, Ints
+from workloads.readers._collect import HEAD, Block, Floats, Ints
 from workloads.readers._requests import MORE, Requests, empty
 
-UNITS = {"at": 1, "at_ms": 1_000, "at_us": 1_000_000, "at_ns": 1_000_000_000}
+UNITS: Mapping[str, float] = {
+    "at": 1,
+    "at_ms": 1_000,
+    "at_us": 1_000_000,
+    "at_ns": 1_000_000_000,
+    "at_days": 1 / 86_400,
+}
 KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent", "joins", "delay", "api", "agent",
         "common", "cause", "images", "image")  # fmt: skip
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +36,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "at_ms": ("at_ms", "timestamp_ms", "arrival_ms"),
     "at_us": ("at_us", "timestamp_us"),
     "at_ns": ("at_ns", "timestamp_ns"),
+    "at_days": (),
     "prompt": ("prompt_tokens", "input_tokens", "num_prefill_tokens", "input_length", "prompt_len", "input_len"),
     # the requested length comes first: a failed request of a run has fewer output tokens
     "output": ("output_tokens_asked", "output_tokens", "num_decode_tokens", "output_length", "output_len"),
@@ -112,7 +119,7 @@ def requests(block: Block, given: str | None) -> Requests:
     found = resolved(block.file, block.columns, given)
     unit = next(u for u in UNITS if u in found)
     stamp, prompt, output = found[unit], found["prompt"], found["output"]
-    at, per_s = _stamps(block, stamp, UNITS[unit])
+    at, per_s, dated = _stamps(block, stamp, UNITS[unit])
     prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
     return Requests(
         stamp,
@@ -120,6 +127,8 @@ def requests(block: Block, given: str | None) -> Requests:
         per_s,
         prompt_tokens,
         output_tokens,
+        dated=dated,
+        stated=given is not None and unit != "at",
         drops=empty(prompt, prompt_tokens, output, output_tokens),
         session=block.names(found["session"], optional=True) if "session" in found else None,
         turn=block.tokens(found["turn"]) if "turn" in found else None,
@@ -134,7 +143,11 @@ def requests(block: Block, given: str | None) -> Requests:
 
 def _known_numbers(block: Block, column: str) -> list[float | None]:
     """Numbers, None where there is none."""
-    return block.each(column, lambda cell, refuse: None if cell is None else _cells.number(cell, refuse), optional=True)
+
+    def number(cell: object, refuse: _cells.Fail) -> float | None:
+        return None if cell is None or cell == "" else _cells.number(cell, refuse)
+
+    return block.each(column, number, optional=True, blank=None)
 
 
 _MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
@@ -149,12 +162,12 @@ _MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
 """Of our names: the rest of that of the column, and what reads it."""
 
 
-def _stamps(block: Block, column: str, per_s: int) -> tuple[Ints | Floats, int]:
+def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:
     cells = block.cells(column)
     typed = isinstance(cells, pa.Array) and pa.types.is_timestamp(cells.type)
-    if typed or may_be_timestamp(block.first[column]):
-        return block.stamps_ns(column), UNITS["at_ns"]
-    return block.numbers(column), per_s
+    if typed or any(map(may_be_timestamp, block.first[column])):
+        return block.stamps_ns(column), UNITS["at_ns"], True
+    return block.numbers(column), per_s, False
 
 
 def _row_numbers(block: Block, column: str) -> pa.Array:
@@ -169,9 +182,10 @@ def _row_numbers(block: Block, column: str) -> pa.Array:
     for row in kept.tolist():
         text = names[row].as_py()
         if not (text.isascii() and text.isdigit() and len(text) < 16):
-            block.fail(row, column, f"the number of a row expected, got {text[:40]!r}")
-        numbers[row] = int(text)
-    return pa.array(numbers, pa.int64(), mask=missing)
+            block.leave_out(row, column, f"the number of a row expected, got {text[:40]!r}")
+        else:
+            numbers[row] = int(text)
+    return pa.array(numbers, pa.int64(), mask=numbers < 0)
 
 
 MAGIC = b"PAR1"
@@ -213,7 +227,7 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Lim
         raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} appears twice.")
     start = text_bytes = 0
     size_bytes, hint = file.stat().st_size, _lines.more("max_expansion")
-    first: dict[str, object] = {}
+    first: dict[str, list[object]] = {}
     batches = table.iter_batches(batch_size=rows, use_threads=False)
     while True:
         try:
@@ -223,7 +237,7 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Lim
             text_bytes += sum(map(untrusted.text_bytes, batch.columns))
             untrusted.check_expansion(file, text_bytes, size_bytes, limits.max_expansion, hint)
             arrays = {n: _plain(a) for n, a in zip(names, batch.columns, strict=True)}
-            first = first or ({n: _cell(a) for n, a in arrays.items()} if batch.num_rows else {})
+            first = first or ({n: _cells_of(a) for n, a in arrays.items()} if batch.num_rows else {})
         except MemoryError:  # an ArrowException too, where Arrow has no memory
             raise
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -238,7 +252,7 @@ def _block(
     names: tuple[str, ...],
     arrays: Mapping[str, pa.Array],
     batch: pa.RecordBatch,
-    first: Mapping[str, object],
+    first: Mapping[str, list[object]],
     start: int,
 ) -> Block:
     return Block(
@@ -253,9 +267,10 @@ def _block(
     )
 
 
-def _cell(array: pa.Array) -> object:
-    """The first cell, if it is text or a number."""
-    return array[0].as_py() if _comparable(array.type) and not pa.types.is_timestamp(array.type) else None
+def _cells_of(array: pa.Array) -> list[object]:
+    """The first cells, if they are text or numbers."""
+    known = _comparable(array.type) and not pa.types.is_timestamp(array.type)
+    return array[:HEAD].to_pylist() if known else []
 
 
 def _plain(array: pa.Array) -> pa.Array:

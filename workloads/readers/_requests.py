@@ -43,7 +43,8 @@ class Requests:
     `turn` is the recorded turn, from 0, where there is one. `more` holds the columns of `MORE` that the format knows.
     `expanded` says that a row of the file holds several requests; `rows` are then the rows of the block that they are
     of, and `numbers` the messages of each prompt, where the format holds text. `lasts` says that stamps and row numbers
-    count from the start of the block, and after how long, in units of `at`, those of the next block begin.
+    count from the start of the block, and after how long, in units of `at`, those of the next block begin. `dated`
+    stamps are dates, and the unit of `stated` ones is what the user says: others are doubted.
     """
 
     stamp: str
@@ -66,6 +67,8 @@ class Requests:
     joins: pa.ListArray | None = None
     more: Mapping[str, pa.Array] = field(default_factory=dict)
     lasts: float | None = None
+    dated: bool = False
+    stated: bool = False
 
     def __len__(self) -> int:
         return len(self.at)

@@ -63,7 +63,7 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
             return _open_parquet(file, block_bytes, limits)
     stream = _lines.unpacked(hashed)
     runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
-    number, text, runs = _first_line(file, runs)
+    number, text, runs = _first_line(file, _known(file, runs))
 
     def sha256() -> str:
         assert stream  # a stream that is forgotten closes the file
@@ -75,7 +75,7 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
         plain = (file,) if _lines.is_plain(stream) else ()
         return Source(file, "json", tuple(first), objects, sha256, hashed.close, size_bytes, size, plain)
     columns = _csv.header(file, number, text)
-    blocks = _csv.blocks(file, columns, _after(runs), block_bytes)
+    blocks = _csv.blocks(file, columns, _after(runs), block_bytes, _csv.separator(text))
     return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes)
 
 
@@ -110,6 +110,17 @@ def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source
     columns, metadata = _plain.columns(table), _plain.metadata(table)
     size_bytes = file.stat().st_size
     return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, size_bytes, metadata)
+
+
+def _known(file: Path, runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
+    """The same; raises UsageError where the file is known to be something else than a trace."""
+    first = next(runs, None)
+    if first is None:
+        return
+    if what := _lines.other(first.data):
+        raise UsageError(f"'{file}' is {what}.")
+    yield first
+    yield from runs
 
 
 def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Iterator[_lines.Lines]]:

@@ -56,6 +56,7 @@ class Azure:
             SECOND_NS,
             prompt_tokens,
             output_tokens,
+            dated=True,
             drops=empty(prompt, prompt_tokens, output, output_tokens),
             notes=notes,
             more=more,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.readers._collect import Block, Mask
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
 
 BLOCK_TOKENS = 16
@@ -44,11 +44,9 @@ class Bailian:
         turn = block.tokens(TURN) if block.has(TURN) else None
         ids = block.id_lists(IDS)
         counts, blocks = pc.list_value_length(ids).to_numpy(zero_copy_only=False), -(-prompt_tokens // BLOCK_TOKENS)
-        more: Mask = counts > blocks
-        if more.any():
-            row = int(np.argmax(more))
+        for row in np.flatnonzero(counts > blocks).tolist():
             what = f"at most {blocks[row]} ids expected for {prompt_tokens[row]} tokens"
-            block.fail(row, IDS, f"{what} in blocks of {BLOCK_TOKENS}, got {len(ids[row])}")
+            block.leave_out(row, IDS, f"{what} in blocks of {BLOCK_TOKENS}, got {len(ids[row])}")
         return Requests(
             stamp,
             at_s,

@@ -54,10 +54,10 @@ class ChatLog:
     def requests(self, block: Block) -> Requests:
         """Every row; one without prompt or answer is reported as dropped."""
         encode = _texts.needed(self.encode, block, "chat-log")
-        tools = block.each("tools", _texts.tools_of, optional=True)
-        prompts = encode([a + b for a, b in zip(tools, block.each("input", _texts.text_of), strict=True)])
+        tools = block.each("tools", _texts.tools_of, optional=True, blank="")
+        prompts = encode([a + b for a, b in zip(tools, block.each("input", _texts.text_of, blank=""), strict=True)])
         prompt_tokens = np.array([len(ids) for ids in prompts], np.int64)
-        output_tokens = np.array([len(ids) for ids in encode(block.each("output", _texts.text_of))], np.int64)
+        output_tokens = np.array([len(ids) for ids in encode(block.each("output", _texts.text_of, blank=""))], np.int64)
         return Requests(
             "timestamp",
             block.numbers("timestamp"),

@@ -54,9 +54,7 @@ def one_per_block(block: Block, column: str, prompt_tokens: Ints, block_tokens: 
     ids = block.id_lists(column)
     counts = pc.list_value_length(ids).to_numpy(zero_copy_only=False)
     expected = -(-prompt_tokens // block_tokens)
-    wrong = counts != expected
-    if wrong.any():
-        row = int(np.argmax(wrong))
+    for row in np.flatnonzero(counts != expected).tolist():
         what = f"{expected[row]} ids expected for {prompt_tokens[row]} tokens in blocks of {block_tokens}"
-        block.fail(row, column, f"{what}, got {counts[row]}")
+        block.leave_out(row, column, f"{what}, got {counts[row]}")
     return ids

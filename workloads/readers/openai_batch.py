@@ -57,7 +57,7 @@ class OpenAIBatch:
 
         at = np.zeros(block.size, np.int64)
         option = "--reader openai-batch:output"
-        chats = block.each("body", chat)
+        chats = block.each("body", chat, blank=_texts.Chat("", "", 0))
         return _texts.chat_requests(
             chats, encode, self.block_tokens, self.output_tokens, option, self.stamp, at, 1, None
         )  # fmt: skip

@@ -61,6 +61,7 @@ class Otel:
             SECOND_NS,
             prompt,
             output,
+            dated=True,
             drops=((_NO_CALL, other), *empty(INPUT[0], prompt, OUTPUT[0], output)),
             session=pa.array([c.session for c in calls], pa.string()),
             tag=pa.array([c.operation for c in calls], pa.string()),

@@ -1,0 +1,222 @@
+"""Files as strangers have them: other units of time, bad rows, other encodings, and files that are no trace."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from harness.errors import UsageError
+from workloads import traces
+from workloads.trace_tools import check, info
+
+HEAD = "timestamp,prompt_tokens,output_tokens"
+EPOCH_S = 1_715_299_200
+AT_S = np.round(np.cumsum(np.linspace(0.1, 0.6, 60)), 3)  # 60 rows over 20.9 s
+SPAN_S = float(AT_S[-1] - AT_S[0])
+
+
+def table(stamps: list[str], head: str = HEAD) -> str:
+    return "\n".join([head, *(f"{stamp},{100 + i},20" for i, stamp in enumerate(stamps))]) + "\n"
+
+
+def read(folder: Path, content: str | bytes, name: str = "t.csv", **options: str) -> traces.Trace:
+    file = folder / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return traces.read(str(file), **options)
+
+
+EXACT = [round(at * 1000) for at in AT_S]  # ms
+UNITS = {
+    "seconds": ([f"{EPOCH_S + at}" for at in AT_S], None),
+    "milliseconds": ([f"{EPOCH_S * 1000 + at}" for at in EXACT], "milliseconds since 1970"),
+    "floats of milliseconds": ([f"{EPOCH_S * 1000 + at}.5" for at in EXACT], "milliseconds since 1970"),
+    "microseconds": ([f"{EPOCH_S * 10**6 + at * 1000}" for at in EXACT], "microseconds since 1970"),
+    "nanoseconds": ([f"{EPOCH_S * 10**9 + at * 10**6}" for at in EXACT], "nanoseconds since 1970"),
+    "days of Excel": ([f"{45422 + at / 86400:.12f}" for at in AT_S], "days since 1899"),
+    "dates of BigQuery": ([f"2024-05-10 00:00:{int(at):02}.{round(at % 1 * 1000):03} UTC" for at in AT_S], None),
+    "dates with nanoseconds": (
+        [f"2024-05-10T00:00:{int(at):02}.{round(at % 1 * 1000):03}000000Z" for at in AT_S],
+        None,
+    ),
+    "relative seconds": ([f"{at}" for at in AT_S], None),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_the_unit_of_stamps_is_recognised(tmp_path: Path, name: str) -> None:
+    """60 requests of 21 s were replayed in 6 h or 252 days, and nothing told it."""
+    stamps, note = UNITS[name]
+    trace = read(tmp_path, table(stamps))
+
+    assert SPAN_S == pytest.approx(float(trace.at_s[-1]), abs=2e-3)
+    notes = [text for text in trace.facts["oddities"] if "is read as" in text]
+    assert ([] if note is None else [f"timestamp is read as {note}"]) == [
+        text[: 21 + len(note or "")] for text in notes
+    ]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "mooncake", "parquet", "timestamp_ms"])
+def test_the_unit_is_recognised_in_every_format(tmp_path: Path, form: str) -> None:
+    """A format would keep its mistake."""
+    if form == "parquet":
+        columns = {"timestamp": [EPOCH_S * 10**9 + at * 10**6 for at in EXACT], "prompt_tokens": [9] * 60}
+        parquet.write_table(pa.table({**columns, "output_tokens": [1] * 60}), tmp_path / "t.parquet")
+        trace = traces.read(str(tmp_path / "t.parquet"))
+    elif form == "timestamp_ms":  # microseconds in a column of milliseconds
+        trace = read(tmp_path, table(UNITS["microseconds"][0], "timestamp_ms,prompt_tokens,output_tokens"))
+    else:
+        names = ("input_length", "output_length") if form == "mooncake" else ("prompt_tokens", "output_tokens")
+        per_s = 1 if form == "mooncake" else 1000  # Mooncake's rows have milliseconds
+        lines = [
+            f'{{"timestamp": {EPOCH_S * per_s + at * per_s / 1000}, "{names[0]}": 9, "{names[1]}": 1}}' for at in EXACT
+        ]
+        trace = read(tmp_path, "\n".join(lines), "t.jsonl")
+
+    assert SPAN_S == pytest.approx(float(trace.at_s[-1]), abs=2e-3)
+
+
+def test_stamps_of_a_stated_unit_are_not_doubted(tmp_path: Path) -> None:
+    """A trace in nanoseconds that begins after 20 minutes would be taken for one in milliseconds since 1970."""
+    stamps = [f"{1_300_000_000_000 + at * 10**6}" for at in EXACT]
+    trace = read(tmp_path, table(stamps), columns="at_ns=timestamp,prompt=prompt_tokens,output=output_tokens")
+
+    assert SPAN_S == pytest.approx(float(trace.at_s[-1]))
+
+
+def test_mixed_units_lose_no_row_in_silence(tmp_path: Path) -> None:
+    """Half a file in milliseconds would be replayed after 54,000 years."""
+    stamps = [*UNITS["seconds"][0][:50], *UNITS["milliseconds"][0][50:]]
+    trace = read(tmp_path, table(stamps))
+
+    assert 50 == len(trace)
+    assert any("10 rows left out: no usable timestamp (line 52: a stamp decades" in t for t in trace.facts["oddities"])
+
+
+@pytest.mark.parametrize(
+    ("stamps", "words"),
+    [([f"{at}" for at in EXACT], "one every 354 s"), ([f"{at / 1e6:.9f}" for at in AT_S], "requests/s)")],
+)
+def test_an_implausible_rate_is_a_warning(tmp_path: Path, stamps: list[str], words: str) -> None:
+    """Milliseconds from zero on cannot be told from seconds, but the rate of such a trace is odd."""
+    trace = read(tmp_path, table(stamps))
+    doubt = next(text for text in trace.facts["oddities"] if "--columns at_ms=timestamp" in text)
+
+    assert words in doubt
+    assert doubt in check.of(str(tmp_path / "t.csv"))["odd"]
+
+
+def test_one_far_stamp_takes_no_memory(tmp_path: Path) -> None:
+    """Sixty rows asked for 162 GiB of bins."""
+    trace = read(tmp_path, table([*(f"{at}" for at in AT_S[:59]), "900000000"]))
+
+    assert 60 == len(trace)
+    assert 899_999_999 < info.of(trace)["span_s"]
+
+
+BAD_CELLS = ["", "nan", "None", "-5", "1e300", "99999999999999", "12abc", "1.5"]
+
+
+@pytest.mark.parametrize("cell", BAD_CELLS)
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_row_with_a_bad_cell_is_left_out_and_counted(tmp_path: Path, cell: str, column: int) -> None:
+    """One bad row refused a file of a million."""
+    if (column, cell) == (0, "1.5"):
+        pytest.skip("a good stamp")
+    rows = [[f"{at}", "100", "20"] for at in AT_S]
+    rows[7][column] = rows[8][column] = cell
+    trace = read(tmp_path, "\n".join([HEAD, *map(",".join, rows)]))
+    name = HEAD.split(",")[column]
+
+    assert 58 == len(trace)
+    assert f"2 rows left out: no usable {name} (line 9: " in " ".join(map(str, trace.facts["oddities"]))
+    assert 60 == trace.facts["rows"]
+
+
+@pytest.mark.parametrize("line", [b"1,2", b"1,2,3,4,5", b"\xff\xfe,1,1", b"\x00\x00\x00", b'"7.1,1,1'])
+def test_a_line_that_is_no_row_is_left_out(tmp_path: Path, line: bytes) -> None:
+    """A line cut by a crash refused the whole file."""
+    lines = table([f"{at}" for at in AT_S]).encode().splitlines()
+    trace = read(tmp_path, b"\n".join([*lines, line]) + b"\n")
+
+    assert 60 == len(trace)
+    assert "1 row left out: no row of a trace (line 62: " in " ".join(map(str, trace.facts["oddities"]))
+
+
+@pytest.mark.parametrize("line", ["{", '{"timestamp": 5, "inp', "[]", "null", '{"timestamp": 5}', "\udcff"])
+def test_a_json_line_that_cannot_be_used_is_left_out(tmp_path: Path, line: str) -> None:
+    """A line cut by a crash refused the whole file."""
+    lines = [f'{{"timestamp": {at}, "input_length": 9, "output_length": 1}}' for at in EXACT]
+    for bad_first in (False, True):
+        whole = "\n".join([line, *lines] if bad_first else [*lines[:30], line, *lines[30:]])
+        if bad_first and not line.endswith("inp"):
+            continue  # the first line tells the form of the file
+        trace = read(tmp_path, whole.encode(errors="surrogateescape"), "t.jsonl")
+
+        assert 60 == len(trace)
+        assert 1 == sum(trace.facts["dropped"].values())
+
+
+def test_a_file_of_mostly_bad_rows_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """A wrong column would be sent as the few rows that happen to have a number."""
+    rows = "\n".join([HEAD, *(f"{at},100,{'20' if i < 25 else 'x'}" for i, at in enumerate(AT_S))])
+    with pytest.raises(UsageError, match=r"line 27, column 'output_tokens'.*35 of 60 rows cannot be used"):
+        read(tmp_path, rows)
+
+    assert 25 == len(read(tmp_path, rows, reader="csv:max_unusable=0.9"))
+
+
+def test_the_most_tokens_of_a_row_are_an_option(tmp_path: Path) -> None:
+    """One row of 2 billion tokens would fill any server, or a long one could not be sent."""
+    rows = table([f"{at}" for at in AT_S]) + "30,20000000,5\n"
+
+    assert 60 == len(read(tmp_path, rows))
+    assert 61 == len(read(tmp_path, rows, reader="csv:max_tokens=30000000"))
+    assert 50 == len(read(tmp_path, rows, reader="csv:max_tokens=149"))
+
+
+GERMAN = "Zeit;prompt_tokens;output_tokens\r\n0,5;1.000;20\r\n1,25;2.500;30\r\n2,75;300;40\r\n"
+ENCODINGS: dict[str, Callable[[str], bytes]] = {
+    "utf-16": lambda text: text.encode("utf-16"),
+    "utf-16-le without a mark": lambda text: text.encode("utf-16-le"),
+    "utf-16-be": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "utf-8 with a mark": lambda text: text.encode("utf-8-sig"),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("text", [GERMAN, GERMAN.replace(";", "\t"), GERMAN.replace("\r\n0,5;", '\r\n"0,5";')])
+def test_the_german_form_of_excel_is_read(tmp_path: Path, encoding: str, text: str) -> None:
+    """Excel's 'Unicode text' was a binary file, and a decimal comma a column."""
+    trace = read(tmp_path, ENCODINGS[encoding](text), columns="at=Zeit,prompt=prompt_tokens,output=output_tokens")
+
+    assert [0.0, 0.75, 2.25] == trace.at_s.tolist()
+    assert [1000, 2500, 300] == trace.table["prompt_tokens"].to_pylist()
+
+
+OTHERS = {
+    "a Git LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+    "an HTML page": b"\n<!DOCTYPE html>\n<html><body>404</body></html>\n",
+    "XML": b'<?xml version="1.0"?><Error><Code>NoSuchKey</Code></Error>',
+    "a PDF": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
+    "safetensors": (90).to_bytes(8, "little") + b'{"__metadata__":{"format":"pt"}}' + b"\0" * 70,
+    "an SQLite database": b"SQLite format 3\0" + b"\x10\0" * 50,
+    "Parquet inside of gzip": gzip.compress(b"PAR1" + b"\0" * 50),
+    "Arrow IPC": b"ARROW1\0\0" + b"\xff" * 20,
+    "an Excel or Office file": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 50,
+    "a model (GGUF)": b"GGUF\3\0\0\0" + b"\0" * 50,
+    "a Python pickle": b"\x80\x04\x95" + b"\0" * 50,
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_a_file_that_is_no_trace_is_named(tmp_path: Path, what: str, name: str) -> None:
+    """'No reader knows the columns version https://git-lfs' helps nobody."""
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, OTHERS[what], name)
+
+    assert f"{what}" in str(caught.value)
