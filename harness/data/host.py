@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def host() -> dict[str, object]:
         "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
+
+
+def busy(machine: Mapping[str, object]) -> str | None:
+    """What a machine of that `host` was busy with: 'load 26.0 on 2 cores'; None for one with a core to spare."""
+    load, cores = machine.get("load"), machine.get("cores")
+    if not isinstance(load, int | float) or not isinstance(cores, int) or load < cores:
+        return None
+    return f"load {load:.1f} on {cores} core{'' if cores == 1 else 's'}"
 
 
 def cpu_name() -> str | None:

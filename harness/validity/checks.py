@@ -3,7 +3,7 @@
 A check that failed makes the run not valid (exit code 4); a warning does not; `unknown` says why nothing was checked.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -240,6 +240,26 @@ def _too_late(late_s: Floats, less: str) -> Iterator[RunWarning]:
             f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%}).",
             f"{less}, quiet the machine, or send from another one",
         )
+
+
+def from_sent(requests: pa.Table) -> pa.Table:
+    """The requests with their latencies counted from when each was sent: what they would be with a client in time."""
+    due, sent = requests["scheduled_s"], requests["sent_s"]
+    return requests.set_column(
+        requests.column_names.index("scheduled_s"), requests.schema.field("scheduled_s"),
+        pc.max_element_wise(due, sent).cast(due.type),  # of one that was never sent, when it was due
+    )  # fmt: skip
+
+
+def decides_alike(requests: pa.Table, score: Callable[[pa.Table], Sequence[tuple[bool, float]]]) -> bool:
+    """Whether requests that left late decide nothing: counted from when each was due and from when it was sent, every
+    condition is on the same side, and its share the same within `TOO_LATE_SHARE`. `score` gives both of each condition.
+
+    The system was no better than the first and no worse than the second says, so a run that is not valid for its
+    lateness alone still tells a side. Its latencies are no measurement, and are not printed as one.
+    """
+    pairs = zip(score(requests), score(from_sent(requests)), strict=True)
+    return all(side == other and abs(share - again) <= TOO_LATE_SHARE for (side, share), (other, again) in pairs)
 
 
 def less_traffic(recorded: bool, closed: bool = False) -> str:

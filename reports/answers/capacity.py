@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from harness.data.codec import encode
+from harness.data.host import busy
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateVerdict, SearchCost
 from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, TOLERANCE, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
@@ -116,11 +117,13 @@ def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
 def _bracket(one: GoalCapacity) -> str:
     """The rates that were tried on both sides of the goal; empty where there are none."""
     low, high = one.bracket_rps
+    unsure = one.bracket is not None and False in (one.bracket.low_sure, one.bracket.high_sure)
+    likely = "likely " if unsure else ""
     if low is not None and high is not None:
-        return f"between {low:g} and {high:g} req/s"
+        return f"{likely}between {low:g} and {high:g} req/s"
     if low is not None:
-        return f"above {low:g} req/s (no rate tried is surely too high)"
-    return "" if high is None else f"below {high:g} req/s (no rate tried is surely sustained)"
+        return f"{likely}above {low:g} req/s (no rate tried is surely too high)"
+    return "" if high is None else f"{likely}below {high:g} req/s (no rate tried is surely sustained)"
 
 
 def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
@@ -156,13 +159,17 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
     elif found := one.bracket:
         sides = [
             f"{rate:g} req/s was {side}{' (the queue grew)' if grew else ''}, "
+            f"{'' if met is None else f'met by {met:,} of '}"
             f"{_format.count(requests or 0, 'request')} of {_format.count(seeds or 0, 'seed')}"
-            for side, rate, grew, requests, seeds in (
-                ("sustained", found.low_rate_rps, found.low_grew, found.low_requests, found.low_seeds),
-                ("not sustained", found.high_rate_rps, found.high_grew, found.high_requests, found.high_seeds),
+            f"{', too few to be sure' if sure is False else ''}"
+            for side, rate, grew, met, requests, seeds, sure in (
+                ("sustained", found.low_rate_rps, found.low_grew, found.low_met, found.low_requests, found.low_seeds,
+                 found.low_sure),
+                ("not sustained", found.high_rate_rps, found.high_grew, found.high_met, found.high_requests,
+                 found.high_seeds, found.high_sure),
             )
             if rate is not None
-        ]
+        ]  # fmt: skip
         yield f"No estimate, but rates that were tried: {'; '.join(sides)}."
 
 
@@ -193,6 +200,11 @@ def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
             yield Notice(f"{percent(one.goal)} {one.state}: {clean(one.why, 600)}", needs)
+    if (load := busy(info.host)) is not None and info.clock == "wall":
+        yield Notice(
+            f"This machine was busy before the search ({load}), so requests may have left late.",
+            "Quiet it, or send from another one",
+        )
     errors_s = floors_s(info.floor)
     for bound in slo.parse(info.slo.text or "").bounds:
         if errors_s.get(bound.metric, 0.0) > FLOOR_SHARE * bound.limit:
@@ -316,7 +328,8 @@ def _trials(path: Path) -> Iterator[Table]:
 
 def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
-    probe = f"probe at {percent(key.goal)}: {'met' if tried.passed else 'missed'}" if key.goal is not None else ""
+    side = "client too late" if tried.late else "met" if tried.passed else "missed"
+    probe = f"probe at {percent(key.goal)}: {side}" if key.goal is not None else side if tried.late else ""
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in stored else None),
         probe or "whole trial",

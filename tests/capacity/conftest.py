@@ -30,6 +30,7 @@ class System:
     e2e_s: float = 1.0
     fooled_rps: float = 0.0
     unlucky: int | None = None
+    late_seeds: range = range(0)
     most_rps: float = math.inf
     tried: list[Key] = field(default_factory=list)
     spent_s: float = 0.0
@@ -58,6 +59,7 @@ class System:
         return Trial(
             key, key.planned, key.planned, 0.0, passed, False, self.e2e_s, span_s, span_s + OVERHEAD_S, shares,
             answered_rps=arrived_rps and min(arrived_rps, self.most_rps), arrived_rps=arrived_rps, dispersion=1.0,
+            late=key.seed in self.late_seeds,
         )  # fmt: skip
 
     def searched(self, budget_s: float = 600.0, **aim):

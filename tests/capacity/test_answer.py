@@ -57,7 +57,7 @@ def test_a_known_bracket_is_the_answer_when_the_budget_ends(searched):
     assert None is one.capacity_rps is one.low_rps is one.high_rps is one.per_gpu_rps
     assert {} == one.knees
     assert (low, high) == (4.0, 16.0)
-    assert 1 == one.bracket.low_seeds
+    assert (2, 36, True) == (one.bracket.low_seeds, one.bracket.low_met, one.bracket.low_sure)
     for form in (text, markdown):
         assert f"between {low:g} and {high:g} req/s, unresolved" in form.render(pages.document(info))
     assert "was not sustained" in " ".join(capacity.notes(info, one))
@@ -94,6 +94,23 @@ def test_one_side_is_reported_as_such(low, high, reported):
     one = GoalCapacity(goal=0.9, state="unresolved", bracket=RateBracket(low_rate_rps=low, high_rate_rps=high))
 
     assert f"Capacity at 90%: {reported}" == capacity.headline(CapacityAnswer(), one)
+
+
+def test_a_side_of_few_requests_is_shown_as_likely(system):
+    """A known bracket of 1.9 to 3.8 req/s was dropped, and 12 requests of which 8 met were called 'goal met'."""
+    known = system(knee_rps=3.0)
+    found = known.searched(budget_s=30.0, from_rps=2.0)
+    bracket = found.bracket
+    one = GoalCapacity(goal=0.9, state="unresolved", bracket=RateBracket(
+        low_rate_rps=bracket.low.rate_rps, low_requests=bracket.low.requests, low_met=bracket.low.met,
+        low_sure=bracket.low.sure, high_rate_rps=bracket.high.rate_rps, high_requests=bracket.high.requests,
+        high_met=bracket.high.met, high_sure=bracket.high.sure))  # fmt: skip
+
+    assert (2.0, 4.0) == (bracket.low.rate_rps, bracket.high.rate_rps)
+    assert not bracket.low.sure and 12 == bracket.low.requests
+    assert "likely between 2 and 4 req/s" in capacity.headline(CapacityAnswer(), one)
+    assert "met by 12 of 12 requests" in " ".join(capacity.notes(CapacityAnswer(), one))
+    assert "too few to be sure" in " ".join(capacity.notes(CapacityAnswer(), one))
 
 
 @pytest.mark.parametrize(

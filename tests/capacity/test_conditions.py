@@ -9,8 +9,11 @@ from harness.errors import UsageError
 from harness.experiments.capacity.conditions import (
     JOINT,
     Condition,
+    Share,
     conditions,
+    missed_unloaded,
     shares,
+    tells,
     under,
 )
 from harness.metrics.slo import parse, score
@@ -69,3 +72,19 @@ def test_the_definition_of_sarathi_adds_its_median_delay():
     )
     with pytest.raises(UsageError, match="needs a bound on a percentile of itl"):
         under("sarathi", parse("ttft=1"))
+
+
+@pytest.mark.parametrize(("met", "of", "good", "told"), [
+    (12, 12, True, False), (29, 29, True, True), (35, 51, True, False), (8, 12, False, True), (9, 12, False, False),
+])  # fmt: skip
+def test_a_side_rests_on_enough_requests(met: int, of: int, good: bool, told: bool) -> None:
+    """Twelve requests were called 'goal met' where 69 % of 51 met it."""
+    assert told == tells(met, of, 0.9, good=good)
+
+
+def test_a_bound_that_is_missed_without_load_is_named_with_what_was_measured() -> None:
+    """The user would guess which bound is out of reach, and by how much."""
+    assert "meet ttft=0.25 (90% have to; their median is 1.18 s)" in missed_unloaded(
+        Share("ttft=0.25", 0, 8, None, 1.18), 0.9
+    )
+    assert "their p99 is 0.3 s" in missed_unloaded(Share("p99:ttft=0.25", 6, 8, None, 0.3), 0.99)

@@ -195,3 +195,21 @@ def test_a_rate_is_decided_by_an_interval_and_by_trials(rate_rps, verdict):
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
 
     assert verdict is sustained(rate_rps, Estimate(50.0, 13.0, 189.0, {}, "joint", {}), tried)
+
+
+@pytest.mark.parametrize("late", [range(1, 3), range(1, 4), range(4, 7), range(5, 9)])
+def test_trials_that_left_late_are_drawn_again_while_the_budget_lasts(system, late):
+    """Two trials that proved nothing ended a search after 20 to 70 of 180 s, without a word about those before."""
+    found = system(late_seeds=late).searched(budget_s=300.0)
+
+    assert found.estimate is not None
+    assert found.bracket.most_rps > 9
+
+
+def test_a_client_that_is_always_late_is_the_reason(system):
+    """The search would go on to rates that flood the server, or end without a cause."""
+    known = system(late_seeds=range(1, 10_000))
+    found = known.searched(budget_s=300.0)
+
+    assert "so late that they tell no side" in found.why
+    assert max(key.rate_rps for key in known.tried) <= 4

@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from harness import termination
@@ -68,9 +68,28 @@ def test_a_server_that_is_never_overloaded_is_unresolved(tmp_path, capsys):
 def test_a_probe_that_ended_early_must_be_valid_too(check, ended_early, valid):
     """A client that is late would decide that a server is too slow. All answers may still be outstanding, though."""
     info = RunInfo.of({"verdict": {"valid": False}, "checks": [{"check": check, "state": "failed"}]})
-    run = SimpleNamespace(info=info, requests=pa.table({"scheduled_s": [0.0], "sent_s": [1.0]}))
 
-    assert valid == trials._is_valid(SimpleNamespace(run=run), ended_early=ended_early, side=True)
+    assert valid == trials._is_valid(SimpleNamespace(run=SimpleNamespace(info=info)), ended_early=ended_early)
+
+
+@pytest.mark.parametrize(("limit_s", "side"), [(5.0, "met"), (0.2, "none"), (0.001, "missed")])
+def test_late_requests_void_a_trial_only_where_they_decide_its_side(tmp_path, monkeypatch, limit_s, side):
+    """One late request of seven voided a trial, and two such trials ended a search that had minutes left."""
+    run = Runs._run
+
+    def late(made, task, watch):  # half a second
+        result = run(made, task, watch)
+        table = result.run.requests
+        due = pc.subtract(table["scheduled_s"], 0.5)
+        table = table.set_column(table.column_names.index("scheduled_s"), "scheduled_s", due)
+        verdict = {"valid": False, "reasons": ["The client was late."]}
+        info = RunInfo.of({"verdict": verdict, "checks": [{"check": "lateness", "state": "failed"}]})
+        return replace(result, run=replace(result.run, info=info, requests=table))
+
+    monkeypatch.setattr(Runs, "_run", late)
+    (tried,) = Runs(tmp_path, lambda _: None)([_task(limit_s, 0.9, 12)])
+
+    assert side == ("none" if tried.late else "met" if tried.passed else "missed")
 
 
 def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.experiments.capacity.conditions import SURE, chance, kept_all
+from harness.experiments.capacity.conditions import SURE, chance, kept_all, missed_unloaded, tells
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
@@ -49,6 +49,8 @@ DOUBLINGS = 40
 MOST_RPS = 3000.0
 """No rate above this is tried: a client that sends more measures itself."""
 SPENT = "the budget was spent."
+LATE_AGAIN, LATE_RATES = 3, 2
+"""A step of the ramp whose requests left too late is drawn so many times, at so many rates at most."""
 MEET = 0.3
 """Requests under way, on average, below which they hardly meet."""
 BLOCK_REQUESTS, BLOCK_ANSWERS, BLOCK_SHARE = 50, 8.0, 0.06
@@ -80,6 +82,8 @@ SHORTEST = 5
 """Times the requests in flight that a recording must have to show whether a queue grows."""
 PARTS = 8
 """Parts of a block whose scatter tells how many requests miss together."""
+MOST_MORE_S = 60.0
+"""What a trial takes beyond its traffic is allowed for up to here."""
 BEGUN = 0.3
 """A step of the ramp that did not miss counts for so much of its requests: it began empty."""
 
@@ -115,9 +119,10 @@ class _Blocks:
         if not alone:
             return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
         self._alone_s = self._e2e_s = alone[0].e2e_s or 0.0
+        self._more_s = 0.0 if spec.virtual else min(MOST_MORE_S, alone[0].more_s)
         if not self._e2e_s:
             return SearchResult(None, resolved=False, why="no request was answered in time.")
-        few = alone[0].key.rate_rps * self._e2e_s < MEET
+        few = alone[0].key.rate_rps * self._e2e_s < MEET and not alone[0].late
         if few and (binding := missed_alone(alone[0], spec)) is not None:
             return SearchResult(None, resolved=True, unreachable=True, why=binding)
         if (why := (yield from self._climb())) is not None:
@@ -146,6 +151,8 @@ class _Blocks:
             made = [] if wanted is None else (yield [wanted])
             if not made:
                 return self._found(SPENT)
+            if made[0].late:
+                continue
             self._learn(made[0])
             self._made += made
             if rate_rps >= MOST_RPS and kept_all(made[0].shares, spec.wanted):
@@ -156,6 +163,7 @@ class _Blocks:
         spec = self._spec
         rate_rps = plain(spec.from_rps or 2 / max(self._e2e_s, 1e-3))
         low = high = None
+        late: list[float] = []
         for _ in range(DOUBLINGS):
             requests = max(RAMP_REQUESTS, math.ceil(RAMP_ANSWERS * self._e2e_s * rate_rps))
             # Note: a shorter one is over before its queue has filled, and would count as evidence all the same
@@ -163,13 +171,20 @@ class _Blocks:
                 requests = max(requests, spec.planned)
             if rate_rps > MOST_RPS:
                 break
-            if requests / rate_rps + self._e2e_s > self._left_s():
+            if requests / rate_rps + self._e2e_s + self._more_s > self._left_s():
                 return f"the budget does not hold {requests:,} requests at {rate_rps:g} req/s."
             made = yield [TrialRequest(self._key(rate_rps, requests, spec.goal), spec.wanted)]
             if not made:
                 return SPENT
+            if made[0].late:
+                late.append(rate_rps)
+                if len(set(late)) == LATE_RATES and late.count(rate_rps) == LATE_AGAIN:
+                    return too_late(rate_rps)
+                if late.count(rate_rps) == LATE_AGAIN:  # farther from the goal being late decides less
+                    rate_rps = plain(rate_rps / 4 if low is None else 2 * rate_rps)
+                continue
             self._ramp += made
-            self._more_s = max(self._more_s, min(5.0, made[0].wall_s - requests / rate_rps))
+            self._more_s = max(self._more_s, min(MOST_MORE_S, made[0].wall_s - requests / rate_rps))
             if self._good(made[0]):
                 low = rate_rps
             else:
@@ -306,24 +321,39 @@ class _Blocks:
         return values
 
     def _bracket(self, found: Knee) -> Bracket:
-        """The highest rate tried that surely meets the goals, and the lowest that surely misses one; before there is an
-        estimate, one far below those that missed, and one that missed far above those that met."""
+        """The highest rate tried that meets the goals, and the lowest above it that misses one. Beyond the interval
+        they are sure; without one where they are far from the other side and enough requests tell."""
         trials = [*self._ramp, *self._made]
         good = [t for t in trials if self._good(t)]
         bad = [t for t in trials if not self._good(t)]
-        missed_rps = min((t.key.rate_rps for t in bad), default=0.0)
-        met_rps = max((t.key.rate_rps for t in good), default=math.inf)
-        low_rps, high_rps = found.low_rps, found.high_rps
-        if self._estimate(found) is None:
-            low_rps, high_rps = max(low_rps, BELOW * missed_rps), min(high_rps, met_rps / BELOW)
-        met = [t for t in good if t.key.rate_rps <= low_rps]
-        missed = [t for t in bad if t.key.rate_rps >= high_rps]
-        high = min(missed, key=lambda t: t.key.rate_rps, default=None)
-        below = [t for t in met if high is None or t.key.rate_rps < high.key.rate_rps]
-        low = max(below, key=lambda t: t.key.rate_rps, default=None)
         rates = [t.key.rate_rps for t in trials]
-        above = None if high is None else replace(_side(high), grew=high.overloaded or self._behind(high))
-        return Bracket(None if low is None else _side(low), above, min(rates), max(rates))
+        known = self._estimate(found) is not None
+        low_rps, high_rps = found.low_rps, found.high_rps
+        if not known:
+            low_rps = max(low_rps, BELOW * min((t.key.rate_rps for t in bad), default=0.0))
+            high_rps = min(high_rps, max((t.key.rate_rps for t in good), default=math.inf) / BELOW)
+        far = [t for t in bad if t.key.rate_rps >= high_rps]
+        high = min(far or ([] if known else bad), key=lambda t: t.key.rate_rps, default=None)
+        below = [t for t in good if high is None or t.key.rate_rps < high.key.rate_rps]
+        near = [t for t in below if t.key.rate_rps <= low_rps]
+        low = max(near or ([] if known else below), key=lambda t: t.key.rate_rps, default=None)
+        return Bracket(
+            None if low is None else self._side(low, below, sure=known or low in near),
+            None if high is None else self._side(high, bad, sure=known or high in far),
+            min(rates), max(rates),
+        )  # fmt: skip
+
+    def _side(self, tried: Trial, others: Sequence[Trial], *, sure: bool) -> Side:
+        """The side of a rate. Those that met at higher rates count for it too, and those that missed at lower ones: at
+        this one more requests would meet, or miss."""
+        good, rate_rps, condition = self._good(tried), tried.key.rate_rps, self._binding
+        counted = [t for t in others if (t.key.rate_rps >= rate_rps if good else t.key.rate_rps <= rate_rps)]
+        found = [t.share(condition.text) for t in counted]
+        met, of = sum(share.met for share in found), sum(share.of for share in found)
+        grew = not good and (tried.overloaded or self._behind(tried))
+        enough = grew or tells(met, of, condition.goal, good=good)
+        seeds = len({t.key.seed for t in counted})
+        return Side(rate_rps, seeds, of, grew, met, sure and enough)
 
     def _found(self, why: str | None) -> SearchResult:
         if not self._ramp:
@@ -347,12 +377,16 @@ def _rate_rps(tried: Trial) -> float:
     return tried.arrived_rps or tried.key.rate_rps
 
 
+def too_late(rate_rps: float) -> str:
+    """Why nothing is known of a rate whose trials all left late."""
+    return (
+        f"at {rate_rps:g} req/s the client sent requests so late that they tell no side: from when they were due the "
+        "goal is missed, from when they were sent it is met; quiet the machine, or send from another one."
+    )
+
+
 def _never(rate_rps: float) -> str:
     return f"no rate up to {rate_rps:g} requests per second was too high."
-
-
-def _side(tried: Trial) -> Side:
-    return Side(tried.key.rate_rps, 1, tried.kept, tried.overloaded)
 
 
 def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
@@ -362,11 +396,7 @@ def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
     if not unlikely:
         return None
     worst = min(spec.bounds or unlikely, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
-    share = shares[worst.text]
-    return (
-        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {worst.text} "
-        f"({100 * worst.goal:.4g}% have to), so no rate is low enough."
-    )
+    return missed_unloaded(shares[worst.text], worst.goal)
 
 
 def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
@@ -380,6 +410,8 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
         if not made:
             return _between(low, high, spec, SPENT)
         tried = made[0]
+        if tried.late:
+            return _between(low, high, spec, too_late(rate_rps))
         if kept_all(tried.shares, spec.wanted) and not tried.overloaded:
             if (needed := rate_rps * (tried.e2e_s or 0.0) * SHORTEST) > spec.planned:
                 return _between(low, high, spec, _too_short(spec, rate_rps, needed))
@@ -404,7 +436,7 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
 
 def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str | None) -> SearchResult:
     ends = [t.key.rate_rps for t in (low, high) if t is not None]
-    below, above = (None if t is None else _side(t) for t in (low, high))
+    below, above = (None if t is None else Side(t.key.rate_rps, 1, t.kept, t.overloaded) for t in (low, high))
     bracket = Bracket(below, above, min(ends, default=None), max(ends, default=None))
     if low is None or high is None:
         return SearchResult(None, resolved=False, why=why, bracket=bracket)

@@ -9,16 +9,23 @@ from harness.data.run_json import Floor, StoredSlo, Workload
 
 
 class RateBracket(Part, frozen=True, kw_only=True):
-    """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
+    """The highest rate that was sustained and the lowest that was not, each None where no trial lies there.
+
+    `met` requests of those on a side met the condition; a side is not `sure` where they are too few to tell.
+    """
 
     low_rate_rps: Positive | None = None
     low_seeds: Count | None = None
     low_requests: Count | None = None
     low_grew: bool | None = None
+    low_met: Count | None = None
+    low_sure: bool | None = None
     high_rate_rps: Positive | None = None
     high_seeds: Count | None = None
     high_requests: Count | None = None
     high_grew: bool | None = None
+    high_met: Count | None = None
+    high_sure: bool | None = None
 
 
 class BoundCapacity(Part, frozen=True, kw_only=True):
@@ -117,6 +124,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     workload: Text = None
     traffic: Workload = Workload()
     backend: Facts = field(default_factory=dict)
+    host: Facts = field(default_factory=dict)
     slo: StoredSlo = StoredSlo()
     goals: list[Share] = field(default_factory=list)
     clock: Text = None

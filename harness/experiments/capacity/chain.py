@@ -24,7 +24,7 @@ from harness.data.dependencies import dropped, ended_s
 from harness.data.lists import number
 from harness.data.records import to_table
 from harness.data.schedule import requests_of
-from harness.experiments.capacity.conditions import JOINT, shares
+from harness.experiments.capacity.conditions import JOINT, shares, with_typical
 from harness.experiments.trial import at_rate, without_steps
 from harness.metrics import slo as slos
 from harness.metrics.measure import first_last, metrics
@@ -261,7 +261,7 @@ def unloaded(spec: RunSpec, slo: Slo, requests: int) -> Unloaded:
     e2e_s = (end_s - due_s)[np.isfinite(end_s)]
     mean_s = float(e2e_s.mean()) if len(e2e_s) else 0.0
     return Unloaded(
-        shares(table, slo),
+        with_typical(shares(table, slo), table, slo),
         mean_s,
         float(np.quantile(e2e_s, 0.99)) if len(e2e_s) else 0.0,
         filled_s(pa.concat_tables(drawn), mean_s),

@@ -15,7 +15,7 @@ from harness.api import Elastic
 from harness.errors import Crashed, UsageError
 from harness.experiments import pool
 from harness.experiments.capacity.chain import Chain, ChainRequest, Observed, unloaded
-from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, Condition
+from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, Condition, missed_unloaded
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, SearchSpec, Side
 from harness.experiments.capacity.steady import CHAINS, UNSTABLE, Found, SteadySearch, SteadySpec, growth, sample
 from harness.experiments.capacity.trials import of_chain
@@ -242,11 +242,7 @@ def at_the_edge(alone: Unloaded, spec: SearchSpec, *, unreachable: bool) -> Sear
         )
         return SearchResult(None, resolved=False, why=why)
     binding, share = min(_shares(alone, spec.bounds), key=lambda pair: pair[1].met / max(1, pair[1].of) - pair[0].goal)
-    why = (
-        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {binding.text} "
-        f"({100 * binding.goal:.4g}% have to), so no rate is low enough."
-    )
-    return SearchResult(None, resolved=True, unreachable=True, why=why)
+    return SearchResult(None, resolved=True, unreachable=True, why=missed_unloaded(share, binding.goal))
 
 
 def _shares(alone: Unloaded, wanted: Sequence[Condition]) -> list[tuple[Condition, Share]]:

@@ -52,13 +52,15 @@ class Condition:
 class Share:
     """One share of one trial: `met` of `of`, and which requests met it where it is a share of requests.
 
-    `mask` (kept,) is in order of request ids; None for shares of gaps and of one class of traffic.
+    `mask` (kept,) is in order of request ids; None for shares of gaps and of one class of traffic. `typical_s` is the
+    median of the metric, or the percentile that is bounded, where requests were alone.
     """
 
     text: str
     met: int
     of: int
     mask: Mask | None = None
+    typical_s: float | None = None
 
     @property
     def is_percentile(self) -> bool:
@@ -93,6 +95,31 @@ def shares(table: pa.Table, slo: Slo) -> tuple[Share, ...]:
     scored = score(table, slo)
     joint = Share(JOINT, int(scored.met.sum()), len(table), scored.met)
     return (joint, *(_share(table, found) for found in scored.bounds))
+
+
+def with_typical(found: Sequence[Share], table: pa.Table, slo: Slo) -> tuple[Share, ...]:
+    """The shares with what was measured of each bound."""
+    table = table.filter(pa.array(succeeded(table)))
+    shown = [*found]
+    for place, bound in enumerate(slo.bounds, 1):
+        values = np.asarray(metrics()[bound.metric].of(table), float)
+        values = values[np.isfinite(values)]
+        if len(values) and bound.tag is None:
+            typical_s = float(np.quantile(values, (50.0 if bound.percentile is None else bound.percentile) / 100))
+            shown[place] = replace(shown[place], typical_s=typical_s)
+    return tuple(shown)
+
+
+def missed_unloaded(share: Share, goal: float) -> str:
+    """Why no rate is low enough, where requests one by one miss a bound."""
+    measured = ""
+    if share.typical_s is not None:
+        what = share.text.partition(":")[0] if share.is_percentile else "median"
+        measured = f"; their {what} is {share.typical_s:.3g} s"
+    return (
+        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {share.text} "
+        f"({100 * goal:.4g}% have to{measured}), so no rate is low enough."
+    )
 
 
 def _share(table: pa.Table, found: BoundScore) -> Share:
@@ -131,6 +158,17 @@ def chance(share: Share, goal: float) -> float:
     from scipy.stats import binom  # heavy
 
     return float(binom.sf(share.of - share.met - 1, share.of, 1 - goal)) if share.of else 1.0
+
+
+TELLS = 0.05
+"""Requests tell a side that are that unlikely at the goal itself: 29 of 29 for one of 90 %, and 12 of 12 do not."""
+
+
+def tells(met: int, of: int, goal: float, *, good: bool) -> bool:
+    """Whether so many of independent requests show that the goal is met, or that it is missed: an exact binomial."""
+    from scipy.stats import binom  # heavy
+
+    return float(binom.sf(met - 1, of, goal) if good else binom.cdf(met, of, goal)) <= TELLS
 
 
 def sure_misses(goal: float, of: int) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from harness.api import Slo
 from harness.data.folder import new_folder
+from harness.data.host import busy, host
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
@@ -86,6 +87,8 @@ class Setup:
     alone_rps: float = 0.0
     unchained: str | None = None
     """Why trials are not chains, under a virtual clock."""
+    host: Mapping[str, object] = field(default_factory=host)
+    """This machine, with its load before the first trial."""
 
     @property
     def chained(self) -> bool:
@@ -181,6 +184,8 @@ def run_search(
         table, facts = setup.planned.schedule.table, setup.planned.backend.describe()
         for wrong in sentences(too_long(table, "output_tokens", facts, recorded=setup.recorded, virtual=True)):
             tell(f"warning: {wrong}")
+    elif (load := busy(setup.host)) is not None:
+        tell(f"warning: {load}: requests leave late, and answers come late")
     if setup.chained:
         return _run_chains(setup, store, budget, workers, tell)
     count = workers if setup.planned.virtual else 1
@@ -240,7 +245,7 @@ def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
     def new_search() -> SearchSteps:
         # On a wall clock the length of a block depends on the time that was left, so stored ones count as they are.
         known = before if setup.planned.virtual else runner.ledger
-        blocks = [tried for tried in known if tried.key.goal is None and tried.key.rate_rps != setup.alone_rps]
+        blocks = [t for t in known if t.key.goal is None and t.key.rate_rps != setup.alone_rps and not t.late]
         return search(setup.search_spec(goals[place - 1]), left_s, blocks)
 
     try:
@@ -290,11 +295,12 @@ class TrialRunner:
         """The trials, in the order requested; fewer where the budget ends, none when it is spent."""
         setup, ends_s = self.setup, math.inf
         if self.budget.limit_s is not None and not setup.planned.virtual:
-            ends_s = self.budget.begun_s + self.budget.limit_s - CONCLUDE_S
+            conclude_s = max((t.more_s for t in self.ledger if t.key.rate_rps == 0), default=0.0) / 2
+            ends_s = self.budget.begun_s + self.budget.limit_s - max(CONCLUDE_S, conclude_s)
         missing = [
             Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions, want.settle_s, ends_s)
             for want in wanted
-            if self.ledger.get(want.key) is None
+            if (known := self.ledger.get(want.key)) is None or known.late
         ]
         try:
             for tried in self.make(t for t in missing if self._allows(t)):
@@ -311,14 +317,16 @@ class TrialRunner:
 
 def format_trial(tried: Trial) -> str:
     """One line of progress about a trial."""
-    key = tried.key
+    key, joint = tried.key, tried.shares[0]
+    if tried.late:
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: the client was too late to tell, drawn again"
     if key.goal is not None:
-        side = "met" if tried.passed else "missed"
-        return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} ({tried.requests:,} requests)"
+        side = "missed" if not tried.passed else "met" if joint.met >= key.goal * joint.of else "not surely missed"
+        met = f"{joint.met} of {joint.of} met every bound; " if tried.by_request else ""
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} ({met}{tried.requests:,} requests)"
     if not tried.by_request:
         within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.text}" for s in tried.shares[1:])
         return f"seed {key.seed}, {key.rate_rps:g} req/s: {within}"
-    joint = tried.shares[0]
     return (
         f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
         f"{'met every bound' if len(tried.shares) > 2 else 'met the bound'}"

@@ -48,6 +48,8 @@ ALONE_S, ALONE_MOST_S = 5.0, 40.0
 USERS = 64
 RISE = 4.0, 8.0, 20.0
 """The users of the closed loop start over so many answers, within these limits in seconds."""
+LOOP_SHARE = 0.3
+"""Of the time that is left, what the loop may take; on a busy machine a run takes long to begin and to conclude."""
 MISSES = 8
 """So many show that the load is too high, and end the loop."""
 NEAR = 12
@@ -76,7 +78,8 @@ def quick_search(
                 with store.opened(setup):
                     alone = _alone(setup, store, runs, ends_s, tell)
                     first_rps = None
-                    if alone.e2e_s:
+                    left_s = ends_s - time.monotonic()
+                    if alone.e2e_s and _rise_s(alone) + alone.more_s < LOOP_SHARE * left_s:
                         first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell, display)
                 settings = replace(settings, from_rps=first_rps)
         except KeyboardInterrupt:  # what was measured by then is in the store
@@ -127,8 +130,7 @@ def _loaded(
     setup: Setup, path: Path, alone: Trial, shared: Path, ends_s: float, tell: Callable[[str], None], display: Display
 ) -> float | None:
     """Where the search begins, in requests per second, by a closed loop whose users become more until requests miss."""
-    answers, least_s, most_s = RISE
-    rise_s = min(most_s, max(least_s, answers * (alone.e2e_s or 0.0)))
+    rise_s = _rise_s(alone)
     tell(f"looking for the load that is too much: up to {USERS} requests at once, about {rise_s:.0f} s")
     spec = replace(
         setup.spec, arrivals=f"closed:users={USERS},think_s=0,ramp_s={rise_s:.4g}", rate=None, requests=None,
@@ -145,6 +147,11 @@ def _loaded(
     if termination.received() or (result.outcome.ended != "finished" and not watch.stopped):
         raise KeyboardInterrupt
     return first_rate(result.run.requests, setup)
+
+
+def _rise_s(alone: Trial) -> float:
+    answers, least_s, most_s = RISE
+    return min(most_s, max(least_s, answers * (alone.e2e_s or 0.0)))
 
 
 class _TooMuch:

@@ -88,12 +88,15 @@ class SearchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A rate that was sustained or not, with its trials and requests; `grew`: its queue did, all through the trials."""
+    """A rate that was sustained or not, with its trials and requests, of which `met` met the goal's condition (None:
+    not counted); `grew`: its queue did, all through the trials. It is not `sure` where they are too few to tell."""
 
     rate_rps: float
     seeds: int
     requests: int
     grew: bool = False
+    met: int | None = None
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +121,8 @@ class Bracket:
     def contradicts(self, low_rps: float, high_rps: float) -> bool:
         """Whether an interval has nothing in common with the bracket, as where a queue grows long before requests miss
         the SLO."""
-        above = self.high is not None and low_rps > self.high.rate_rps
-        return above or (self.low is not None and high_rps < self.low.rate_rps)
+        above = self.high is not None and self.high.sure and low_rps > self.high.rate_rps
+        return above or (self.low is not None and self.low.sure and high_rps < self.low.rate_rps)
 
     def with_side(self, side: Side, *, met: bool) -> Bracket:
         """Narrowed by a trial."""
@@ -129,9 +132,9 @@ class Bracket:
 
     def side_of(self, rate_rps: float) -> bool | None:
         """Whether a rate is sustained, where one above it was, or one below it was not; None between."""
-        if self.low is not None and rate_rps <= self.low.rate_rps:
+        if self.low is not None and self.low.sure and rate_rps <= self.low.rate_rps:
             return True
-        return False if self.high is not None and rate_rps >= self.high.rate_rps else None
+        return False if self.high is not None and self.high.sure and rate_rps >= self.high.rate_rps else None
 
     @property
     def ratio(self) -> float:

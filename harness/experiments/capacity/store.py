@@ -82,6 +82,7 @@ def search_options(setup: Setup) -> Facts:
             "warmup": setup.spec.warmup,
         },
         "chains": setup.chained,
+        **({} if setup.planned.virtual else {"host": setup.host}),
     }
     return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
 

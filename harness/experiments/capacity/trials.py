@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,15 +28,23 @@ from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
-from harness.experiments.capacity.conditions import JOINT, SURE, Condition, Share, chance, shares, sure_misses
+from harness.experiments.capacity.conditions import (
+    JOINT,
+    SURE,
+    Condition,
+    Share,
+    chance,
+    shares,
+    sure_misses,
+    with_typical,
+)
 from harness.experiments.trial import at_rate
 from harness.metrics import slo as slos
 from harness.metrics.measure import succeeded
 from harness.options import RunSpec
 from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
-from harness.validity.checks import ANSWERS, LATENESS
-from harness.validity.fidelity import LATE_S
+from harness.validity.checks import ANSWERS, LATENESS, decides_alike
 from harness.validity.overload import overload
 from harness.validity.work_done import failures
 
@@ -68,6 +77,8 @@ TRIALS = pa.schema(
                                                ("bits", pa.binary())]))),
         pa.field("block_s", pa.float64()),
         pa.field("patience_s", pa.float64()),
+        pa.field("late", pa.bool_()),
+        pa.field("typical_s", pa.list_(pa.float64())),
         pa.field("open", pa.list_(pa.int64())),
         pa.field("blocks", pa.list_(pa.struct([("text", pa.string()), ("met", pa.list_(pa.int64())),
                                                ("of", pa.list_(pa.int64()))]))),
@@ -116,7 +127,14 @@ class Trial:
     answered_rps: float | None = None
     arrived_rps: float | None = None
     dispersion: float | None = None
+    late: bool | None = None
+    """Whether its requests left so late that it tells no side; None where that was not asked."""
     chain: Observed | None = None
+
+    @property
+    def more_s(self) -> float:
+        """What it took beyond its traffic: to begin and to conclude a run, which is long on a busy machine."""
+        return max(0.0, self.wall_s - self.system_s)
 
     @property
     def by_request(self) -> bool:
@@ -184,6 +202,8 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     # Note: follow-ups come long after the last session has begun, so more slowly than the traffic of that rate
     trails = task.settle_s is None and measured["session"].null_count < len(measured)
     found = shares(table if probe else measured, task.slo)
+    if task.key.rate_rps == 0:
+        found = with_typical(found, table, task.slo)
     early = passed is not None
     if not (probe or len(measured)):
         raise UsageError(
@@ -231,8 +251,6 @@ TICK_S = 0.25
 OF_A_PART = 10
 FEWEST = 12
 """Fewer requests or answers have no rate."""
-LATE_SHARE = 0.3
-"""Of the requests of a trial that only tells a side, those that may leave late: of few requests one is 10 %."""
 SETTLE = 1.5
 """Times an answer takes, which are not counted at the start of a block; at its end it is once at most."""
 
@@ -428,7 +446,7 @@ class Ledger:
     @property
     def whole(self) -> list[Trial]:
         """The trials that ran to their end, by rate and seed."""
-        found = [tried for tried in self if tried.key.goal is None]
+        found = [tried for tried in self if tried.key.goal is None and not tried.late]
         return sorted(found, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
 
     @property
@@ -453,9 +471,14 @@ def _row(tried: Trial) -> dict[str, object]:
         for s in tried.shares
     ]
     names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens",
-             "answered_rps", "arrived_rps", "dispersion")  # fmt: skip
+             "answered_rps", "arrived_rps", "dispersion", "late")  # fmt: skip
     own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
-    row: dict[str, object] = {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
+    row: dict[str, object] = {
+        **own,
+        **{name: getattr(tried, name) for name in names},
+        "shares": packed,
+        "typical_s": [s.typical_s for s in tried.shares],
+    }
     if chain is not None:
         blocks = [{"text": t, "met": met.tolist(), "of": chain.of[t].tolist()} for t, met in chain.met.items()]
         row |= {"block_s": chain.request.block_s, "patience_s": chain.request.patience_s}
@@ -477,11 +500,12 @@ def _read(path: Path) -> Iterable[Trial]:
     for row in rows:
         key = Key(*(row.pop(name) for name in ("seed", "rate_rps", "planned", "goal")))
         found = []
-        for share in row.pop("shares"):
+        packed, typical_s = row.pop("shares"), row.pop("typical_s")
+        for share, value_s in zip(packed, typical_s or [None] * len(packed), strict=True):
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
-            found.append(Share(str(share["text"]), int(share["met"]), of, mask))
-        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[4:])
+            found.append(Share(str(share["text"]), int(share["met"]), of, mask, value_s))
+        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[6:])
         chain = None
         if block_s is not None:
             request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
@@ -490,7 +514,8 @@ def _read(path: Path) -> Iterable[Trial]:
         yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
 
-ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "block_s", "patience_s", "open", "blocks")
+ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "block_s", "patience_s",
+         "open", "blocks")  # fmt: skip
 """Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
@@ -515,7 +540,8 @@ class Runs:
         return f"<Runs in {self._path}>"
 
     def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
-        """Each when it is over. Raises BackendError, and NotValid for a trial that proves nothing."""
+        """Each when it is over; one whose requests left too late to tell a side is marked as `late`. Raises
+        BackendError, and NotValid for a trial that proves nothing."""
         for task in tasks:
             yield self._made(task)
             if termination.received():
@@ -537,9 +563,11 @@ class Runs:
                 raise KeyboardInterrupt
             if (fault := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
-            side = task.key.goal is not None or task.key.rate_rps == 0
-            if _is_valid(result, ended_early=early is not None or watch.cut, side=side):
-                return concluded(task, result.run.requests, early, begun_s)
+            if _is_valid(result, ended_early=early is not None or watch.cut):
+                return replace(concluded(task, result.run.requests, early, begun_s), late=False)
+            if _is_late_alone(result, ended_early=early is not None or watch.cut):
+                alike = decides_alike(result.run.requests, partial(_sides, task, early))
+                return replace(concluded(task, result.run.requests, early, begun_s), late=not alike)
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
             if attempt == 0:
@@ -566,20 +594,30 @@ class Runs:
         )
 
 
-def _is_valid(result: Result, *, ended_early: bool, side: bool) -> bool:
-    """Whether a run proves anything. Of a trial that was ended early the answers may all be outstanding, and where only
-    the `side` counts some requests may leave late."""
-    info = result.run.info
-    if info.verdict.valid:
-        return True
-    failed = {check.check for check in info.checks or () if check.state == "failed"}
-    if side and LATENESS in failed:
-        table = result.run.requests
-        late = number(table, "sent_s") - number(table, "scheduled_s") > LATE_S  # NaN where it never left
-        if late.sum() <= LATE_SHARE * len(table):
-            failed.remove(LATENESS)
-            return not failed or (ended_early and failed == {ANSWERS})
-    return ended_early and failed == {ANSWERS}
+def _is_valid(result: Result, *, ended_early: bool) -> bool:
+    """Whether a run proves anything. Of a trial that was ended early the answers may all be outstanding."""
+    return result.run.info.verdict.valid or (ended_early and _failed(result) == {ANSWERS})
+
+
+def _is_late_alone(result: Result, *, ended_early: bool) -> bool:
+    """Whether nothing but the lateness of its requests makes a run not valid."""
+    failed = _failed(result)
+    others = failed - {ANSWERS} if ended_early else failed
+    return others == {LATENESS}
+
+
+def _failed(result: Result) -> set[str]:
+    return {check.check or "" for check in result.run.info.checks or () if check.state == "failed"}
+
+
+def _sides(task: Task, early: bool | None, table: pa.Table) -> Sequence[tuple[bool, float]]:
+    """The side of each condition, and its share where that counts: a probe tells a side alone."""
+    probe = task.key.goal is not None or task.key.rate_rps == 0
+    made = concluded(task, table, None if probe else early, 0.0)
+    found = [(condition, made.share(condition.text)) for condition in task.wanted]
+    if probe:
+        return [(bool(made.passed) and chance(share, c.goal) >= SURE, 0.0) for c, share in found]
+    return [(share.met >= c.goal * share.of, share.met / max(1, share.of)) for c, share in found]
 
 
 def _fault(task: Task, result: Result) -> str | None:
