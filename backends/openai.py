@@ -14,12 +14,12 @@ import secrets as random_text
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backends.client import stamps, target
-from backends.client.body import Api, Builder, RequestFormat, base_url, sound_headers
+from backends.client.body import Api, Builder, RequestFormat, sound_headers
 from backends.client.capabilities import Capabilities, Mode, Shared  # harness.spec reads the annotations of fields
 from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Route, Target
@@ -156,7 +156,7 @@ class OpenAI:
     @property
     def from_environment(self) -> Mapping[str, str]:
         """Arguments that the environment gave: the address, where OPENAI_BASE_URL named it. Raises UsageError."""
-        url, taken = base_url(self.url, os.environ)
+        url, taken = target.base_url(self.url, os.environ)
         return {"url": url} if taken else {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -171,14 +171,16 @@ class OpenAI:
     async def open(self, content: Content, shared: Path | None = None) -> None:
         """Look up the addresses and ask each server, in a few unmeasured requests, what it can do; see `Remote`."""
         urls, notes = self._urls()
-        key = self._key()
+        key, headers = self._key(), _headers(self.header)
+        if key is not None and (pair := target.key_header(urls[0], key))[0] != "Authorization":
+            headers, key = sound_headers((*headers, pair)), None
         if self.tokenizer is not None:
             local(self.tokenizer)  # a wrong path fails now, not after the run
         if self.source is not None:
             target.networks(self.source)
-        headers, extra = _headers(self.header), _extra(self.extra_body)
+        extra = _extra(self.extra_body)
         recorded = isinstance(content, RecordedContent)
-        wanted = self._ask(headers, extra, recorded=recorded)
+        wanted = self._ask(self.model or target.deployment(urls[0]) or "", headers, extra, recorded=recorded)
         if recorded:
             try:
                 Builder(wanted, content, key).fields(Request(0, 0.0, 1, 1))
@@ -189,6 +191,10 @@ class OpenAI:
         self._places = tuple([await target.find(url, self.proxy) for url in urls])
         known = await self._ask_servers(wanted, content, key, shared)
         self._known = tuple(known)
+        self._places = tuple([
+            replace(place, url=target.without_version(place.url) or place.url) if found.at_root else place
+            for place, found in zip(self._places, known, strict=True)
+        ])  # fmt: skip
         notes = [*notes, *([RECORDED] if recorded else []), self._probed()]
         self._builder = Builder(known[-1].ask, content, key)
         self._notes = (*notes, *(note for found in known for note in found.warnings))
@@ -313,7 +319,7 @@ class OpenAI:
         from backends.client import scrape
 
         key, sent = self._key(), self._known[-1].ask.headers if self._known else ()
-        headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **dict(sent)}
+        headers = dict([*([target.key_header(self._places[0].url, key)] if key else []), *sent])
         tls = self._trust().context()
         servers = scrape.sources([place.url for place in self._places], self.metrics, headers, tls, self.proxy)
         return scrape.Scraper(servers, write) if servers else None
@@ -365,9 +371,9 @@ class OpenAI:
 
     def _urls(self) -> tuple[list[str], list[str]]:
         """The base URLs, and what the user should hear about them."""
-        named, from_environment = base_url(self.url, os.environ) if not self.url or "|" not in self.url else ("", False)
-        urls = [base_url(part.strip(), {})[0] for part in (named or self.url or "").split("|") if part.strip()]
-        notes = [f"sending to {Redaction().url(named)}, which OPENAI_BASE_URL names"] if from_environment else []
+        parts = [part for part in (self.url or "").split("|") if part.strip()]
+        urls = [target.base_url(part, {})[0] for part in parts] or [target.base_url(None, os.environ)[0]]
+        notes = [] if parts else [f"sending to {Redaction().url(urls[0])}, which OPENAI_BASE_URL names"]
         if proxies := target.proxies_set(os.environ):
             notes.append(f"{', '.join(proxies)} of the environment are ignored; give proxy=URL to use a proxy")
         if self.salt == "none":
@@ -377,7 +383,7 @@ class OpenAI:
         return urls, notes
 
     def _ask(
-        self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object], *, recorded: bool
+        self, model: str, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object], *, recorded: bool
     ) -> RequestFormat:
         auto = "ids" if self.api == "completions" and not recorded else "text"
         # whether the server chooses the lengths of answers: where the user says so, and to recorded prompts, which tell
@@ -386,7 +392,7 @@ class OpenAI:
             self.output_lengths is None and (recorded or extra.get("ignore_eos") is False)
         )
         return RequestFormat(
-            model=self.model or "",
+            model=model,
             api=self.api,
             stream=self.stream,
             prompt=auto if self.prompt == "auto" else self.prompt,  # type: ignore[arg-type]  # one of the two
@@ -477,7 +483,7 @@ class OpenAI:
 def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:
     """The user's headers, a line each, as 'Name: value' or 'Name=value'."""
     pairs = []
-    for line in (lines or "").splitlines():
+    for line in lines.split("\n") if lines else ():
         colon = ":" in line.partition("=")[0]
         name, mark, value = line.partition(":" if colon else "=")
         if not mark or not name.strip():

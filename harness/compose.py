@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from harness import registry, termination
 from harness.api import Omits
 from harness.data import codec, files
-from harness.errors import BenchError, UsageError
+from harness.errors import BenchError, NotReady, UsageError
 from harness.experiments import answers
 from harness.experiments.answers import Answer
 
@@ -228,11 +228,17 @@ def serve(options: Mapping[str, Any], note: Callable[[str], None], ready: Callab
     run.serve(made, note, ready)
 
 
-def find_server(url: str | None, model: str | None) -> Found | None:
-    """A server with OpenAI's API that answers; see `backends.client.discover.find`."""
+def find_server(url: str | None, model: str | None, needed: str | None = None) -> Found | None:
+    """A server with OpenAI's API that answers; see `backends.client.discover.find`.
+
+    Raises NotReady, with the sentence `needed`, where there is none and that is given.
+    """
     from backends.client import discover
 
-    return termination.run(discover.find(url, model))
+    server = termination.run(discover.find(url, model))
+    if server is None and needed is not None:
+        raise NotReady(needed)
+    return server
 
 
 def hidden_in_command(words: Sequence[str]) -> Callable[[str], str]:

@@ -3,6 +3,7 @@
     BenchError                 exit 3   something the user can act on went wrong
     ├── UsageError             exit 2   the command line, a spec, a configuration or an input file is wrong
     ├── BackendError           exit 3   the system under test, or the model it needs, failed
+    │   └── NotReady                    it is not there yet, is loading, or limits requests: --wait waits for it
     ├── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
     ├── Crashed                exit 70  a process of bench crashed, or was killed for lack of memory
     └── Interrupted            exit 130 Ctrl-C ended the command before its report; what was measured stays
@@ -45,6 +46,13 @@ class BackendError(BenchError):
     """The system under test, or the model it needs, failed as a whole."""
 
     exit_code = 3
+
+
+class NotReady(BackendError):
+    """A server that may answer later. The message is what it lacks, without the remedy, which `str` adds."""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}; --wait 10min waits for it."
 
 
 class NotValid(BenchError):

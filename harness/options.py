@@ -133,12 +133,12 @@ class RunSpec:
         LENGTH, "N", check.seed, "Seed of arrivals, lengths and content. Default: 0.", default=0, source="either"
     )
     backend: str = option(
-        SYSTEM, "SPEC", check.text, "engine (default), sim, null, openai:url=..., sim:model=opt-13b, ...",
+        SYSTEM, "SPEC", check.backend, "engine (default), sim, null, the URL of a server, sim:model=opt-13b, ...",
         default="engine",
     )
     model: str | None = option(
         SYSTEM, "NAME", check.text, "sim: model name (bench list models), config.json or TOML file; engine: Hugging "
-        "Face model folder.", part=True,
+        "Face model folder; server: one of its models.", part=True,
     )
     hardware: str | None = option(
         SYSTEM, "NAME", check.text, "sim, paced engine: GPU (bench list hardware), or a TOML file.", part=True

@@ -5,10 +5,12 @@ The value is text from a command line or a plain value from TOML or JSON; `name`
 """
 
 import math
+import re
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
 
+from harness import registry
 from harness.errors import UsageError
 from harness.spec import seconds
 
@@ -20,6 +22,21 @@ def text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{name} must be a text that is not empty, got {value!r}.")
     return value.strip()
+
+
+_ADDRESS = re.compile(r"https?://.*|(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):\d+(/[^,]*)?(,.*)?")
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is the address of a server, `http://HOST:8000` or `HOST:8000`, and not the spec of a backend."""
+    match = _ADDRESS.fullmatch(text.strip())
+    return match is not None and match["host"] not in registry.names("backends")
+
+
+def backend(value: object, name: str) -> str:
+    """The spec of a backend; that of the server, for a plain URL (and arguments after it, `URL,model=NAME`)."""
+    spec = text(value, name)
+    return f"openai:url={spec}" if is_url(spec) else spec
 
 
 def one_spec(value: object, name: str) -> str:

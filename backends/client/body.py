@@ -238,41 +238,18 @@ def host_header(parts: SplitResult) -> str:
     return host if parts.port in (None, usual) else f"{host}:{parts.port}"
 
 
-def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
-    """The URL to use, without a slash at its end, and whether it is that of OPENAI_BASE_URL.
-
-    Raises UsageError when there is none, and for one that is no http or https address or holds a password.
-    """
-    named = url or environ.get("OPENAI_BASE_URL", "")
-    if not named:
-        raise UsageError(
-            "The openai backend has no address; give --backend openai:url=http://HOST:PORT/v1, or set OPENAI_BASE_URL."
-        )
-    parts = urlsplit(named)
-    try:
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is none
-        sound = False
-    if not sound:
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-        raise UsageError(f"'{shown}' is not the URL of a server; expected http://HOST:PORT/v1.")
-    if parts.username is not None or parts.password is not None:
-        raise UsageError(
-            f"The address of {parts.hostname} holds a user name or a password, which others can see in the arguments; "
-            "leave it out, and give a key by OPENAI_API_KEY or key_file, or a header by --header."
-        )
-    return named.rstrip("/"), not url
-
-
 def sound_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """The user's headers, checked. Raises UsageError for a name or a value that HTTP does not allow."""
     for name, value in headers:
         if not _HEADER_NAME.fullmatch(name):
             raise UsageError(f"'{name}' is not a header name; give --header 'Name: value'.")
-        if name.lower() in ("content-length", "transfer-encoding", "connection"):
-            raise UsageError(f"The header {name} belongs to the connection and cannot be set.")
+        if name.lower() in ("host", "content-length", "transfer-encoding", "connection", "expect", "upgrade"):
+            raise UsageError(f"The header {name} is set by the client, by the URL and the request; leave it out.")
         if any(ord(c) < 32 and c != "\t" for c in value) or not value.isprintable() or not value.isascii():
             raise UsageError(f"The value of the header {name} holds characters that HTTP does not allow.")
+    names = [name.lower() for name, _ in headers]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"The header {twice} is given twice; give it once.")
     return headers
 
 

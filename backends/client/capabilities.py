@@ -61,8 +61,9 @@ class Capabilities:
     `requests` are those that found it. `lessons` teach a content what the server counts. `usage` is where token counts
     are sent, None if nowhere; `role_early` whether a chunk without text comes well before the first token.
     `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server counts beyond the planned
-    prompt. `tokenize` is the URL that counts the tokens of a text, `warnings` are sentences for the user. `ignore_eos`
-    in `describe`: whether the server accepts it, None if not sent.
+    prompt. `at_root`: the routes of the server stand beside the `/v1` of its URL. `tokenize` is the URL that counts
+    the tokens of a text, `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server
+    accepts it, None if not sent.
     """
 
     ask: RequestFormat = field(default_factory=RequestFormat)
@@ -77,6 +78,7 @@ class Capabilities:
     cached_tokens: bool | None = None
     overhead_tokens: int | None = None
     length_error: float | None = None
+    at_root: bool = False
     tokenize: str | None = None
     tokenize_form: TokenizeForm = "prompt"
     max_model_len: int | None = None

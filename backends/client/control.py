@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import time
+from asyncio import sleep
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -17,9 +22,9 @@ from backends.client import counting, framing, message
 from backends.client.capabilities import Sent
 from backends.client.framing import Stream
 from backends.client.secrets import FOREIGN_MOST, Redaction
-from backends.client.target import likely_url
+from backends.client.target import key_header, without_version
 from harness.api import Request
-from harness.errors import BackendError
+from harness.errors import BackendError, NotReady
 
 if TYPE_CHECKING:
     from backends.client.body import Builder
@@ -27,6 +32,11 @@ if TYPE_CHECKING:
 EARLY_S = 0.005
 """A role chunk that precedes the first token by more is called early."""
 MOST_BYTES = 1 << 24
+LIMIT_S = 60.0
+"""How long all requests of a client together wait where the server limits them and says until when."""
+FIRST_PAUSE_S, PAUSES = 1.0, 4
+"""The pauses where it does not say: the first, each twice as long as the one before, and how many."""
+_LOADING = re.compile(r"\b(load|initiali[sz]|warm|start|boot|pull)(ing|ed)?\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -59,7 +69,7 @@ class ProbeResponse:
 class ControlClient:
     """Requests outside the measurement, all of them listed in `sent`. A failed connection raises a BackendError."""
 
-    __slots__ = ("_key", "_proxy", "_redaction", "_session", "_ssl", "_timeout_s", "sent", "url")
+    __slots__ = ("_proxy", "_redaction", "_session", "_timeout_s", "has_key", "pauses_s", "sent", "url")
 
     def __init__(
         self,
@@ -74,12 +84,15 @@ class ControlClient:
     ) -> None:
         self.url = url.rstrip("/")
         self.sent: list[Sent] = []
-        self._key, self._ssl, self._proxy, self._timeout_s = key, ssl, proxy, timeout_s
+        self.pauses_s: list[float] = []
+        """The pauses that were made because the server limits requests."""
+        self._proxy, self._timeout_s = proxy, timeout_s
         self._redaction = redaction or Redaction((key,) if key else ())
-        ours = {"Authorization": f"Bearer {key}"} if key else {}
+        ours = [key_header(url, key)] if key else []
         named = {name.lower() for name, _ in headers}
+        self.has_key = bool(key) or not named.isdisjoint(("authorization", "api-key", "x-api-key"))
         self._session = aiohttp.ClientSession(
-            headers=[(n, v) for n, v in ours.items() if n.lower() not in named] + list(headers),
+            headers=[(n, v) for n, v in ours if n.lower() not in named] + list(headers),
             timeout=aiohttp.ClientTimeout(total=timeout_s, connect=10.0),
             connector=aiohttp.TCPConnector(ssl=ssl, force_close=True),
         )
@@ -102,16 +115,8 @@ class ControlClient:
 
     def beside(self, path: str) -> str:
         """The same for a path that stands beside `/v1`."""
-        parts = urlsplit(self.url)
-        return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1") + path).geturl()
-
-    @property
-    def hint(self) -> str:
-        """What is probably wrong with the URL, and which one to try; empty for a plausible URL."""
-        likely = likely_url(self.url)
-        if likely is None:
-            return ""
-        return f"the URL should end in /v1, without the route; try url={self._redaction.url(likely)}"
+        parts = urlsplit(without_version(self.url) or self.url)
+        return parts._replace(path=parts.path.rstrip("/") + path).geturl()
 
     async def get(self, url: str, purpose: str) -> tuple[int, object]:
         """Status and JSON (None if it is none)."""
@@ -124,14 +129,17 @@ class ControlClient:
     async def _simple(
         self, method: str, url: str, purpose: str, value: Mapping[str, object] | None = None
     ) -> tuple[int, object]:
-        try:
-            async with self._session.request(
-                method, url, json=value, proxy=self._proxy, allow_redirects=False
-            ) as answer:
-                self.sent.append(Sent(purpose, answer.status))
-                return answer.status, _json(await _whole(answer))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise self._failed(error, f"{method} {urlsplit(url).path}") from None
+        while True:
+            try:
+                async with self._session.request(
+                    method, url, json=value, proxy=self._proxy, allow_redirects=False
+                ) as answer:
+                    self.sent.append(Sent(purpose, answer.status))
+                    found = _json(await _whole(answer))
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise self._failed(error, f"{method} {urlsplit(url).path}") from None
+            if not await self._limited(answer.status, answer.headers):
+                return answer.status, found
 
     async def ask(self, builder: Builder, request: Request, path: str, purpose: str) -> ProbeResponse:
         """Send a request as it is sent in the run; close the connection when far more tokens come than requested.
@@ -139,21 +147,58 @@ class ControlClient:
         Raises ValueError for a prompt that the content cannot make.
         """
         most, body = 4 * request.output_tokens + 16, builder.body(request)
-        try:
-            async with self._session.post(
-                self.at(path),
-                data=body,
-                headers=builder.headers(request),
-                proxy=self._proxy,
-                allow_redirects=False,
-            ) as answer:
-                self.sent.append(Sent(purpose, answer.status))
-                return await self._hear(answer, most)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            if _refused(error) or isinstance(error, TimeoutError):
-                raise self._failed(error, f"POST {urlsplit(self.at(path)).path}") from None
-            self.sent.append(Sent(purpose, 0))
-            return ProbeResponse(0, {}, words=_words(error))
+        while True:
+            try:
+                async with self._session.post(
+                    self.at(path),
+                    data=body,
+                    headers=builder.headers(request),
+                    proxy=self._proxy,
+                    allow_redirects=False,
+                ) as answer:
+                    self.sent.append(Sent(purpose, answer.status))
+                    response = await self._hear(answer, most)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                if _refused(error) or isinstance(error, TimeoutError):
+                    raise self._failed(error, f"POST {urlsplit(self.at(path)).path}") from None
+                self.sent.append(Sent(purpose, 0))
+                return ProbeResponse(0, {}, words=_words(error))
+            if not await self._limited(response.status, response.headers):
+                return response
+
+    async def _limited(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Whether the server limits requests and has been waited for, so that the request may be sent again."""
+        after_s = _retry_after_s(headers)
+        if status not in (429, 529) and (status != 503 or after_s is None):
+            return False
+        if after_s is None and len(self.pauses_s) == PAUSES:
+            return False
+        pause_s = max(0.5, after_s) if after_s is not None else FIRST_PAUSE_S * 2 ** len(self.pauses_s)
+        if sum(self.pauses_s) + pause_s > min(LIMIT_S, self._timeout_s):
+            return False
+        self.pauses_s.append(pause_s)
+        await sleep(pause_s)
+        return True
+
+    def not_ready(self, status: int, words: str) -> NotReady | None:
+        """The error for a status of a server, or of a proxy before it, that may answer later; None for any other."""
+        quoted = f"HTTP {status}" + (f": {self.quoted(words)}" if words else "")
+        if status in (429, 529):
+            return NotReady(f"The server at {self.where} limits requests and is not ready for more ({quoted})")
+        if status in (502, 503, 504) and _LOADING.search(words):
+            return NotReady(f"The server at {self.where} is loading its model and not ready ({quoted})")
+        if status in (502, 504):
+            return NotReady(f"A proxy answers at {self.where}, but the server behind it is not ready ({quoted})")
+        return NotReady(f"The server at {self.where} is not ready ({quoted})") if status == 503 else None
+
+    def refuses_key(self, status: int, words: str) -> BackendError:
+        """The error for 401 and 403."""
+        what = "refuses the key" if self.has_key else "needs a key"
+        quoted = f": {self.quoted(words)}" if words else ""
+        return BackendError(
+            f"The server at {self.where} {what} (HTTP {status}{quoted}); set OPENAI_API_KEY, or name a variable by "
+            "key_env or a file by key_file."
+        )
 
     async def _hear(self, answer: aiohttp.ClientResponse, most_events: int) -> ProbeResponse:
         data, ends, at_s, cut = bytearray(), [], [], False
@@ -185,10 +230,9 @@ class ControlClient:
             return
         found = _json(body)
         chunk = found if isinstance(found, dict) else {}
-        words = message.error_text(chunk) or chunk.get("message") or chunk.get("detail")
-        response.words = (
-            self.shown(str(words or body[:FOREIGN_MOST].decode(errors="replace"))) if response.status != 200 else ""
-        )
+        page = re.search(rb"<title>([^<]+)", body[:FOREIGN_MOST])  # of a proxy: "502 Bad Gateway"
+        text = (page[1] if page else body[:FOREIGN_MOST]).decode(errors="replace")
+        response.words = self.shown(error_words(chunk) or text) if response.status != 200 else ""
         if response.status == 200:
             framing.take(response.stream, chunk, len(body))
             response.stream.events = 1
@@ -222,9 +266,33 @@ class ControlClient:
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             why = self.shown(str(error))
             return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")
-        if not _refused(error):
-            return BackendError(f"{where} accepts connections, but {what} broke off: {self.quoted(_words(error))}.")
-        return BackendError(f"No server answers at {where}: {self.shown(_words(error))}.")
+        if isinstance(error, aiohttp.InvalidURL):
+            return BackendError(f"No server answers at {where}: {self.shown(_words(error))}.")
+        if _refused(error):
+            return NotReady(f"No server answers at {where}: {self.shown(_words(error))}")
+        broke = f"{where} accepts connections, but {what} broke off: {self.quoted(_words(error))}"
+        # a port that docker or a proxy has opened for a server that does not listen yet
+        closed = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError)
+        return NotReady(broke) if closed else BackendError(f"{broke}.")
+
+
+def error_words(answer: Mapping[str, object]) -> str:
+    """What the JSON of an error says; empty where it says nothing."""
+    words = message.error_text(answer) or answer.get("message") or answer.get("detail")
+    return "" if words is None else str(words)
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds until the server wants to be asked again; None where it does not say."""
+    with suppress(KeyError, ValueError):
+        return float(headers["retry-after-ms"]) / 1e3
+    text = headers.get("Retry-After", "")
+    with suppress(ValueError):
+        return float(text)
+    with suppress(ValueError):
+        until = parsedate_to_datetime(text)
+        return (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return None
 
 
 def _refused(error: BaseException) -> bool:

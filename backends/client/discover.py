@@ -11,13 +11,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from backends.client import message
-from backends.client.body import Api, base_url
-from backends.client.control import ControlClient
+from backends.client.body import Api
+from backends.client.control import ControlClient, error_words
 from backends.client.secrets import load_key
-from harness.errors import BackendError, UsageError
+from backends.client.target import base_url, deployment, without_version
+from harness.errors import BackendError, NotReady, UsageError
 
 LISTEN_S = 2.0
 """How long a port of this machine may take to list its models."""
@@ -61,13 +61,6 @@ class Found:
     """Further addresses at which a server listed models."""
 
 
-def whole_url(text: str) -> str:
-    """An address as a user types it, with the scheme and the `/v1` that it lacks: `localhost:8000` -> its base URL."""
-    text = text if "://" in text else f"http://{text}"
-    parts = urlsplit(text)
-    return text if parts.path.rstrip("/") else parts._replace(path="/v1").geturl()
-
-
 async def find(
     url: str | None, model: str | None, environ: Mapping[str, str] = os.environ, ports: Sequence[Port] = PORTS
 ) -> Found | None:
@@ -80,7 +73,7 @@ async def find(
     others: list[str] = []
     named = url if url is not None else environ.get("OPENAI_BASE_URL") or None
     if named is not None:
-        found = base_url(whole_url(named), {})[0]
+        found = base_url(named, {})[0]
     else:
         here = [f"http://127.0.0.1:{port.number}/v1" for port in ports]
         listening = await asyncio.gather(*(_lists_models(address) for address in here))
@@ -90,34 +83,76 @@ async def find(
         found, *others = answering
     key = load_key(environ=environ)
     async with ControlClient(found, key=key, timeout_s=ANSWER_S) as control:
-        chosen = model or await _only_model(control)
-        return Found(found, chosen, await _api(control, chosen), tuple(others))
+        chosen = (await model_of(control, model or deployment(found))).model
+        return Found(control.url, chosen, await _api(control, chosen), tuple(others))
 
 
 async def _lists_models(address: str) -> bool:
-    """Whether a server with OpenAI's API is there; without the key, which is for a server that was chosen."""
+    """Whether a server with OpenAI's API is there, perhaps loading its model; without the key, which is for a server
+    that was chosen.
+    """
     async with ControlClient(address, timeout_s=LISTEN_S) as control:
         try:
             status, found = await control.get(control.at("/models"), "models")
         except BackendError:
             return False
-    return status in (401, 403) or (status == 200 and isinstance(message.inside(found).get("data"), list))
+    return status in (401, 403, 503) or (status == 200 and _entries(found) is not None)
 
 
-async def _only_model(control: ControlClient) -> str:
-    status, found = await control.get(control.at("/models"), "models")
+class Chosen(NamedTuple):
+    """The model to request, its entry in the server's list, and the names that the list has."""
+
+    model: str
+    entry: Mapping[str, object]
+    listed: tuple[str, ...]
+
+
+async def model_of(control: ControlClient, named: str | None) -> Chosen:
+    """The model to request; a `named` one is believed, whatever the server's list says.
+
+    Finds out too whether the routes of the server stand below `/v1`.
+
+    Raises BackendError for a server that refuses the key, NotReady for one that may list a model later, UsageError
+    where one of several models must be named.
+    """
+    status, answer = await control.get(control.at("/models"), "models")
+    if status == 404 and (root := without_version(control.url)) is not None:
+        below, control.url = control.url, root
+        there, other = await control.get(control.at("/models"), "models")
+        if there == 200 and _entries(other) is not None:
+            status, answer = there, other
+        else:
+            control.url = below
+    known = {str(entry["id"]): entry for entry in (_entries(answer) if status == 200 else None) or ()}
+    only = next(iter(known)) if len(known) == 1 else None
+    if model := named or only:
+        return Chosen(model, known.get(model, known.get(only or "", {})), tuple(sorted(known)))
+    if known:
+        names = control.brief(", ".join(sorted(known)))
+        raise UsageError(
+            f"The server at {control.where} has several models; name one by {_NAME}. Known: {names.rstrip('.')}."
+        )
+    words = error_words(message.inside(answer))
     if status in (401, 403):
-        raise _refuses_key(control, status)
-    data = message.inside(found).get("data")
-    entries = data if status == 200 and isinstance(data, list) else []
-    names = sorted({str(entry["id"]) for entry in entries if isinstance(message.inside(entry).get("id"), str)})
-    if len(names) == 1:
-        return names[0]
-    if names:
-        known = control.shown(", ".join(names)).rstrip(".")
-        raise UsageError(f"The server at {control.where} has several models; name one with --model. Known: {known}.")
-    hint = f"; {control.hint}" if control.hint else ""
-    raise UsageError(f"The server at {control.where} does not list its models; name one with --model{hint}.")
+        raise BackendError(
+            f"{control.refuses_key(status, words)} If only its list of models is closed, name one by {_NAME}."
+        )
+    if (later := control.not_ready(status, words)) is not None:
+        raise later
+    if status == 200 and _entries(answer) == []:
+        raise NotReady(f"The server at {control.where} lists no model yet")
+    raise UsageError(f"The server at {control.where} does not list its models (HTTP {status}); name one by {_NAME}.")
+
+
+_NAME = "--model NAME, or model=NAME"
+
+
+def _entries(answer: object) -> list[Mapping[str, object]] | None:
+    """The models of a list, in which some servers have them bare; None for any other answer."""
+    data = answer if isinstance(answer, list) else message.inside(answer).get("data")
+    if not isinstance(data, list):
+        return None
+    return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
 async def _api(control: ControlClient, model: str) -> Api:
@@ -141,11 +176,11 @@ async def _api(control: ControlClient, model: str) -> Api:
             ) from None
         if status == 200 and isinstance(message.inside(answer).get("choices"), list):
             return api
+        words = error_words(message.inside(answer))
         if status in (401, 403):
-            raise _refuses_key(control, status)
-        if status in (429, 503, 529):
-            raise BackendError(f"The server at {control.where} is not ready (HTTP {status}); try again when it is.")
-        words = message.error_text(message.inside(answer)) or ""
+            raise control.refuses_key(status, words)
+        if (later := control.not_ready(status, words)) is not None:
+            raise later
         refused = refused or f"HTTP {status}" + (f", {control.quoted(words)}" if words else "")
     status, _ = await control.post(control.at("/embeddings"), {"model": model, "input": "one"}, "embeddings")
     if status == 200:
@@ -156,7 +191,3 @@ async def _api(control: ControlClient, model: str) -> Api:
     raise BackendError(
         f"The server at {control.where} generates no text with the model '{control.brief(model)}' ({refused})."
     )
-
-
-def _refuses_key(control: ControlClient, status: int) -> BackendError:
-    return BackendError(f"The server at {control.where} needs a key (HTTP {status}); set OPENAI_API_KEY.")

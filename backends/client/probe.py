@@ -6,16 +6,18 @@ a second one; a field that is refused costs one more. A full probe sends about a
 
 import re
 import ssl as ssl_module
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.client import counting, lengths, message
 from backends.client.body import PATHS, SPELLING, WITHOUT, Builder, RequestFormat
 from backends.client.capabilities import COSTS, Capabilities, Dropped, Mode, TokenizeForm, UsageForm
 from backends.client.control import ControlClient, ProbeResponse
+from backends.client.discover import model_of
 from backends.client.secrets import Redaction
+from backends.client.target import without_version
 from harness.api import Content, Request, TextContent
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError, NotReady, UsageError
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 32, 8
 MOST_ATTEMPTS = 16
@@ -60,10 +62,9 @@ async def probe(
     async with ControlClient(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as control:
-        models = await _models(control, named=bool(ask.model))
-        model, entry = _chosen(ask.model, models, control)
+        model, entry, listed = await model_of(control, ask.model)
         full = mode == "full"
-        prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, full)
+        prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, full, listed)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
         reported = message.whole(message.inside(entry.get("meta")).get("n_vocab"))
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
@@ -72,7 +73,10 @@ async def probe(
         found = await tokenizer(control, prober.found) if full else prober.found
         first = None if full else (prober.request, response.prompt_tokens)
         found = await lengths.correct(control, found, content, key, first)
-        return replace(found, requests=tuple(control.sent))
+        if control.pauses_s:
+            note = f"the server limits requests: the probe waited {sum(control.pauses_s):.3g} s for it"
+            found = replace(found, warnings=(*found.warnings, note))
+        return replace(found, requests=tuple(control.sent), at_root=control.url != url.rstrip("/"))
 
 
 def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
@@ -98,44 +102,6 @@ _NO_TEXT = (
 )
 
 
-async def _models(control: ControlClient, *, named: bool) -> list[Mapping[str, object]] | None:
-    """The entries of `/models`; None where the server does not list them.
-
-    Raises BackendError where it fails to, and no model is `named`.
-    """
-    status, found = await control.get(control.at("/models"), "models")
-    if status in (401, 403):
-        raise BackendError(
-            f"The server refuses the key (HTTP {status} from {control.shown(control.at('/models'))}); "
-            "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file."
-        )
-    data = found.get("data") if isinstance(found, dict) else None
-    if status >= 500 and not named:
-        raise BackendError(f"{control.where} answers, but GET /models got status {status}; name a model by model=NAME.")
-    if status != 200 or not isinstance(data, list):
-        return None
-    return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
-
-
-def _chosen(
-    named: str, models: list[Mapping[str, object]] | None, control: ControlClient
-) -> tuple[str, Mapping[str, object]]:
-    """The model to request, and its entry in the server's list."""
-    known = {str(entry["id"]): entry for entry in models or ()}
-    if named:
-        return named, known.get(named, next(iter(known.values())) if len(known) == 1 else {})
-    if len(known) == 1:
-        return next(iter(known.items()))
-    if known:
-        names = control.brief(", ".join(sorted(known)))
-        raise UsageError(f"The server has several models; name one by model=NAME. Known: {names.rstrip('.')}.")
-    if control.hint and models is None:
-        raise UsageError(
-            f"The server does not list its models: {control.hint}. If the URL is right, name one by model=NAME."
-        )
-    raise UsageError("The server does not list its models; name one by model=NAME.")
-
-
 @dataclass(slots=True)
 class _Prober:
     """Repeats one small request until the server accepts it."""
@@ -145,6 +111,7 @@ class _Prober:
     content: Content
     key: str | None
     full: bool
+    listed: Sequence[str]
     dropped: list[Dropped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     found: Capabilities = field(default_factory=Capabilities)
@@ -162,6 +129,8 @@ class _Prober:
         self._choose_prompt(vocabularies)
         for _ in range(MOST_ATTEMPTS):
             response = await self._try()
+            if response.status in (404, 405) and (root := without_version(self.control.url)) is not None:
+                response = await self._try_at(root) or response
             if response.status in (400, 404, 405, 415, 422, 500, 501) and self._give_in(response, vocabularies):
                 continue
             if response.status != 200:
@@ -183,6 +152,15 @@ class _Prober:
             )
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    async def _try_at(self, url: str) -> ProbeResponse | None:
+        """The answer at another base URL, which is then that of the server; None where the route is missing too."""
+        named, self.control.url = self.control.url, url
+        response = await self._try()
+        if response.status not in (404, 405):
+            return response
+        self.control.url = named
+        return None
 
     def _choose_prompt(self, vocabularies: list[int]) -> None:
         ids = self.ask.api == "completions" and self.ask.prompt != "text"
@@ -294,12 +272,16 @@ class _Prober:
         if response.status == 0:
             return BackendError(f"{self._sent()} broke off{reason}.")
         if response.status in (401, 403):
-            hint = "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file"
-            return BackendError(f"The server refuses the key (HTTP {response.status}){reason}; {hint}.")
-        if response.status in (429, 503, 529):
-            return BackendError(f"The server is not ready (HTTP {response.status}){reason}; start the run when it is.")
-        hint = f"; {self.control.hint}" if response.status in (404, 405) and self.control.hint else ""
-        return BackendError(f"{self._sent()} got status {response.status}{reason}{hint}.")
+            return self.control.refuses_key(response.status, response.words)
+        if (later := self.control.not_ready(response.status, response.words)) is not None:
+            return later
+        if response.status == 404 and "model" in response.words.lower():
+            names = f", only {self.control.brief(', '.join(self.listed))}" if self.listed else ""
+            model = self.control.brief(self.ask.model)
+            return NotReady(f"The server at {self.control.where} has no model '{model}'{names} (HTTP 404{reason})")
+        if (location := response.headers.get("Location")) is not None:
+            reason += f"; it redirects to {self.control.quoted(location)}, so give that address"
+        return BackendError(f"{self._sent()} got status {response.status}{reason}.")
 
     def _sent(self) -> str:
         """The beginning of a sentence on what became of the last attempt."""

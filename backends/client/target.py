@@ -7,6 +7,7 @@ TLS works on bytes in memory, so that this client reads the socket itself and ge
 
 import asyncio
 import base64
+import re
 import resource
 import socket
 import ssl
@@ -20,7 +21,7 @@ from typing import NamedTuple, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from backends.client.message import Peer, SocketAddress
-from harness.errors import BackendError, UsageError
+from harness.errors import NotReady, UsageError
 
 MOST_SOURCES = 1024
 """Addresses of a network that are tried."""
@@ -116,7 +117,7 @@ class Place:
 async def find(url: str, proxy: str | None = None) -> Place:
     """Look up the addresses of a server, or of the proxy before it; those that take connections come first.
 
-    Raises UsageError for a proxy that is none, BackendError for a host that has no address.
+    Raises UsageError for a proxy that is none, NotReady for a host that has no address.
     """
     parts = urlsplit(proxy or url)
     if proxy is not None and (parts.scheme != "http" or not parts.hostname):
@@ -127,7 +128,7 @@ async def find(url: str, proxy: str | None = None) -> Place:
         found = await loop.getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a valid host name"
-        raise BackendError(f"No address of the host '{parts.hostname}' can be found: {why}.") from None
+        raise NotReady(f"No address of the host '{parts.hostname}' can be found: {why}") from None
     addresses = [(int(f), cast("SocketAddress", at)) for f, *_, at in found if f in (socket.AF_INET, socket.AF_INET6)]
     if len(addresses) > 1:
         addresses = await _reachable_first(addresses)
@@ -153,16 +154,78 @@ def proxies_set(environ: Mapping[str, str]) -> list[str]:
     return [name for name in PROXY_VARIABLES if environ.get(name)]
 
 
-def likely_url(url: str) -> str | None:
-    """The base URL that was probably meant, where this one names a route or does not end in `/v1`."""
+_PAGE = re.compile(
+    r"/(docs|redoc|swagger|openapi\.json|index\.html|ui|health|healthz|ready|v2/health/(live|ready)|ping|metrics|version"
+    r"|generate|generate_stream|completion|api/(chat|generate|tags|version))$"
+)
+"""Routes that servers have beside `/v1`: pages, probes, and their native APIs."""
+_ROUTE = re.compile(r"/(chat/completions|completions|responses|messages|embeddings|models)$")
+"""Routes below the base URL."""
+_VERSION = re.compile(r"/v\d+[a-z]*\d*(/|$)|/deployments/")
+"""What a base URL has of its own: a version (`/v1`, `/v1beta/openai`, `/api/paas/v4`), or a deployment of Azure."""
+
+
+def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The base URL that an address means, and whether the address is that of OPENAI_BASE_URL.
+
+    A missing `http://` and `/v1` are added; routes (`/v1/chat/completions`), pages (`/docs`) and slashes at the end are
+    left out, a query stays. Where a route stands below a path without `/v1`, nothing is added: `/inference`.
+
+    Raises UsageError when there is none, and for one that is no http or https address or holds a password.
+    """
+    named = (url or environ.get("OPENAI_BASE_URL", "")).strip()
+    if not named:
+        raise UsageError(
+            "The openai backend has no address; give the URL of a server, as in bench run http://HOST:PORT, or set "
+            "OPENAI_BASE_URL."
+        )
+    try:
+        parts = urlsplit(named if "://" in named else f"http://{named}")
+        sound = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not re.search(r"\s", parts.netloc)
+        )
+    except ValueError:  # a port that is none, half an IPv6 address
+        sound = False
+    if not sound:
+        shown = re.sub("//.*@", "//", named.partition("?")[0])
+        raise UsageError(
+            f"'{shown}' is not the URL of a server; expected http://HOST:PORT/v1, with a port from 1 to 65535."
+        )
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(
+            f"The address of {parts.hostname} holds a user name or a password, which others can see in the arguments; "
+            "leave it out, and give a key by OPENAI_API_KEY or key_file, or a header by --header."
+        )
+    path = _PAGE.sub("", re.sub("/{2,}", "/", parts.path).rstrip("/"))
+    below = _ROUTE.sub("", path)
+    if below == path and not _VERSION.search(path):
+        below += "/v1"
+    return parts._replace(path=below, fragment="").geturl(), not url
+
+
+def without_version(url: str) -> str | None:
+    """A base URL without its `/v1`, beside which some servers have their routes; None where it has none."""
     parts = urlsplit(url)
-    path = parts.path.rstrip("/")
-    for route in ("/chat/completions", "/completions", "/models"):
-        path = path.removesuffix(route)
-    above, _, last = path.rpartition("/")
-    if not path.endswith("/v1"):
-        path = f"{above if last[:1] == 'v' and last[1:].isdigit() else path}/v1"
-    return None if path == parts.path.rstrip("/") else parts._replace(path=path).geturl()
+    above = parts.path.removesuffix("/v1")
+    return None if above == parts.path else parts._replace(path=above).geturl()
+
+
+def deployment(url: str) -> str | None:
+    """The model that an URL of Azure names: `gpt-x` of `/openai/deployments/gpt-x`."""
+    match = re.search("/deployments/([^/]+)", urlsplit(url).path)
+    return unquote(match[1]) if match else None
+
+
+def key_header(url: str, key: str) -> tuple[str, str]:
+    """The header that takes a key: that of Azure for its URLs, `/openai/...?api-version=...`, else that of OpenAI."""
+    parts = urlsplit(url)
+    azure = "api-version=" in parts.query and (
+        "/openai" in parts.path or "/deployments/" in parts.path or (parts.hostname or "").endswith(".azure.com")
+    )
+    return ("api-key", key) if azure else ("Authorization", f"Bearer {key}")
 
 
 def _port(parts: SplitResult) -> int:

@@ -21,6 +21,14 @@ COMMANDS = (
 )  # fmt: skip
 
 ADDRESS_BYTES = 1 << 30
+SERVER = ("--url", "--target", "--base-url", "--endpoint", "--host", "--server", "--address", "--api-base")
+"""What other tools call the server to measure."""
+SERVER_AT = {
+    "url": "http://HOST:PORT",
+    "--base": "--base http://HOST:PORT --head http://HOST:PORT",
+    "--url": "--url http://HOST:PORT",
+}
+"""Where a command takes its URL: by a parameter that it has."""
 
 
 class Commands(click.Group):
@@ -146,6 +154,10 @@ def _sentence(error: click.UsageError) -> str:
         known = [option for param in params for option in param.opts]
         if (instead := REMOVED.get(("option", error.option_name))) is not None:
             return f"The option '{error.option_name}' was removed: {instead}."
+        if error.option_name in SERVER and (
+            place := next((SERVER_AT[name] for name in SERVER_AT if name in known), None)
+        ):
+            return f"No option '{error.option_name}': give the server's URL as '{path} {place}'."
         near = get_close_matches(error.option_name, known, n=1, cutoff=0.5)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         return f"No option '{error.option_name}'.{hint} See '{path} --help'."

@@ -24,6 +24,7 @@ from harness.experiments.compare.trend_json import TrendAnswer
 from harness.metrics import slo
 from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import make_backend, plan
+from harness.runner.remote.ready import await_servers
 from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
 
@@ -111,7 +112,7 @@ def made(
     `alpha`. Raises UsageError for what does not go together, and whatever
     `harness.experiments.compare.runner.run_pairs` raises.
     """
-    sides = _commands(options, query, file) if options["run"] else _backends(options, query, file)
+    sides = _commands(options, query, file) if options["run"] else _backends(options, query, file, say)
     if options["out"] is None:
         out = new_folder(Path(RUNS) / f"compare-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     else:
@@ -126,16 +127,19 @@ def _commands(options: Mapping[str, Any], query: Given, file: Given | None) -> t
         raise UsageError("--run and --base/--head exclude each other: --run brings whole commands.")
     if len(given) != 2:
         raise UsageError(f"--run is given twice, first for the baseline and then for the candidate; got {len(given)}.")
-    if query.values or file is not None:
-        option = next(iter(query.values), "config")
+    if query.values or file is not None or options["wait"] is not None:
+        option = next(iter(query.values), "wait" if file is None else "config")
         raise UsageError(f"--{option} belongs into the commands of --run, which stand for themselves.")
     base, head = (pair_log.parse(text) for text in given)
     return base, head
 
 
-def _backends(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:
+def _backends(
+    options: Mapping[str, Any], query: Given, file: Given | None, say: Callable[[str], None]
+) -> tuple[Command, Command]:
     base, head = (_spec(options, side, query, file) for side in ("base", "head"))
     check_enough(options["pairs"], exact=_virtual(base, head))
+    await_servers([base, head], options["wait"], say)
     return pair_log.of_spec(base, str(options["base"])), pair_log.of_spec(head, str(options["head"]))
 
 

@@ -33,7 +33,7 @@ class Value(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002  # click's signature
         """The value in its final form."""
         assert param is not None
-        return self.check(value, next(name for name in param.opts if name.startswith("--")))
+        return self.check(value, next((name for name in param.opts if name.startswith("--")), str(param.name)))
 
 
 COUNT, SEED, RATE, SHARE = Value(values.count), Value(values.seed), Value(values.rate_rps), Value(values.share)
@@ -122,6 +122,13 @@ def run_options(
 def given(options: Mapping[str, Any]) -> Given:
     """The options of a run that were given, in the form that `harness.options.run_spec` takes."""
     lines = {name: "\n".join(value) or None if isinstance(value, tuple) else value for name, value in options.items()}
+    if (url := lines.pop("url", None)) is not None:
+        if lines.get("backend") is not None:
+            raise UsageError(f"The backend is given twice: '{url}' and --backend {lines['backend']}; leave one out.")
+        lines["backend"] = url
+    for name, value in options.items():
+        if isinstance(value, tuple) and any("\n" in line or "\r" in line for line in value):
+            raise UsageError(f"A value of --{name} holds a line break; give --{name} once for each.")
     return Given({name.replace("_", "-"): value for name, value in lines.items() if value is not None})
 
 
@@ -137,6 +144,19 @@ def _config(value: object, _: str) -> str:
     return str(value)
 
 
+def _url(value: object, name: str) -> str:  # noqa: ARG001  # an argument has no name that a user gave
+    if not values.is_url(str(value)):
+        raise UsageError(f"'{value}' is not the URL of a server, such as http://HOST:8000; other values need the name "
+                         f"of their option, as in --workload chatbot or --backend sim.")  # fmt: skip
+    return str(value)
+
+
+server_url = click.argument("url", required=False, type=Value(_url), metavar="[URL]")
+"""The server to measure, in place of --backend; `given` takes it for that."""
+wait = option(
+    "--wait", type=DURATION, metavar="TIME", group=run.ENDPOINT,
+    help="Wait so long for a server that does not answer yet, is loading its model or limits requests.",
+)  # fmt: skip
 config = option(
     "--config", type=Value(_config), group=GENERAL, metavar="FILE",
     help="Options of a run from a TOML file (bench init), a named configuration (bench list configs) or a run.json; "

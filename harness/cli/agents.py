@@ -18,6 +18,8 @@ from harness.cli._options import (
     out,
     quiet,
     run_options,
+    server_url,
+    wait,
     workers,
 )  # fmt: skip
 from harness.options import OBJECTIVES
@@ -52,6 +54,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 
 
 @click.command("agents", cls=GroupedCommand, epilog=_EPILOG, short_help="Search how many agents meet tiers of latency.")
+@server_url
 @run_options(
     without=(
         "duration",
@@ -82,6 +85,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @option("--max-seeds", type=COUNT, default="32", show_default=True, metavar="N", group=SEARCH,
         help="Most simulated trials at a number of agents.")  # fmt: skip
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit. Default: 10min on a wall clock.")
+@wait
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
 @formats
@@ -92,7 +96,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 def command(
     tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float, max_seeds: int,
     budget: str | None, workers: int | None, config: str | None, out: str | None, form: str, no_html: bool,
-    quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
+    quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search how many agents a system serves at each tier of latency: per GPU, per kW and per dollar.
 
@@ -109,6 +113,7 @@ def command(
     from harness.experiments.agents.execute import TIERS, WORKLOAD, run_search, set_up
     from harness.experiments.agents.search import SearchOptions
     from harness.options import run_spec
+    from harness.runner.remote.ready import await_servers
     from harness.runner.run import RUNS
     from harness.values import duration_s
 
@@ -129,6 +134,7 @@ def command(
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")
     _terminal.stored_in(path, quiet=quiet)
     tell = _terminal.nothing if quiet else _terminal.note
+    await_servers([spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.first.virtual) as display:
         info = run_search(setup, path, workers=workers, tell=tell, display=display)
     return _terminal.conclude(form, info, path, no_html=no_html, quiet=quiet)

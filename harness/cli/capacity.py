@@ -17,6 +17,8 @@ from harness.cli._options import (
     out,
     quiet,
     run_options,
+    server_url,
+    wait,
     workers,
 )  # fmt: skip
 from harness.options import OBJECTIVES
@@ -52,6 +54,7 @@ in steady state. The interval is the 95% confidence interval over seeds.
 
 
 @click.command("capacity", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
+@server_url
 @run_options(
     without=("duration", "fail-under", "rate"),
     requests={"help": "Requests of a trial on a wall clock. Default: by --budget; of a trace, all. Not for simulated "
@@ -75,6 +78,7 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @option("--at", metavar="RPS", type=RATE, group=SEARCH, help="Test whether this rate is sustained; stop once decided.")
 @option("--rate-from", metavar="RPS", type=RATE, group=SEARCH,
         help="First rate to try. Default: from the latency of a single request.")  # fmt: skip
+@wait
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
 @formats
@@ -85,7 +89,8 @@ in steady state. The interval is the 95% confidence interval over seeds.
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
     max_requests: int | None, at: float | None, rate_from: float | None, workers: int | None, config: str | None,
-    out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
+    out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
+    wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search the highest rate that meets the SLO, with a confidence interval.
 
@@ -100,6 +105,7 @@ def command(
     from harness.experiments.capacity.execute import folder_of, run_search, set_up
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
+    from harness.runner.remote.ready import await_servers
 
     search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests)
     file = configs.read(config) if config is not None else None
@@ -111,6 +117,7 @@ def command(
     tell = _terminal.nothing if quiet else _terminal.note
     if setup.chained and spec.requests is not None:
         tell(f"warning: requests in '{config}' are those of a run; --max-requests limits this search")
+    await_servers([setup.spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:
         info = run_search(setup, store, workers=workers, tell=tell, display=display)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

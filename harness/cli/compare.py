@@ -21,9 +21,10 @@ from harness.cli._options import (
     output_format,
     quiet,
     run_options,
+    wait,
 )  # fmt: skip
 from harness.errors import UsageError
-from harness.values import share
+from harness.values import is_url, share
 
 if TYPE_CHECKING:
     from harness.cli._compare import Files
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from harness.options import Given
 
 DECIDING = ("gate", "alpha", "allow_different")
-PAIRED = ("base", "head", "run", "pairs", "seed", "pause", "out", "no_html")
+PAIRED = ("base", "head", "run", "pairs", "seed", "pause", "out", "no_html", "wait")
 RESCORED = ("slo", "goal", "warmup")
 """Options of a run that also decide how stored runs are scored."""
 DECISION, PAIRS = "Decision", "New runs"
@@ -112,6 +113,7 @@ def _pairs(value: object, name: str) -> int | str:
 @option("--pause", metavar="TIME", type=TIME, group=PAIRS, help="Pause between runs. Default: 0.")
 @option("--out", metavar="DIR", group=PAIRS, help="Folder of the pairs; rerun the command to resume.")
 @option("--no-html", is_flag=True, group=PAIRS, help="Do not write report.html into the folder of the pairs.")
+@wait
 @option("--trend", metavar="DIR", group="History",
         help="Instead of a comparison: analyse the nightly runs in DIR/<workload>/<backend>/<utc>-<sha>/.")  # fmt: skip
 @option("--accept", metavar="RUN", group="History",
@@ -152,7 +154,10 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     page: Path | None = None
     if options["trend"] is not None:
         info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, files)
-    elif options["base"] or options["head"] or options["run"]:
+    elif options["base"] or options["head"] or options["run"] or (runs and all(map(is_url, runs))):
+        if len(runs) == 2 and not options["base"] and not options["head"]:  # two servers, as if by --base and --head
+            options = {**options, "base": runs[0], "head": runs[1]}
+            runs = ()
         info, page = _made(runs, options, query, config)
     else:
         info = _stored(runs, options, query, config)

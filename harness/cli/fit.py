@@ -5,6 +5,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from harness import values
 from harness.cli._options import COUNT, SEED, Value, formats
 from harness.errors import UsageError
 from harness.experiments.fit.fit_json import FitAnswer
@@ -99,8 +100,7 @@ def _answer(
     _refuse_what_would_be_ignored(sources[0], latency)
     if url is not None:
         probe = Probe(users, most_tokens)
-        endpoint = f"openai:url={url}" if url.startswith(("http://", "https://")) else url  # else a backend's spec
-        return from_endpoint(endpoint, probe, query, path, _terminal.note)
+        return from_endpoint(values.backend(url, "--url"), probe, query, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":
             raise UsageError(f"--backend must be the simulator, such as sim:policy=sarathi, got '{backend}'.")

@@ -5,7 +5,18 @@ from typing import Any
 
 import click
 
-from harness.cli._options import GroupedCommand, formats, given, metrics_port, no_html, option, out, quiet, run_options
+from harness.cli._options import (
+    GroupedCommand,
+    formats,
+    given,
+    metrics_port,
+    no_html,
+    option,
+    out,
+    quiet,
+    run_options,
+    wait,
+)
 from harness.errors import BackendError, UsageError
 from harness.options import ENDPOINT
 from harness.values import text
@@ -58,6 +69,7 @@ goes on.
     model={"group": ENDPOINT, "help": "Name of the model. Default: the server's, if it has only one."},
     goal={"metavar": "SHARES", "check": text},
 )
+@wait
 @option("--budget", metavar="TIME", group="Search", help="Time for everything. Default: 3min; built-in engine: 1min.")
 @out("Store runs, answer and report.html here. Default: a new folder in bench-runs.")
 @formats
@@ -66,7 +78,7 @@ goes on.
 @metrics_port
 def command(
     url: str | None, model: str | None, goal: str | None, budget: str | None, out: str | None, form: str,
-    no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, **options: Any,
+    no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Find a server, then the highest rate that meets the SLO, as well as three minutes tell.
 
@@ -83,13 +95,17 @@ def command(
     from harness.experiments.capacity.store import Store
     from harness.metrics import slo
     from harness.options import run_spec
+    from harness.runner.remote.ready import when_ready
     from harness.spec import Spec, seconds
 
     begun_s = time.monotonic() - STARTED_S
     tell = _terminal.nothing if quiet else _terminal.note
     limit_s = None if budget is None else seconds(budget, "--budget")
     search = settings(goal, None, None, None, None, None, None)
-    server = compose.find_server(url, model)
+    called_s = time.monotonic()
+    needed = None if wait is None else NOTHING  # who waits for a server does not want the built-in engine
+    server = when_ready(lambda: compose.find_server(url, model, needed), wait or 0.0, tell)
+    begun_s += time.monotonic() - called_s if wait else 0.0
     if server is None and model is not None:
         raise BackendError(f"{NOTHING}, and the built-in engine has no --model here; give the URL of the server.")
     if server is None:

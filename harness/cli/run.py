@@ -18,6 +18,8 @@ from harness.cli._options import (
     out,
     quiet,
     run_options,
+    server_url,
+    wait,
 )
 
 _EPILOG = """
@@ -32,8 +34,8 @@ Examples
       the first five minutes of a recorded trace
   bench run --config bench-runs/chatbot-engine-20260101T120000Z --rate 4
       repeat an earlier run at another rate
-  bench run --backend openai:url=http://127.0.0.1:8000/v1 --rate 4 --slo ttft=0.5
-      load a server: vLLM, SGLang, llama.cpp, bench serve, ...
+  bench run http://127.0.0.1:8000 --rate 4 --slo ttft=0.5 --wait 10min
+      load a server: vLLM, SGLang, llama.cpp, bench serve, ...; wait while it loads its model
 
 \b
 Values
@@ -62,7 +64,9 @@ cases the data measured so far are stored.
 
 
 @click.command("run", cls=GroupedCommand, epilog=_EPILOG, short_help="Run a workload or a trace against a backend.")
+@server_url
 @run_options()
+@wait
 @out("Folder of the run. Default: a new one in bench-runs.")
 @force
 @formats
@@ -80,6 +84,7 @@ def command(
     metrics_port: tuple[str, int] | None,
     no_html: bool,
     probed: str | None,
+    wait: float | None,
     **options: object,
 ) -> int:
     """Send a workload or a trace to a backend and report the share of requests that met the SLO.
@@ -90,6 +95,7 @@ def command(
     from harness import compose, configs
     from harness.cli import _terminal
     from harness.options import SCHEDULE, run_spec
+    from harness.runner.remote.ready import await_servers
     from harness.runner.run import execute, why
 
     command_line = given(options)
@@ -99,6 +105,7 @@ def command(
     if file is not None and not any(option in command_line.values for option in SCHEDULE):
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
+    await_servers([spec], wait, say)
     report = None if no_html else compose.write_run_page
     words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
     with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:

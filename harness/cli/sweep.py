@@ -17,6 +17,8 @@ from harness.cli._options import (
     out,
     quiet,
     run_options,
+    server_url,
+    wait,
 )
 
 SWEEP = "Sweep"
@@ -58,6 +60,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 @click.command(
     "sweep", cls=GroupedCommand, epilog=_EPILOG, short_help="Measure goodput over a range of rates, or of any option."
 )
+@server_url
 @option("--rate", metavar="LIST", group=SWEEP,
         help="Mean request rates per second; a trace is scaled to them.")  # fmt: skip
 @option("--over", metavar="NAME=LIST", multiple=True, group=SWEEP, help="Also sweep over this option. Repeatable.")
@@ -74,6 +77,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
     warmup={"help": "Warm-up to discard: mser5 (detected, default), 30s, 200 (requests), or none."},
     fail_under={"help": "Exit with code 1 if fewer requests meet the SLO at any point."},
 )
+@wait
 @out("Folder of the sweep, new or to resume. Default: a new one in bench-runs.")
 @option("--workers", metavar="N", type=COUNT, group=SWEEP, help="Concurrent simulated runs. Default: one per core.")
 @formats
@@ -84,7 +88,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 def command(
     rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None, refine: str | None,
     config: str | None, out: str | None, workers: int | None, form: str, no_html: bool, quiet: bool,
-    metrics_port: tuple[str, int] | None, **options: Any,
+    metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Run a workload at several rates, or over the values of any option, and report SLO attainment at each.
 
@@ -98,11 +102,13 @@ def command(
     from harness.experiments.sweep import axes
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
+    from harness.runner.remote.ready import await_servers
 
     file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
     sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal, refine=refine)
     say = _terminal.nothing if quiet else _terminal.note
+    await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
         info = run_sweep(sweep, folder, workers=workers, display=display, say=say, render=compose.render_answer)

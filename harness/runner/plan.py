@@ -227,8 +227,6 @@ def make_backend(spec: RunSpec) -> Backend | Simulator:
     """The backend of a spec, its parts filled in. Raises UsageError for a part that it does not have."""
     backend = parse(spec.backend)
     name = backend.name
-    if name in ("http", "https"):
-        raise UsageError(f"--backend is a URL, not a backend; write --backend openai:url={name}://HOST:PORT/v1.")
     cls = registry.find("backends", name)
     hints = typing.get_type_hints(cls)
     known = {f.name for f in dataclasses.fields(cls) if f.init}

@@ -3,18 +3,19 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from backends.client import control
 from backends.client.body import RequestFormat
 from backends.client.capabilities import Capabilities, Mode, Shared
 from backends.client.probe import probe
 from harness.api import Request
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError, NotReady, UsageError
 
 
 @dataclass(slots=True)
@@ -26,6 +27,9 @@ class Server:
     """
 
     models: tuple[str, ...] | None = ("m",)
+    closed: int = 200
+    page: str | None = None
+    more: Mapping[str, str] = field(default_factory=dict)
     refuse: tuple[str, ...] = ()
     say: str = "Unexpected keys in the request: {name}"
     why: str = "not today"
@@ -52,6 +56,8 @@ class Server:
         self.headers.append(request.headers.copy())
         if self.models is None:
             raise web.HTTPNotFound
+        if self.closed != 200 or self.page is not None:
+            return web.Response(status=self.closed, text=self.page, content_type="text/html")
         value = {"data": [{"id": name, **self.entry} for name in self.models]}
         return await self.split(request, value) if self.in_pieces else web.json_response(value)
 
@@ -103,7 +109,7 @@ class Server:
         if self.context is not None and counted > self.context:
             return web.json_response({"error": {"message": f"{counted} tokens exceed the context"}}, status=400)
         if status != 200:
-            return web.json_response({"error": {"message": self.why}}, status=status)
+            return web.json_response({"error": {"message": self.why}}, status=status, headers=self.more)
         probed = next((body[name] for name in self.obeys.split() if name in body), 100)
         tokens = min(probed, 3) if self.ends_early and not body.get("min_tokens") else probed
         return await self.write(request, counted, tokens, options)
@@ -165,12 +171,12 @@ def probed() -> Callable[..., Capabilities]:
     """`probed(server, content=..., key=..., mode=..., **fields)`: what the probe finds."""
 
     async def run(
-        server: Server, content: object, key: str | None, ask: RequestFormat, timeout_s: float, mode: Mode
+        server: Server, content: object, key: str | None, ask: RequestFormat, timeout_s: float, mode: Mode, root: bool
     ) -> Capabilities:
-        app = web.Application()
-        app.router.add_get("/v1/models", server.list)
-        app.router.add_post("/v1/completions", server.answer)
-        app.router.add_post("/v1/chat/completions", server.answer)
+        app, version = web.Application(), "" if root else "/v1"
+        app.router.add_get(f"{version}/models", server.list)
+        app.router.add_post(f"{version}/completions", server.answer)
+        app.router.add_post(f"{version}/chat/completions", server.answer)
         app.router.add_post("/tokenize", server.count)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
@@ -189,9 +195,10 @@ def probed() -> Callable[..., Capabilities]:
         key: str | None = None,
         timeout_s: float = 120.0,
         mode: Mode = "short",
+        root: bool = False,
         **fields: object,
     ) -> Capabilities:
-        return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s, mode))  # type: ignore[arg-type]
+        return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s, mode, root))  # type: ignore[arg-type]
 
     return start
 
@@ -352,11 +359,85 @@ def test_the_only_model_is_taken_and_of_several_one_must_be_named(probed: Callab
     """A run would measure some model."""
     assert "m" == probed(Server()).ask.model and "other" == probed(Server(), model="other").ask.model
     assert "x" == probed(Server(models=None), model="x").ask.model
-    with pytest.raises(UsageError, match=r"several models; name one by model=NAME. Known: a, b"):
+    with pytest.raises(UsageError, match=r"several models; name one by --model NAME, or model=NAME. Known: a, b"):
         probed(Server(models=("b", "a")))
-    for models in ((), None):
-        with pytest.raises(UsageError, match="does not list its models"):
-            probed(Server(models=models))
+    with pytest.raises(UsageError, match="does not list its models"):
+        probed(Server(models=None))
+    with pytest.raises(NotReady, match="lists no model yet"):
+        probed(Server(models=()))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 500, 502, 503])
+def test_a_named_model_is_believed_where_the_list_of_models_is_closed(status: int, probed: Callable) -> None:
+    """A provider whose key is only for answers, or a proxy of one route, could not be measured."""
+    assert "m" == probed(Server(closed=status), model="m").ask.model
+
+
+@pytest.mark.parametrize("page", ["<html>Open WebUI</html>", "[]", "null"])
+def test_a_named_model_is_believed_where_a_page_stands_for_the_list(page: str, probed: Callable) -> None:
+    """A server with a web interface answers every unknown path with it."""
+    assert "m" == probed(Server(page=page), model="m").ask.model
+
+
+def test_a_bare_list_of_models_is_a_list(probed: Callable) -> None:
+    """The only model of a provider would have to be named."""
+    assert "only" == probed(Server(page='[{"id": "only"}]')).ask.model
+
+
+@pytest.mark.parametrize(("status", "why", "words"), [
+    (503, "Loading model", "is loading its model and not ready .HTTP 503: 'Loading model'."),
+    (503, "Model m is currently loading", "is loading its model"),
+    (503, "no capacity", "is not ready .HTTP 503: 'no capacity'."),
+    (502, "Bad Gateway", "A proxy answers at .* the server behind it is not ready .HTTP 502"),
+    (504, "", "the server behind it is not ready .HTTP 504"),
+    (404, "The model `m` does not exist.", "has no model 'm', only m .HTTP 404"),
+])  # fmt: skip
+def test_what_a_server_lacks_is_named_and_can_be_waited_for(
+    status: int, why: str, words: str, probed: Callable
+) -> None:
+    """A user would look for a mistake in the command, while the server reads its weights."""
+    with pytest.raises(NotReady, match=words) as error:
+        probed(Server(status=status, why=why))
+    assert str(error.value).endswith("; --wait 10min waits for it.")
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"retry-after-ms": "1"}, {}])
+def test_a_limit_that_meets_the_probe_is_waited_out(
+    headers: dict[str, str], probed: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would not begin because another client had just used the quota of this second."""
+    pauses: list[float] = []
+    monkeypatch.setattr(control, "sleep", _noted(pauses))
+    found = probed(Server(failing={1: 429, 2: 429}, more=headers))
+
+    assert [0.5, 0.5] == pauses if headers else [1.0, 2.0] == pauses
+    assert any("the server limits requests: the probe waited" in warning for warning in found.warnings)
+
+
+def test_a_limit_for_longer_than_a_minute_is_not_waited_out(probed: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command would sit silent until tomorrow."""
+    pauses: list[float] = []
+    monkeypatch.setattr(control, "sleep", _noted(pauses))
+    with pytest.raises(NotReady, match="limits requests"):
+        probed(Server(status=429, more={"Retry-After": "Fri, 31 Dec 2999 23:59:59 GMT"}))
+    with pytest.raises(NotReady, match="limits requests"):
+        probed(Server(status=429))
+
+    assert [1.0, 2.0, 4.0, 8.0] == pauses
+
+
+def _noted(pauses: list[float]) -> Callable[[float], Awaitable[None]]:
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    return sleep
+
+
+@pytest.mark.parametrize("model", ["", "m"])
+def test_routes_at_the_root_are_used_where_none_is_below_v1(model: str, probed: Callable) -> None:
+    """Providers without /v1 would need their whole route in the URL."""
+    assert probed(Server(), model=model, root=True).at_root
+    assert not probed(Server(), model=model).at_root
 
 
 def test_what_comes_in_pieces_is_read_to_its_end(probed: Callable) -> None:
@@ -417,29 +498,25 @@ def test_a_port_without_a_server_is_reported_in_a_sentence() -> None:
         asyncio.run(probe("http://127.0.0.1:1/v1", RequestFormat(), Words()))
 
 
-@pytest.mark.parametrize(("path", "model"), [("", ""), ("/v2", ""), ("/v1/chat/completions", ""), ("", "m")])
-def test_a_url_that_lacks_v1_or_names_the_route_is_reported(path: str, model: str) -> None:
-    """A newcomer would name a model, and learn only that nothing is found."""
+def test_a_server_without_the_routes_and_one_without_tls_are_named() -> None:
+    """A newcomer would learn only that nothing is found."""
 
-    async def run(scheme: str) -> tuple[str, str]:
+    async def run(scheme: str, model: str) -> str:
         runner = web.AppRunner(web.Application(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        root = f"127.0.0.1:{runner.addresses[0][1]}"
+        url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}/v1"
         try:
-            await probe(f"{scheme}://{root}{path}", RequestFormat(model=model, api="chat"), Words(), timeout_s=120.0)  # type: ignore[arg-type]
+            await probe(url, RequestFormat(model=model, api="chat"), Words(), timeout_s=120.0)  # type: ignore[arg-type]
         except (BackendError, UsageError) as error:
-            return root, str(error)
+            return str(error)
         finally:
             await runner.cleanup()
         raise AssertionError(scheme)
 
-    root, message = asyncio.run(run("http"))
-    tls_root, tls_reason = asyncio.run(run("https"))
-
-    assert f"the URL should end in /v1, without the route; try url=http://{root}/v1." in message
-    assert ".." not in message
-    assert f"this port speaks http: use http://, as in url=http://{tls_root}{path}." in tls_reason
+    assert "does not list its models (HTTP 404); name one by --model NAME" in asyncio.run(run("http", ""))
+    assert "/v1 answers, but the request with" in asyncio.run(run("http", "m"))
+    assert "this port speaks http: use http://, as in url=http://" in asyncio.run(run("https", ""))
 
 
 @pytest.mark.parametrize(

@@ -138,16 +138,62 @@ def test_addresses_that_this_machine_does_not_have_are_reported(source: str, say
 
 
 @pytest.mark.parametrize(
-    ("url", "likely"),
+    ("typed", "base"),
     [
         ("http://h:8000", "http://h:8000/v1"),
-        ("http://h:8000/v2", "http://h:8000/v1"),
+        ("h:8000", "http://h:8000/v1"),
+        (" localhost:11434/ ", "http://localhost:11434/v1"),
+        ("http://h:8000/v1/", "http://h:8000/v1"),
+        ("http://h:8000//v1", "http://h:8000/v1"),
         ("http://h:8000/v1/chat/completions", "http://h:8000/v1"),
         ("http://h:8000/api/v1/completions/", "http://h:8000/api/v1"),
-        ("http://h:8000/api?a=b", "http://h:8000/api/v1?a=b"),
-        ("http://h:8000/v1/", None),
+        ("http://h:8000/v1/models", "http://h:8000/v1"),
+        ("http://h:8000/docs#/default", "http://h:8000/v1"),
+        ("http://h:8000/v1/docs", "http://h:8000/v1"),
+        ("http://h:8000/health", "http://h:8000/v1"),
+        ("http://h:8000/v2/health/ready", "http://h:8000/v1"),
+        ("http://h:8000/api/generate", "http://h:8000/v1"),
+        ("https://h/openai", "https://h/openai/v1"),
+        ("https://h/api/paas/v4", "https://h/api/paas/v4"),
+        ("https://h/v1beta/openai/", "https://h/v1beta/openai"),
+        ("https://h/v1/openai/chat/completions", "https://h/v1/openai"),
+        ("https://h/inference/chat/completions", "https://h/inference"),
+        ("https://h/chat/completions", "https://h"),
+        (
+            "https://h/openai/deployments/x/chat/completions?api-version=1",
+            "https://h/openai/deployments/x?api-version=1",
+        ),
+        ("https://h/openai/deployments/x?api-version=1", "https://h/openai/deployments/x?api-version=1"),
+        ("http://[::1]:8000", "http://[::1]:8000/v1"),
     ],
 )
-def test_the_url_that_was_meant_ends_in_v1(url: str, likely: str | None) -> None:
+def test_a_pasted_url_means_a_base_url(typed: str, base: str) -> None:
     """A newcomer would look for the fault in the server."""
-    assert likely == target.likely_url(url)
+    assert (base, False) == target.base_url(typed, {"OPENAI_BASE_URL": "http://other/v1"})
+    assert (base, False) == target.base_url(base if "/v1" in base or "/v4" in base else typed, {})
+
+
+def test_the_address_is_named_or_of_the_environment() -> None:
+    """A run would go to a server that is not configured, without a word."""
+    assert ("http://b/v1", True) == target.base_url(None, {"OPENAI_BASE_URL": "http://b/v1"})
+    with pytest.raises(UsageError, match="has no address"):
+        target.base_url(None, {})
+
+
+@pytest.mark.parametrize(
+    "wrong", ["ftp://host", "http://", "http://host:99999999", "http://me:pw@:1", "http://host:0", "a b:80", "[::1"]
+)
+def test_what_is_no_url_of_a_server_is_refused_without_its_password(wrong: str) -> None:
+    """Port 0 would be an error of the socket; a password would stand in a log."""
+    with pytest.raises(UsageError, match="is not the URL of a server") as error:
+        target.base_url(wrong, {})
+    assert "pw" not in str(error.value)
+
+
+def test_an_azure_url_names_its_model_and_its_header() -> None:
+    """Azure takes no bearer token for a key, and its deployments list no models."""
+    url = "https://h/openai/deployments/gpt%204?api-version=2024-10-21"
+
+    assert "gpt 4" == target.deployment(url)
+    assert ("api-key", "k") == target.key_header(url, "k")
+    assert ("Authorization", "Bearer k") == target.key_header("https://h/v1?api-version=1", "k")
