@@ -49,10 +49,11 @@ class BackendError(BenchError):
 
 
 class NotReady(BackendError):
-    """A server that may answer later. The message is what it lacks, without the remedy, which `str` adds."""
+    """A server that may answer later. Made of what it lacks, without a full stop; `str` adds the remedy."""
 
     def __str__(self) -> str:
-        return f"{self.args[0]}; --wait 10min waits for it."
+        text = str(self.args[0])  # an error made of another has its sentence
+        return text if text.endswith(".") else f"{text}; --wait 10min waits for it."
 
 
 class NotValid(BenchError):
