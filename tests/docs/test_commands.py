@@ -19,6 +19,13 @@ from reports import _pictures
 
 TOP = Path(__file__).resolve().parents[2]
 PAGES = [TOP / "README.md", TOP / "docs" / "ci.md", *sorted((TOP / "docs" / "guide").glob("*.md"))]
+SERVERS = [TOP / "docs" / "guide" / f"{name}.md" for name in ("vllm", "sglang", "llama-cpp", "dynamo")]
+"""Guides of servers that are not at hand: `bench serve` stands for them."""
+SHORTER = (
+    ("--budget 20min", "--budget 40s"), ("--duration 5min", "--duration 2s"), ("--duration 2min", "--duration 2s"),
+    ("--metrics-port 9464", "--metrics-port 0"), ("bench quick --wait", "bench quick http://127.0.0.1:8000 --wait"),
+)  # fmt: skip
+"""What is shorter in a test of the recipes, and where the usual ports are those of other programs."""
 FIRST = 1
 """Console blocks of README that run in `make test`: what a newcomer types first."""
 WHOLE_DEMO = "bench run --workload chatbot --slo ttft=0.25,tpot=0.1 --duration 10s"
@@ -30,6 +37,27 @@ def commands(page: Path, most: int | None = None) -> list[str]:
     """Lines that begin with `$ bench` in the console blocks of a page, of the first ones where `most` says so."""
     blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     return [line[2:] for block in blocks[:most] for line in block.splitlines() if line.startswith("$ bench")]
+
+
+def written(page: Path) -> tuple[list[str], list[str]]:
+    """All commands of `bench` on a page: lines of its blocks of any kind, and those in the running text."""
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    blocks = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^    .*\n)+)", re.DOTALL | re.MULTILINE)
+    lines = [line.strip().removeprefix("$ ") for block in blocks.finditer(text) for line in block[0].splitlines()]
+    inline = [" ".join(span.split()) for span in re.findall(r"(?<!`)`(bench [a-z][^`]*?)\\?`", blocks.sub("", text))]
+    return [line for line in lines if line.startswith("bench ")], inline
+
+
+def parse(line: str) -> None:
+    """Read a line with the options of its command, which checks their values too; commands may be joined by && or |."""
+    for part in re.split(r" (?:&&|\|) ", line.partition(" # ")[0].removesuffix("&")):
+        words = shlex.split(re.sub(r" --config \S+", "", part))  # a file of the reader
+        if not words or words[0] != "bench":
+            continue
+        command = bench.get_command(click.Context(bench), words[1])
+        assert command is not None, line
+        with suppress(click.exceptions.Exit):  # --help
+            command.make_context(words[1], words[2:])
 
 
 RUN = [(PAGES[0], FIRST), *(pytest.param(page, None, marks=pytest.mark.nightly) for page in PAGES if commands(page))]
@@ -69,12 +97,38 @@ def serving(line: str, folder: Path) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_have_known_options(page: Path) -> None:
     """A guide would show an option that was renamed, until the slow tests run."""
-    for line in commands(page):
-        name, *arguments = shlex.split(line.removesuffix("&"))[1:]
-        command = bench.get_command(click.Context(bench), name)
-        assert command is not None, line
-        with suppress(click.exceptions.Exit):  # --help
-            command.make_context(name, arguments)
+    lines, inline = written(page)
+    for line in lines:
+        parse(line)
+    for line in inline:
+        with suppress(click.MissingParameter, click.BadOptionUsage):  # the name of a command or option, without values
+            parse(line)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", SERVERS, ids=lambda page: page.stem)
+def test_recipes_of_servers_work_against_a_server(page: Path, tmp_path: Path) -> None:
+    """A user of a real server would be the first to try them."""
+    recipes = written(page)[0][: -len(commands(page))]  # the last block is of the simulator
+    ports = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", " ".join(recipes))) | {"8000"})
+    with ExitStack() as servers:
+        serve = "bench serve --backend null:ttft=0.02,itl=0.002 --port {}"
+        moved = [servers.enter_context(serving(serve.format(port), tmp_path)) for port in ports]
+        for line in recipes:
+            for long, short in SHORTER:
+                line = line.replace(long, short)
+            for named, real in moved:
+                line = re.sub(named[:-1] + r"\b", real[:-1], line)
+            words = [sys.executable, "-m", "harness", *shlex.split(line)[1:]]
+            done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+            assert done.returncode in (0, 1, 4, 5), f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [TOP / "docs" / name for name in ("architecture.md", "reports.md", "systems.md")],
+                         ids=lambda page: page.name)  # fmt: skip
+def test_commands_of_a_reference_have_known_options(page: Path) -> None:
+    """A settings table would name options that are gone."""
+    test_commands_of_a_page_have_known_options(page)
 
 
 @pytest.mark.parametrize(("page", "most"), RUN, ids=lambda page: getattr(page, "name", "some" if page else "all"))
