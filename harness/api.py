@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 VERSION = 2
 """Schema of run.json and of the tables beside it: this bench reads up to it."""
 
-Status = Literal["ok", "rejected", "timeout", "cancelled", "error", "truncated", "dropped"]
-"""How a request ended. Everything but `ok` misses its SLO and stays in the table."""
+Status = Literal["ok", "rejected", "timeout", "cancelled", "error", "truncated", "dropped", "empty"]
+"""How a request ended. Everything but `ok` misses its SLO and stays in the table; `empty` ended well without text."""
+
+ENDED_WELL: tuple[Status, ...] = ("ok", "empty")
+"""Statuses of requests that did not fail."""
 
 
 CountedBy = Literal["usage", "continuous usage", "server tokenizer", "tokenizer", "events"]
@@ -148,6 +151,7 @@ class Ended:
     decode_start_s: float | None = None
     arrived_s: float | None = None
     exchange: Exchange | None = None
+    unseen_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,8 @@ class Exchange:
     events that were read together with a later one, `held_events` those that came together with an earlier one and
     `held_s` the silence before them (an answer in one event counts as a whole), `process_stamps` the reads of which the
     kernel gave no time that can be believed. `refused_tokens` is the server's count of output tokens where the answer
-    cannot have so many. The `server_*` times are the server's own word.
+    cannot have so many. The `server_*` times are the server's own word. `unknown_text` names fields that no known
+    server has and that were taken for text.
     """
 
     sender: int = 0
@@ -187,6 +192,7 @@ class Exchange:
     refused_tokens: int | None = None
     held_events: int | None = None
     held_s: float | None = None
+    unknown_text: str | None = None
 
 
 @dataclass(slots=True)
@@ -194,7 +200,8 @@ class RequestRecord:
     """What happened to one request, whatever happened; metrics see nothing else.
 
     `token_s` (n,) are the stamps of the token events; `token_n` (n,) how many tokens each held, None when every
-    event held one. `output_tokens` is the number produced, the other one the number requested;
+    event held one. `output_tokens` is the number produced, the other one the number requested; `unseen_tokens` of those
+    produced were never streamed, such as hidden reasoning;
     `arrived_s` is when the scheduler of the system saw the request, where the backend knows it; `ended_s` is when the
     request ended, where that was not its last token.
     """
@@ -227,6 +234,7 @@ class RequestRecord:
     ended_s: float | None = None
     slo_task_s: float | None = None
     exchange: Exchange | None = None
+    unseen_tokens: int | None = None
 
 
 End = Literal["finished", "interrupted", "stopped", "failed"]

@@ -19,6 +19,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.api import ENDED_WELL
+
 LEAST = 0.001
 """Times below this, in their unit, are printed as below it."""
 
@@ -217,6 +219,7 @@ class Error:
 
 def errors(table: pa.Table) -> tuple[Error, ...]:
     """The most frequent kinds of error, each cut to 300 characters, and how many kinds there are besides."""
+    table = table.filter(pc.invert(pc.is_in(table.column("status"), pa.array(ENDED_WELL))))
     failed = table.select(["status", "error"]).filter(pc.is_valid(table.column("error")))
     kinds: dict[tuple[str, str], list[Counted]] = defaultdict(list)
     for row in failed.group_by(["status", "error"]).aggregate([([], "count_all")]).to_pylist():

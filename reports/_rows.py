@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from harness.api import ENDED_WELL
 from harness.data.folder import Run
 from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
-from harness.metrics.measure import first_last, in_summary, metrics
+from harness.metrics.measure import ended_well, first_last, in_summary, metrics
 from harness.metrics.summary import describe, summarize
+from harness.validity.answer_warnings import tokens_text
 from harness.validity.remote import of_held_back
 from reports import _data, _format, _sending
 from reports._format import Error, clean, errors
@@ -257,7 +259,12 @@ def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bo
         within = "the bounds on single requests" if summary.percentiles_passed else "the SLO"
         yield f"goodput {_format.number(summary.goodput_rps)} req/s (within {within}{at})"
     yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
-    yield f"failed {sum(n for status, n in summary.status.items() if status != 'ok'):,}"
+    if summary.tokens and summary.tokens.output and summary.status.get("ok"):
+        mean, streamed = (n / summary.status["ok"] for n in (summary.tokens.output, summary.tokens.streamed or 0))
+        yield tokens_text(mean, streamed) + " an answer"
+    yield f"failed {sum(n for status, n in summary.status.items() if status not in ENDED_WELL):,}"
+    if empty := summary.status.get("empty"):
+        yield f"empty {empty:,}"
     if summary.preemptions:
         yield f"preemptions {summary.preemptions:,}{_preemption_cost(info.backend)}"
     yield from _cluster(info.backend)
@@ -339,7 +346,7 @@ def _class(run: Run, tag: str | None, bounds: list[ScoredBound], goal: float, *,
     own = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
     measured |= {} if overloaded else _largest(run, own, ours)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
-    failed = int(np.sum(ours & ~ok))
+    failed = int(np.sum(ours & ~ended_well(run.requests)))
     note = f"{_format.count(int(ours.sum()), 'request')} {name}, {failed:,} failed"
     return Group(note, rows(measured, own, goal, _client(run)))
 

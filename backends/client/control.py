@@ -58,12 +58,12 @@ class ProbeResponse:
     @property
     def tokens(self) -> int | None:
         """Completion tokens by the server's own count."""
-        return message.whole(self.stream.usage.get("completion_tokens"))
+        return self.stream.usage.completion
 
     @property
     def prompt_tokens(self) -> int | None:
         """Prompt tokens by the server's own count."""
-        return message.whole(self.stream.usage.get("prompt_tokens"))
+        return self.stream.usage.prompt
 
 
 class ControlClient:

@@ -1,15 +1,16 @@
-"""How many output tokens an answer has, and how many each of its token events holds. Chunks are not tokens.
+"""How many output tokens an answer has, how many each of its token events holds, and how many were never streamed.
 
 The rules, best first: usage on every chunk (exact for each event); usage once (exact in the sum); a tokenizer after
 the run, the server's or one that the user names; the number of token events. A count is used only where the answer
-can have so many tokens.
+can have so many tokens. Chunks are not tokens, and not all tokens come in chunks: see `_unseen`.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from backends.client import message
 from backends.client.framing import Stream
+from backends.client.shapes import DATA
 from harness.api import CountedBy
 
 LARGEST = (1 << 63) - 1  # a whole number of the tables
@@ -18,33 +19,50 @@ CHARACTER_BYTES = 4
 HIDDEN_TOKENS = 16
 """Tokens of an answer without text or event of their own: marks of its format, of a tool call, of its end."""
 
+_WORD = re.compile(r"[^\w\s]*[^\W\u0e00-\U0010ffff]+|[^\w\s]+|[\u0e00-\U0010ffff]")
+"""What a tokenizer never joins with what follows: a word with the marks before it, marks, a character of a script that
+is written without spaces. Source: the splitting of text before byte-pair encoding in GPT-2 and its successors."""
+WORD_TOKENS, TOKEN_CHARACTERS = 2.5, 2
+"""Most tokens that a text has for each such word, and fewest characters for each token, of a natural language or a
+program: English has 1.3 and 4.5, Finnish 2.3 and 3."""
+ONE_TOKEN_SHARE = 0.95
+"""Share of the events that hold no more than one word, from which on an event is one token: with several tokens in an
+event, more than one in ten holds parts of two words (half of the pairs of tokens in German, 4 of 5 in English)."""
+FEW_EVENTS = 4
+"""Of fewer events nothing is concluded from such a share."""
+HELD_BACK = 1.2
+"""Tokens an event has on average up to which a server that streams single tokens merely held some back, until the
+characters were whole: 1.1 of a byte-level vocabulary (llama.cpp, vLLM)."""
+END_MARKS = 2
+"""Tokens that a server may count at the end of an answer."""
+
 
 class Counted(NamedTuple):
     """Event `which[i]` of the stream is a token event of `token_n[i]` tokens, by the rule `by`.
 
-    `refused_tokens` is the server's count where the answer cannot have so many.
+    `refused_tokens` is the server's count where the answer cannot have so many. `unseen` tokens beside those of the
+    events were counted by the server and never streamed.
     """
 
     which: list[int]
     token_n: list[int]
     by: CountedBy
     refused_tokens: int | None = None
+    unseen: int = 0
 
 
 def count(stream: Stream, requested_tokens: int | None = None) -> Counted:
-    """The token events of a stream and their tokens; the sum is that of the server, where it is plausible."""
-    found = _by_server(stream)
-    usage = stream.usage.get("completion_tokens")
-    claimed_tokens = max(0 if found.by == "events" else sum(found.token_n), usage if type(usage) is int else 0)
+    """The token events of a stream and their tokens; with those unseen, the sum is that of the server if plausible."""
+    found, usage = _by_server(stream), stream.usage
+    counted_tokens = 0 if found.by == "events" else sum(found.token_n) + found.unseen - usage.beside
     if requested_tokens is None:
-        reasoning = message.inside(stream.usage.get("completion_tokens_details")).get("reasoning_tokens")
-        most_tokens = (message.whole(reasoning) or 0) + most(sum(map(len, stream.text)), stream.events)
+        most_tokens = (usage.reasoning or 0) + most(sum(map(len, stream.text)), stream.events)
     else:  # special tokens leave no text; a server may count the one that ends an answer, and be off by 1 %
         most_tokens = requested_tokens + 1 + requested_tokens // 100
-    if claimed_tokens <= most_tokens:
+    if max(counted_tokens, usage.claimed) <= most_tokens:
         return found
     which = [i for i, text in enumerate(stream.text) if text]
-    return Counted(which, [1] * len(which), "events", min(claimed_tokens, LARGEST))
+    return Counted(which, [1] * len(which), "events", min(max(counted_tokens, usage.claimed), LARGEST))
 
 
 def most(characters: int, events: int = 0) -> int:
@@ -54,13 +72,18 @@ def most(characters: int, events: int = 0) -> int:
 
 def _by_server(stream: Stream) -> Counted:
     """By the server's own count where it is reported, else one token an event."""
-    total = message.whole(stream.usage.get("completion_tokens"))
+    which = [i for i, text in enumerate(stream.text) if text]
+    total = (stream.usage.completion or 0) + stream.usage.beside
     if is_continuous(stream):
         return _continuous(stream, total)
-    which = [i for i, text in enumerate(stream.text) if text]
+    if each := _of_each(stream):
+        each[-1] += max(0, total - sum(each))
+        return Counted(which, each, "continuous usage")
     if not total:  # a server that counts 0 tokens of some text has not counted
-        return Counted(which, [1] * len(which), "events" if which or total is None else "usage")
-    return Counted(which, share(total, [len(stream.text[i]) for i in which]), "usage")
+        return Counted(which, [1] * len(which), "events" if which or stream.usage.completion is None else "usage")
+    unseen = _unseen(stream, which, total)
+    streamed = share(total - unseen, [len(stream.text[i]) for i in which])
+    return Counted(which, streamed, "usage", unseen=unseen)
 
 
 def is_continuous(stream: Stream) -> bool:
@@ -74,10 +97,24 @@ def is_continuous(stream: Stream) -> bool:
         and counted[0]
         and stream.finish_at != 0
         and all(a <= b for a, b in zip(known, known[1:], strict=False))
+        and not _of_each(stream)
     )
 
 
-def _continuous(stream: Stream, total: int | None) -> Counted:
+def _of_each(stream: Stream) -> list[int]:
+    """The counts of token events where each is that of its own event alone; empty where they are no such counts.
+
+    A count of all tokens so far grows, and is not far below the number of events or of words.
+    """
+    texts = [text for text in stream.text if text]
+    each = [n for n, text in zip(stream.counted, stream.text, strict=True) if text and n]
+    grows = all(a < b for a, b in zip(each, each[1:], strict=False))
+    if len(each) < max(FEW_EVENTS, len(texts)) or grows:
+        return []
+    return each if 2 * max(each) < max(len(texts), sum(map(_words, texts))) else []
+
+
+def _continuous(stream: Stream, total: int) -> Counted:
     which, token_n, before = [], [], 0
     for i, (text, n) in enumerate(zip(stream.text, stream.counted, strict=True)):
         grown = (n or before) - before
@@ -85,9 +122,60 @@ def _continuous(stream: Stream, total: int | None) -> Counted:
             which.append(i)
             token_n.append(grown)
             before += grown
-    if total is not None and total > before and token_n:
+    if total > before and token_n:
         token_n[-1] += total - before  # what the last usage tells beyond the events came with or after the last
-    return Counted(which, token_n, "continuous usage")
+    unseen = left = _hidden(stream, which, sum(token_n)) if token_n else 0
+    if token_n and not unseen and token_n[0] > _room([stream.text[which[0]]]) + HIDDEN_TOKENS:
+        unseen = left = token_n[0] - max(1, _words(stream.text[which[0]]))
+    for i, n in enumerate(token_n):  # tokens that were made unseen came before the event that counts them
+        cut = min(left, max(0, n - 1))
+        token_n[i], left = n - cut, left - cut
+    return Counted(which, token_n, "continuous usage", unseen=unseen - left)
+
+
+def _unseen(stream: Stream, which: Sequence[int], total: int) -> int:
+    """How many of the tokens that the server counts it never streamed.
+
+    Where usage names them (reasoning, audio, predictions that were refused) they are those of which nothing came, or
+    less than they could be, as of a summary. Else the text decides. Events of one word each are single tokens,
+    and what is counted beyond them is unseen; events of several words are several tokens each, as long as the text has
+    room for the count.
+    """
+    if not which:
+        return total
+    unseen = _hidden(stream, which, total)
+    texts = [stream.text[i] for i in which]
+    left, events = total - unseen - stream.silent, len(which)
+    if left <= HELD_BACK * events + END_MARKS or any(DATA in text for text in texts):
+        return unseen
+    words = [_words(text) for text in texts]
+    single = events >= FEW_EVENTS and sum(n <= 1 for n in words) >= ONE_TOKEN_SHARE * events
+    if single or left > _room(texts) + HIDDEN_TOKENS:
+        return unseen + left - (events if single else max(events, sum(words)))
+    return unseen
+
+
+def _hidden(stream: Stream, which: Sequence[int], total: int) -> int:
+    """The tokens that usage names and of which no text came; never more than the text leaves."""
+    usage = stream.usage
+    named = usage.reasoning or usage.beside
+    if stream.thinking:
+        streamed = max(len(stream.thinking), sum(map(_words, stream.thinking)))
+        named = named - streamed if named > _room(stream.thinking) else 0
+    if usage.wordless and not any(DATA in stream.text[i] for i in which):
+        named += usage.wordless
+    if not named:
+        return 0
+    return max(0, min(named, total - max(len(which), sum(_words(stream.text[i]) for i in which))))
+
+
+def _words(text: str) -> int:
+    return len(_WORD.findall(text))
+
+
+def _room(texts: Sequence[str]) -> float:
+    """Most tokens that texts of a natural language or a program have."""
+    return max(WORD_TOKENS * sum(map(_words, texts)), sum(map(len, texts)) / TOKEN_CHARACTERS)
 
 
 def share(total: int, weights: Sequence[int]) -> list[int]:

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from backends.client import message
+from backends.client import message, shapes
 from backends.client.message import Json
 from backends.client.secrets import FOREIGN_MOST
+from backends.client.shapes import Usage
 from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -305,15 +306,20 @@ class Stream:
 
     Item i of the lists belongs to the i-th event that may be a token event: where in the body it was complete
     (`end`), its text, and the completion tokens of its usage (None without). An event without text is among
-    them when it came with usage before the end: it may carry a token that decodes to nothing. `events` counts all
-    events, `first_event` and `first_answer` are places in the body,
-    `finish_at` is the item with the finish reason, None if it came in an event of its own.
+    them when it came with usage before the end: it may carry a token that decodes to nothing. `thinking` are the texts
+    that are no part of the answer itself, `silent` the events between the first token and the finish that have no text.
+    `unknown` are the strings in fields that no known server has: path, place in the body, string; `unknown_text` are
+    the paths of those that turned out to be text. `events` counts all events, `first_event` and `first_answer` are
+    places in the body, `finish_at` is the item with the finish reason, None if it came in an event of its own.
     """
 
     end: list[int] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     counted: list[int | None] = field(default_factory=list)
-    usage: Json = field(default_factory=dict)
+    thinking: list[str] = field(default_factory=list)
+    silent: int = 0
+    unknown: list[tuple[str, int, str]] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
     timings: Json = field(default_factory=dict)
     metrics: Json = field(default_factory=dict)
     finish_reason: str | None = None
@@ -326,6 +332,13 @@ class Stream:
     first_role: int | None = None
     usage_at: UsageForm | None = None
 
+    unknown_text: tuple[str, ...] = ()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was text of any kind."""
+        return self.first_answer is not None or bool(self.thinking)
+
 
 def follow(events: Iterable[Event], *, whole: bool) -> Stream:
     """Read events up to `[DONE]`, an error, or their end; `whole`: the body ended as its framing says."""
@@ -333,20 +346,45 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
     for data, end, name, complete in events:
         if data[:1] != b"{" and data.strip() == b"[DONE]":
             stream.done = True
-            return stream
+            break
         chunk = decoded(data)
         if chunk is None:
             if complete or whole:
                 stream.fault = f"malformed event: {data[:FOREIGN_MOST].decode(errors='replace')}"
-            return stream
+            break
         stream.events += 1
         if stream.first_event is None:
             stream.first_event = end
         suspect = name is not None or "error" in chunk or chunk.get("object") == "error"
         if suspect and _failed(stream, name, data, chunk):
-            return stream
+            break
         take(stream, chunk, end)
+    if stream.unknown:
+        _take_unknown(stream)
     return stream
+
+
+def _take_unknown(stream: Stream) -> None:
+    """Take for text what stands in fields that no known server has, where it goes on from event to event.
+
+    It counts as thinking: what is new is mostly another name for that. A string that is always the same is a name or a
+    mark, and one that comes once may be anything.
+    """
+    strings: dict[str, set[str]] = {}
+    for path, _, text in stream.unknown:
+        strings.setdefault(path, set()).add(text)
+    stream.unknown_text = tuple(path for path, different in strings.items() if len(different) > 1)
+    taken = dict(zip(stream.end, zip(stream.text, stream.counted, strict=True), strict=True))
+    finish = None if stream.finish_at is None else stream.end[stream.finish_at]
+    for path, end, text in stream.unknown:
+        before, counted = taken.get(end, ("", None))
+        if path in stream.unknown_text and not before:
+            stream.thinking.append(text)
+            taken[end] = text, counted
+    stream.end = sorted(taken)
+    stream.text = [taken[end][0] for end in stream.end]
+    stream.counted = [taken[end][1] for end in stream.end]
+    stream.finish_at = None if finish is None else stream.end.index(finish)
 
 
 def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> bool:
@@ -377,9 +415,11 @@ def _place(stream: Stream, choice: Json | None) -> UsageForm:
 def take(stream: Stream, chunk: Json, end: int) -> None:
     """Add the content of one object; `end` is where it was complete."""
     choice = message.first_choice(chunk)
-    used = message.usage(chunk, choice) if "usage" in chunk or (choice is not None and "usage" in choice) else None
+    used = shapes.usage(chunk, choice)
     if used is not None:
-        stream.usage, stream.usage_at = used, _place(stream, choice)
+        if (used.completion or 0) >= (stream.usage.completion or 0):
+            stream.usage_at = _place(stream, choice)
+        stream.usage = stream.usage.merged(used)
     if choice is not None:
         _say(stream, choice, used, end)
     if "timings" in chunk:
@@ -388,17 +428,24 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
         stream.metrics = message.inside(chunk["metrics"]) or stream.metrics
 
 
-def _say(stream: Stream, choice: Json, used: Json | None, end: int) -> None:
-    """The text of a choice, and whether it ends the answer."""
-    text, reasoning = message.delta_text(choice)
-    if text and stream.first_answer is None:
-        stream.first_answer = end
-    if text or reasoning or (used is not None and stream.finish_reason is None):
+def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
+    """The words of a choice, and whether it ends the answer."""
+    said = shapes.words(choice, fresh=not stream.begun)
+    text = said.thinking + said.text if said.thinking else said.text
+    if text or (used is not None and stream.finish_reason is None):
         stream.end.append(end)
-        stream.text.append(reasoning + text if reasoning else text)
-        stream.counted.append(None if used is None else message.whole(used.get("completion_tokens")))
+        stream.text.append(text)
+        stream.counted.append(None if used is None else used.completion)
     elif stream.first_role is None:
         stream.first_role = end
+    if said.unknown:
+        stream.unknown += ((path, end, part) for path, part in said.unknown.items())
+    elif not text and stream.begun and not (stream.finish_reason or choice.get("finish_reason")):
+        stream.silent += 1
+    if said.text and stream.first_answer is None:
+        stream.first_answer = end
+    if said.thinking:
+        stream.thinking.append(said.thinking)
     if stream.finish_reason is None and (reason := choice.get("finish_reason")):
         stream.finish_reason = message.finish_reason(reason)
         stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None

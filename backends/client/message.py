@@ -233,12 +233,6 @@ Json: TypeAlias = Mapping[str, object]
 NONE: Json = {}
 
 
-DeltaText: TypeAlias = tuple[str, str]
-"""Text of the answer itself (tool calls included), and text of the reasoning before it."""
-
-_NOTHING: DeltaText = ("", "")
-
-
 def first_choice(chunk: Json) -> Json | None:
     """`choices[0]`, by position; None where there is none."""
     choices = chunk.get("choices")
@@ -247,47 +241,9 @@ def first_choice(chunk: Json) -> Json | None:
     return None
 
 
-def delta_text(choice: Json) -> DeltaText:
-    """The text of a choice of a stream (`delta`), of a whole answer (`message`) or of a completion (`text`)."""
-    part = choice.get("delta") or choice.get("message")
-    if not isinstance(part, dict):
-        text = choice.get("text")
-        return (text, "") if isinstance(text, str) else _NOTHING
-    content = part.get("content")
-    if len(part) == 1 and isinstance(content, str):
-        return content, ""
-    reasoning = part.get("reasoning_content") or part.get("reasoning")
-    answer = _text(content) + _text(part.get("refusal")) + _tools(part)
-    return answer, _text(reasoning)
-
-
-def _text(value: object) -> str:
-    """A text, or the texts of the parts of one."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "".join(_text(part.get("text")) for part in value if isinstance(part, dict))
-    return ""
-
-
-def _tools(part: Json) -> str:
-    calls = part.get("tool_calls")
-    listed = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    named = [function for function in (*listed, part.get("function_call")) if isinstance(function, dict)]
-    return "".join(_text(function.get("name")) + _text(function.get("arguments")) for function in named)
-
-
 def finish_reason(reason: object) -> str | None:
     """Why the answer ended, None while it goes on (an empty text: no detail)."""
     return reason[:100].encode(errors="replace").decode() if isinstance(reason, str) and reason else None
-
-
-def usage(chunk: Json, choice: Json | None) -> Json | None:
-    """The usage object, wherever it rides."""
-    found = chunk.get("usage")
-    if found is None and choice is not None:
-        found = choice.get("usage")
-    return found if isinstance(found, dict) else None
 
 
 def whole(value: object) -> int | None:

@@ -300,11 +300,12 @@ class _Prober:
             self.warnings.append("the answer to the probe has no text, so the first token cannot be timed")
         if stream.finish_reason is None:
             self.warnings.append("the answer to the probe has no finish_reason: such answers count as truncated")
-        details = message.inside(stream.usage.get("prompt_tokens_details"))
         server = response.headers.get("Server")
         names = " ".join(name.lower() for name in (entry.get("owned_by"), server) if isinstance(name, str))
         kind = next((kind for mark, kind in KINDS.items() if mark in names), None)
-        dropped = tuple(Dropped(name, self._cost(name, cost)) for name, cost in self.dropped)
+        counted = response.tokens is not None  # usage came without being requested (Groq)
+        refused = [(name, cost) for name, cost in self.dropped if name != "include_usage" or not counted]
+        dropped = tuple(Dropped(name, self._cost(name, cost)) for name, cost in refused)
         self.found = Capabilities(
             ask=self.ask,
             dropped=dropped,
@@ -313,7 +314,7 @@ class _Prober:
             done=stream.done,
             finish_reason=stream.finish_reason is not None,
             tokens_per_event=response.tokens / response.events if response.tokens and response.events else None,
-            cached_tokens="cached_tokens" in details or "cache_n" in stream.timings,
+            cached_tokens=stream.usage.cached is not None or "cache_n" in stream.timings,
             max_model_len=message.whole(entry.get("max_model_len")) or message.whole(meta.get("n_ctx")),
             server=None if server is None else self.control.brief(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),

@@ -43,7 +43,7 @@ class Reader:
         reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
         stamps_s = [*accumulate([answer.stamp_s[read] for read in reads], max)]  # times of tokens never fall
         yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
-        status, error = self._status(answer, parsed, request, len(reads))
+        status, error = self._status(answer, parsed, request, counted)
         shared = sum(map(operator.eq, reads, reads[1:]))
         held = self._held_back(answer, parsed.stream, counted, stamps_s)
         yield _ended(answer, parsed, request, counted, shared, held, status, self._shown(error))
@@ -88,9 +88,10 @@ class Reader:
         return self.redaction.foreign(error, ERROR_CHARACTERS)
 
     def _status(
-        self, answer: Answer, parsed: _ParsedAnswer, request: Request, events: int
+        self, answer: Answer, parsed: _ParsedAnswer, request: Request, counted: Counted
     ) -> tuple[Status, str | None]:
         """Source: the table of statuses in the guide on endpoints."""
+        events = len(counted.which)
         head, stream = parsed.head, parsed.stream
         if answer.how == "oversized":
             return "error", answer.why
@@ -107,7 +108,7 @@ class Reader:
             return "error", stream.fault
         if not agreed and (broken := head.fault or _broken(answer, events)) is not None:
             return "error", broken
-        return _end_of_stream(stream, request, events)
+        return _end_of_stream(stream, request, events, counted.unseen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> st
     return " ".join(parts) + (f": {foreign(str(words))}" if words else "")
 
 
-def _end_of_stream(stream: Stream, request: Request, events: int) -> tuple[Status, str | None]:
+def _end_of_stream(stream: Stream, request: Request, events: int, unseen: int) -> tuple[Status, str | None]:
     """Status of an answer whose body arrived completely."""
     if stream.finish_reason is None:
         return "truncated", f"the stream ended without finish_reason after {events} token events"
@@ -198,7 +199,8 @@ def _end_of_stream(stream: Stream, request: Request, events: int) -> tuple[Statu
     if stream.finish_reason == "error":
         return "error", "finish_reason error"
     if not events and request.output_tokens > 0:
-        return "error", "no text: the answer ended without a timed token"
+        counted = "" if stream.usage.completion is None else f", {unseen:,} tokens by the server's count"
+        return "empty", f"no text: finish_reason {stream.finish_reason}{counted}"
     return "ok", None
 
 
@@ -213,18 +215,15 @@ def _ended(
     error: str | None,
 ) -> Ended:
     stream, usage = parsed.stream, parsed.stream.usage
-    details = client_message.inside(usage.get("prompt_tokens_details"))
-    cached = client_message.whole(details.get("cached_tokens"))
-    if cached is None:
-        cached = client_message.whole(usage.get("prompt_cache_hit_tokens"))
     return Ended(
         request_id=request.id,
         at_s=answer.ended_s,
         status=status,
         error=error,
         sent_s=answer.sent_s,
-        prompt_tokens_server=client_message.whole(usage.get("prompt_tokens")),
-        cached_tokens=cached if cached is not None else client_message.whole(stream.timings.get("cache_n")),
+        prompt_tokens_server=usage.prompt,
+        cached_tokens=usage.cached if usage.cached is not None else client_message.whole(stream.timings.get("cache_n")),
+        unseen_tokens=counted.unseen or None,
         exchange=_exchange(answer, parsed, counted, shared, held),
     )
 
@@ -244,16 +243,14 @@ def _exchange(
         address=answer.address,
         http_status=parsed.head.status,
         finish_reason=stream.finish_reason,
-        counted_by=counted.by if counted.which else None,
+        counted_by=counted.by if counted.which or counted.by == "usage" else None,
         refused_tokens=counted.refused_tokens,
         written_s=answer.written_s,
         connect_s=answer.connect_s,
         resent=answer.resent,
         first_event_s=stamp(stream.first_event),
         first_content_s=stamp(stream.first_answer),
-        reasoning_tokens=client_message.whole(
-            client_message.inside(stream.usage.get("completion_tokens_details")).get("reasoning_tokens")
-        ),
+        reasoning_tokens=stream.usage.reasoning,
         server_queue_s=client_message.seconds(stream.metrics.get("queue_time_ms")),
         server_ttft_s=client_message.seconds(stream.metrics.get("time_to_first_token_ms")),
         server_prefill_s=client_message.seconds(stream.timings.get("prompt_ms")),
@@ -266,4 +263,9 @@ def _exchange(
         held_events=held[0],
         held_s=held[1],
         process_stamps=answer.process_stamps,
+        unknown_text=", ".join(map(_field_name, stream.unknown_text)) or None,
     )
+
+
+def _field_name(path: str) -> str:
+    return path[:80] if path.isprintable() else repr(path)[:80]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness.api import Request, RequestRecord
+from harness.api import ENDED_WELL, Request, RequestRecord
 from harness.data.schedule import Rows, Schedule, links
 
 
@@ -59,7 +59,7 @@ class Releases:
             return None
         self._waits[row] -= 1
         due_s = self._due_s[row] = max(self._due_s[row], ended_s(record) + float(self._delay_s[row]))
-        if record.status != "ok" and record.session is not None:
+        if record.status not in ENDED_WELL and record.session is not None:
             request = self._rows.at(row, float(due_s))
             if request.session == record.session:
                 self._waits[row] = 0

@@ -30,6 +30,7 @@ from harness.data.records import (
     STEPS,
     Recounts,
     actions_table,
+    completed,
     corrections,
     http_table,
     steps_table,
@@ -364,7 +365,9 @@ def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_firs
     for file in (stream, parquet) if stream_first else (parquet, stream):
         if file == stream and file.exists():
             rows = list(batches(file))
-            return pa.Table.from_batches(rows, schema) if rows or schema is not None else None
+            if schema is None:
+                return pa.Table.from_batches(rows) if rows else None
+            return completed(pa.Table.from_batches(rows), schema) if rows else schema.empty_table()
         if file == parquet and file.exists():
             return _read_parquet(file, schema)
     return None
@@ -373,10 +376,7 @@ def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_firs
 def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
     try:
         table = untrusted.read_parquet(file)
-        for new in schema or ():
-            if new.nullable and new.name not in table.column_names:  # of a run by an earlier version
-                table = table.append_column(new, pa.nulls(len(table), new.type))
-        return table if schema is None else table.select(schema.names).cast(schema)
+        return table if schema is None else completed(table, schema)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be

@@ -21,7 +21,7 @@ from harness.data import folder
 from harness.data.folder import Run
 from harness.data.held_back import with_held_back
 from harness.data.lists import lists
-from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact
+from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
@@ -113,7 +113,7 @@ def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> 
     try:
         with opened(file) as source:
             for batch in source.iter_batches(rows, [group], columns, use_threads=False):
-                yield untrusted.decoded(pa.Table.from_batches([batch]), file).select(columns).cast(wanted)
+                yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), wanted)
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be

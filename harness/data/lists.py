@@ -43,6 +43,12 @@ def number(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].to_numpy(), np.float64)
 
 
+def streamed_tokens(table: pa.Table) -> Floats:
+    """(requests,) output tokens without those that the server counted and never streamed."""
+    output, unseen = number(table, "output_tokens"), table["unseen_tokens"]
+    return output if unseen.null_count == len(unseen) else output - np.nan_to_num(number(table, "unseen_tokens"))
+
+
 def ratio(above: Floats, below: Floats) -> Floats:
     """above / below, NaN where `below` is not positive."""
     found = np.full(len(above), np.nan)

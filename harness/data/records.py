@@ -79,6 +79,7 @@ REQUESTS: pa.Schema = _schema(
         _field("arrived_s", pa.float64(), nullable=True),
         _field("ended_s", pa.float64(), nullable=True),
         _field("slo_task_s", pa.float64(), nullable=True),
+        _field("unseen_tokens", pa.int64(), nullable=True),
     ],
 )
 """What happened, one row per request, whatever happened."""
@@ -146,6 +147,7 @@ HTTP: pa.Schema = _schema(
         _field("refused_tokens", pa.int64(), nullable=True),
         _field("held_events", pa.int64(), nullable=True, unit="events"),
         _field("held_s", pa.float64(), nullable=True),
+        _field("unknown_text", pa.string(), nullable=True),
     ],
 )
 """What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""
@@ -220,6 +222,14 @@ def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
         else:
             arrays.append(column(columns[f.name], f.type) if f.name in columns else pa.nulls(len(token_s), f.type))
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
+
+
+def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns of the schema; those that an earlier version did not write are null."""
+    for new in schema:
+        if new.nullable and new.name not in table.column_names:
+            table = table.append_column(new, pa.nulls(len(table), new.type))
+    return table.select(schema.names).cast(schema)
 
 
 def in_tables(rows: Iterator[T], count: int, table: Callable[[list[T]], pa.Table]) -> Iterator[pa.Table]:

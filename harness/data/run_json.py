@@ -233,8 +233,16 @@ class ScoredBound(Part, frozen=True, kw_only=True):
     passed: bool | None = None
 
 
+class OutputTokens(Part, frozen=True, kw_only=True):
+    """Output tokens of the requests that ended well: those that were streamed, and those only counted by the server."""
+
+    output: Count | None = None
+    streamed: Count | None = None
+    unseen: Count | None = None
+
+
 class Summary(Part, frozen=True, kw_only=True):
-    """The numbers of the requests after the warm-up."""
+    """The numbers of the requests after the warm-up; `tokens` where some of them were never streamed."""
 
     requests: Count | None = None
     status: dict[str, Count] = field(default_factory=dict)
@@ -245,6 +253,7 @@ class Summary(Part, frozen=True, kw_only=True):
     goodput_rps: Number | None = None
     token_goodput_tps: Number | None = None
     preemptions: Count | None = None
+    tokens: OutputTokens | UnsetType = UNSET
     metrics: dict[str, Described] = field(default_factory=dict)
     run_metrics: dict[str, Described] = field(default_factory=dict)
     slo: Text = None
@@ -300,7 +309,7 @@ class Failures(Part, frozen=True, kw_only=True):
 
 
 class OutputLengths(Part, frozen=True, kw_only=True):
-    """Mean output tokens of the answers that ended well, and of what was requested of them.
+    """Mean output tokens of the answers that ended well, empty ones too, and of what was requested of them.
 
     Failed, truncated and cancelled requests play no part: they miss the SLO and count as failed. `by` is "request"
     where something in the request makes the answer that long, "server" where it may end anywhere. `requests` are those

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Metric, RunMetric
+from harness.api import ENDED_WELL, Metric, RunMetric
 from harness.data.held_back import HELD_BACK
 from harness.data.lists import first, kept, last, lists, number, pieces
 from harness.errors import UsageError
@@ -71,6 +71,12 @@ def placed() -> list[Metric]:
 def succeeded(table: pa.Table) -> Mask:
     """(requests,) bool: the request ended well."""
     found: Mask = pc.equal(table["status"], "ok").to_numpy()
+    return found
+
+
+def ended_well(table: pa.Table) -> Mask:
+    """(requests,) bool: the request did not fail, although its answer may be empty."""
+    found: Mask = pc.is_in(table["status"], pa.array(ENDED_WELL)).to_numpy()
     return found
 
 

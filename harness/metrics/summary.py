@@ -4,7 +4,8 @@ vLLM's result keys, as `vllm bench serve --save-result` writes them, from our ev
 
 Source: vllm-project/vllm, vllm/benchmarks/serve.py. All latencies count from sending, in milliseconds; `duration` runs
 from the start of the run, or from the cut of its warm-up, to the last token, drain included; a TPOT of one token counts
-as 0 in goodput. Where vLLM writes 0 because nothing was measured, None stands here.
+as 0 in goodput. Where vLLM writes 0 because nothing was measured, None stands here; and its TPOT is here over the
+streamed tokens, because it divides by tokens of hidden reasoning too.
 """
 
 import math
@@ -15,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET, UnsetType
 
 from harness.api import Metric, RunTables, Slo, Status
-from harness.data.lists import BLOCK, lists, number, ratio
-from harness.data.run_json import Described, ScoredBound, Summary
-from harness.metrics.measure import first_last, metrics, missing, run_metrics, sample
+from harness.data.lists import BLOCK, lists, number, ratio, streamed_tokens
+from harness.data.run_json import Described, OutputTokens, ScoredBound, Summary
+from harness.metrics.measure import ended_well, first_last, metrics, missing, run_metrics, sample
 from harness.metrics.quantiles import quantile, quantiles
 from harness.metrics.slo import BoundScore, Score, Seen, score, text
 
@@ -60,13 +62,14 @@ def summarize(
     return Summary(
         requests=len(table),
         status={status: ends.get(status, 0) for status in get_args(Status)},
-        failed=float(1 - ok.mean()) if len(ok) else None,
+        failed=float(1 - ended_well(table).mean()) if len(ok) else None,
         window_s=_known(window),
         throughput_rps=_known(per_second(int(ok.sum()))),
         output_tps=_known(per_second(_tokens(table, ok))),
         goodput_rps=_known(good(int(scored.met.sum()))),
         token_goodput_tps=_known(good(_tokens(table, scored.met))),
         preemptions=pc.sum(table["preemptions"]).as_py(),
+        tokens=_output_tokens(table, ok),
         metrics=measured,
         slo=text(slo),
         goal=slo.goal,
@@ -151,6 +154,11 @@ def _tokens(table: pa.Table, mask: Mask) -> int:
     return int(table["output_tokens"].to_numpy()[mask].sum())
 
 
+def _output_tokens(table: pa.Table, ok: Mask) -> OutputTokens | UnsetType:
+    output, streamed = _tokens(table, ok), int(streamed_tokens(table)[ok].sum())
+    return UNSET if output == streamed else OutputTokens(output=output, streamed=streamed, unseen=output - streamed)
+
+
 def _scored(b: BoundScore) -> ScoredBound:
     return ScoredBound(
         text=b.text,
@@ -190,7 +198,7 @@ def vllm_keys(
         first_s = np.where(unknown, np.nan, first_s)
     latencies = {
         "ttft": (first_s - sent_s)[ok],
-        "tpot": ratio((last_s - first_s)[ok], output - 1),
+        "tpot": ratio((last_s - first_s)[ok], streamed_tokens(table)[ok] - 1),
         "e2el": (last_s - sent_s)[ok],
     }
     good = None if unknown is not None else _good(slo, latencies)

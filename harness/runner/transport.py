@@ -154,7 +154,7 @@ def record_of(
         token_s=token_s,
         token_n=None if plain else token_n,
         prompt_tokens=request.prompt_tokens,
-        output_tokens=len(token_n) if plain else sum(token_n),
+        output_tokens=(len(token_n) if plain else sum(token_n)) + (ended.unseen_tokens or 0),
         output_tokens_asked=request.output_tokens,
         status=ended.status,
         error=ended.error,
@@ -176,4 +176,5 @@ def record_of(
         ended_s=None if ended.status == "ok" else ended.at_s,
         slo_task_s=request.slo_task_s,
         exchange=ended.exchange,
+        unseen_tokens=ended.unseen_tokens,
     )

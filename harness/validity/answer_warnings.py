@@ -10,7 +10,7 @@ from msgspec import UnsetType
 
 from harness.api import RunWarning
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import number, streamed_tokens
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
@@ -28,6 +28,9 @@ LENGTH_SHARE = 0.02
 """Share by which the prompts that the server counted may differ from those that were planned."""
 
 TOKENS_PER_EVENT = 1.05
+
+UNSEEN_SHARE = 0.01
+"""Share of the tokens from which on those that were never streamed are reported."""
 
 
 def answer_warnings(run: Run) -> Iterator[RunWarning]:
@@ -56,6 +59,16 @@ def _counted(run: Run) -> Iterator[RunWarning]:
                 "let the server send usage, or name its tokenizer (tokenizer=FOLDER)",
                 {"answers": by_events},
             )
+        fields = run.http["unknown_text"].drop_null().unique().to_pylist()
+        if fields:
+            names = ", ".join(dict.fromkeys(name for text in fields for name in text.split(", ")))
+            yield RunWarning(
+                "unknown-text",
+                f"the server sends text in a field that bench does not know ({names}); it is counted as reasoning",
+                "check whether that is right, and report the field and the server to the authors of bench",
+                {"answers": len(run.http) - run.http["unknown_text"].null_count},
+            )
+    yield from _unseen(run)
     per_event = tokens_per_event(run.requests)
     if per_event > TOKENS_PER_EVENT and not not_streamed(run.info):
         yield RunWarning(
@@ -88,6 +101,30 @@ def _held_back(run: Run, held: npt.NDArray[np.bool_]) -> RunWarning:
     )
 
 
+def _unseen(run: Run) -> Iterator[RunWarning]:
+    """Tokens that the server counted and never streamed."""
+    ok = run.requests.filter(pc.equal(run.requests["status"], "ok"))
+    output, streamed = number(ok, "output_tokens"), streamed_tokens(ok)
+    unseen = float((output - streamed).sum())
+    if unseen <= UNSEEN_SHARE * float(output.sum()):
+        return
+    named = 0.0 if run.http is None else float(np.nansum(number(run.http, "reasoning_tokens")))
+    how = "such as hidden reasoning" if named >= unseen else "which it does not name: its events hold fewer"
+    yield RunWarning(
+        "unseen-tokens",
+        f"{tokens_text(output.mean(), streamed.mean())} (mean of an answer): the server counts tokens that it does not "
+        f"stream, {how}; TPOT and ITL are those of the streamed tokens, throughput is of all, and the time of unseen "
+        "tokens is in TTFT, or in a gap",
+        "let the server stream its reasoning to see it, and compare with runs that stream as many tokens",
+        {"unseen_tokens": unseen, "output_tokens": float(output.sum())},
+    )
+
+
+def tokens_text(output: float, streamed: float) -> str:
+    """'40 tokens: 10 streamed, 30 unseen'."""
+    return f"{output:.4g} tokens: {streamed:.4g} streamed, {output - streamed:.4g} unseen"
+
+
 def _whole() -> Iterator[RunWarning]:
     """What answers that were not streamed leave unknown."""
     yield RunWarning(
@@ -99,11 +136,11 @@ def _whole() -> Iterator[RunWarning]:
 
 
 def tokens_per_event(requests: pa.Table) -> float:
-    """Output tokens of the requests that ended well per token event; NaN without one."""
+    """Streamed tokens of the requests that ended well per token event; NaN without one."""
     ok = requests.filter(pc.equal(requests["status"], "ok"))
     of_each = ok["events"] if "events" in ok.column_names else pc.list_value_length(ok["token_s"])
     events = int(pc.sum(of_each).as_py() or 0)
-    return float(pc.sum(ok["output_tokens"]).as_py() or 0) / events if events else float("nan")
+    return float(streamed_tokens(ok).sum()) / events if events else float("nan")
 
 
 def first_gaps_s(run: Run) -> tuple[float, float]:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import RunWarning
+from harness.api import ENDED_WELL, RunWarning, Status
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Check, Cut, Fidelity, OutputLengths
 from harness.data.schedule import links
 from harness.data.warmup_cut import kept
-from harness.metrics.measure import first_last, succeeded
+from harness.metrics.measure import ended_well, first_last, succeeded
 from harness.metrics.quantiles import quantile
 from harness.validity import warmup, work_done
 from harness.validity.fidelity import GAP_LAW, LATE_S
@@ -44,6 +44,8 @@ TOO_LATE_SHARE = 0.05
 
 LATE_STEPS_SHARE = 0.01
 """Share of the steps of a paced engine that may end late: more, and the step times are those of this machine too."""
+
+EMPTY: Status = "empty"
 
 LATENESS, ANSWERS, PACE = "lateness", "answers", "pace"
 """Names of the checks made here, as run.json lists them."""
@@ -125,9 +127,12 @@ def judge(
     if clock == "wall":
         late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
         late_s = late_s[~np.isnan(late_s)]
-    measured = int(succeeded(kept(requests, cut)).sum())
+    measured_table = kept(requests, cut)
+    measured = int(succeeded(measured_table).sum())
     none = "No request after the warm-up" if cut.requests else "No request"
     unanswered = RunWarning(ANSWERS, f"{none} ended well, so nothing was measured.", "see the errors of the requests")
+    if measured_table.num_rows and pc.all(pc.equal(measured_table["status"], EMPTY)).as_py():
+        unanswered = _all_empty(measured_table)
     reasons = [
         *impossible(
             requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested, whole=whole
@@ -141,6 +146,7 @@ def judge(
         *warmup.warnings(cut),
         *_overloaded(requests, less, met=met is True),
         *_failed(requests),
+        *_empty(requests),
         *_few(measured, recorded=recorded),
     ]
     return Verdict(not reasons, reasons, warnings)
@@ -311,16 +317,51 @@ def _overloaded(requests: pa.Table, less: str, *, met: bool) -> Iterator[RunWarn
 
 
 def _failed(requests: pa.Table) -> Iterator[RunWarning]:
-    failed = len(requests) - int(succeeded(requests).sum())
+    failed = len(requests) - int(ended_well(requests).sum())
     if failed:
         counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status != "ok")
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status not in ENDED_WELL)
         yield RunWarning(
             "failed",
             f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
             "see the columns status and error of requests.parquet",
             {"failed": failed, "requests": len(requests)},
         )
+
+
+def _empty(requests: pa.Table) -> Iterator[RunWarning]:
+    empty = int(pc.sum(pc.equal(requests["status"], EMPTY)).as_py() or 0)
+    if empty:
+        yield RunWarning(
+            "empty-answers",
+            f"{empty:,} of {len(requests):,} answers are empty: they ended well, without any text"
+            f"{_first_error(requests)}; they miss the SLO and have no latency",
+            _remedy_of_empty(requests),
+            {"empty": empty, "requests": len(requests)},
+        )
+
+
+def _all_empty(requests: pa.Table) -> RunWarning:
+    return RunWarning(
+        ANSWERS,
+        f"Every answer is empty: {len(requests):,} of {len(requests):,} ended well, without any text"
+        f"{_first_error(requests)}, so nothing was measured.",
+        _remedy_of_empty(requests),
+    )
+
+
+def _first_error(requests: pa.Table) -> str:
+    """' (finish_reason stop)' of the first empty answer."""
+    errors = requests.filter(pc.equal(requests["status"], EMPTY))["error"].drop_null()
+    return f" ({errors[0].as_py().removeprefix('no text: ')})" if len(errors) else ""
+
+
+def _remedy_of_empty(requests: pa.Table) -> str:
+    """Thinking that is not streamed takes all tokens of a short answer; else the model ends at once."""
+    table = requests.filter(pc.equal(requests["status"], EMPTY))
+    if (number(table, "output_tokens") >= number(table, "output_tokens_asked")).mean() > 0.5:
+        return "its tokens are not streamed (hidden reasoning): request more of them (--lengths), or let it reason less"
+    return "give it prompts that have an answer (--content recorded), or let it ignore its end token (ignore_eos)"
 
 
 def _few(ok: int, *, recorded: bool) -> Iterator[RunWarning]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import RunWarning, Status
-from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces
+from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces, streamed_tokens
 from harness.metrics.measure import first_last, succeeded
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -83,7 +83,7 @@ def little(table: pa.Table) -> tuple[float, float] | None:
 def _tokens_lost(table: pa.Table) -> Mask:
     counts = lists(table, "token_n")
     total = np.concatenate(([0], np.cumsum(counts.values, dtype=np.int64)))
-    found: Mask = total[counts.offsets[1:]] - total[counts.offsets[:-1]] != number(table, "output_tokens")
+    found: Mask = total[counts.offsets[1:]] - total[counts.offsets[:-1]] != streamed_tokens(table)
     return found
 
 
@@ -148,7 +148,7 @@ _LAWS = (
     ),
     _Law(
         TOKENS,
-        "Token conservation (the tokens of a request's events add up to its output_tokens)",
+        "Token conservation (the tokens of a request's events and those unseen add up to its output_tokens)",
         _tokens_lost,
     ),
     _Law(TOKENS, "A request that ended well has the requested number of tokens", _not_as_requested),

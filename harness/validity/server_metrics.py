@@ -20,7 +20,7 @@ from harness.api import RunWarning
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Compared, RunInfo
-from harness.metrics.measure import first_last, metrics, per_request, succeeded
+from harness.metrics.measure import ended_well, first_last, metrics, per_request, succeeded
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Times = tuple[Floats, Floats]
@@ -255,7 +255,7 @@ def _latencies(run: Run, server: View) -> Iterator[Compared]:
 
 def _failed(requests: pa.Table) -> int:
     """Requests that were sent and did not end well."""
-    return int((np.isfinite(number(requests, "sent_s")) & ~succeeded(requests)).sum())
+    return int((np.isfinite(number(requests, "sent_s")) & ~ended_well(requests)).sum())
 
 
 def _in_answers(run: Run) -> Iterator[Compared]:

@@ -16,7 +16,7 @@ from harness.api import RunWarning
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Failures, OutputLengths, RunInfo
-from harness.metrics.measure import succeeded
+from harness.metrics.measure import ended_well
 
 LENGTHS = "output-lengths"
 """Name of the check, as run.json lists it."""
@@ -73,7 +73,7 @@ def measured(run: Run) -> OutputLengths:
         counted = bool(len(by_server))
         if counted:
             requests = requests.filter(pc.is_in(requests["request_id"], by_server["request_id"].combine_chunks()))
-    ok = succeeded(requests)
+    ok = ended_well(requests)
     output, requested = (number(requests, name)[ok] for name in ("output_tokens", "output_tokens_asked"))
     total = float(requested.sum())
     return OutputLengths(

@@ -120,7 +120,7 @@ CASES = {
     "every second text is empty": case({"empty": (1, 3, 5, 7)}, events=4, n=[2, 2, 2, 2]),
     "no text key where there is no text": case({"empty": (3,), "empty_key": False}, events=7),
     "empty texts, usage on every chunk": case({"empty": (0, 3), "usage": "every"}, n=[1] * 8),
-    "no text at all": case({"empty": ALL}, status="error", events=0, tokens=None, error="no text"),
+    "no text at all": case({"empty": ALL}, status="empty", events=0, tokens=None, error="no text"),
     "no text at all, usage on every chunk": case({"empty": ALL, "usage": "every"}),
     # usage
     "no usage": case({"usage": None}, counted_by="events"),
@@ -143,7 +143,7 @@ CASES = {
     "stop": case({"finish": "stop", "tokens": 5}, tokens=5, events=5, finish="stop"),
     "fewer tokens than requested": case({"tokens": 3}, tokens=3, events=3),
     "more tokens than requested": case({"tokens": 20}, tokens=20, events=20, counted_by="events"),
-    "no tokens": case({"tokens": 0}, status="error", error="no text", **NOTHING),
+    "no tokens": case({"tokens": 0}, status="empty", error="no text", **NOTHING),
     "bytes after [DONE]": case({"trailing": ": bye\n\ndata: {'not': json}\n\ndata: x"}),
     "no empty line at the end": case({"last_blank": False}),
     "no empty line and no [DONE]": case({"last_blank": False, "done": False}, counted_by="usage"),

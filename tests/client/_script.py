@@ -42,6 +42,7 @@ class Script:
     finish_with_token: bool = False
     usage: str | None = "own"
     usage_more: int = 0
+    hidden: int = 0
     cached: int | None = None
     overhead: int = 0
     timings: str | None = None
@@ -228,12 +229,14 @@ class _Writer:
     def usage(self) -> dict:
         usage: dict = {
             "prompt_tokens": self.prompt,
-            "completion_tokens": self.total + self.script.usage_more,
-            "total_tokens": self.prompt + self.total,
+            "completion_tokens": self.total + self.script.usage_more + self.script.hidden,
+            "total_tokens": self.prompt + self.total + self.script.hidden,
         }
         if self.script.cached is not None and self.script.timings != "llama.cpp":
             usage["prompt_tokens_details"] = {"cached_tokens": self.script.cached}
-        if self.script.reasoning:
+        if self.script.hidden:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.script.hidden}
+        elif self.script.reasoning:
             usage["completion_tokens_details"] = {"reasoning_tokens": min(self.script.reasoning, self.total)}
         return usage
 
@@ -532,5 +535,5 @@ def _status(
     if not finishes or finishes[-1] == "content_filter":
         return "truncated", None
     if not seen and requested_tokens(body) > 0:
-        return "error", "no text"
+        return "empty", "no text"
     return "ok", None

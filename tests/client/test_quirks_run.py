@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from bench_tests_quirks import CASES  # the table beside this file, loaded by conftest
 
@@ -143,6 +144,54 @@ def test_a_server_that_claims_more_tokens_than_were_requested_is_not_measured(
     assert [8] * 20 == run.requests["output_tokens"].to_pylist()
     assert [10_000_008] * 20 == run.http["refused_tokens"].to_pylist()
     assert "counted-by-chunks" not in {warning.code for warning in run.info.warnings}
+
+
+def test_tokens_that_are_never_streamed_are_none_of_tpot(scripted: Callable, run_here: Callable) -> None:
+    """Thirty hidden tokens of forty would make TPOT a quarter of what it is, and pass a gate that it misses."""
+    server = scripted(it={"tokens": 10, "hidden": 30, "itl_s": 0.002})
+    server.arm_measured()
+
+    run = _run(run_here, server.url("it"), "--lengths", "fixed:prompt=30,output=40", "--slo", "tpot=0.001")
+
+    info, (warned,) = run.info, [w for w in run.info.warnings if w.code == "unseen-tokens"]
+    span_s = np.array([stamps[-1] - stamps[0] for stamps in run.requests["token_s"].to_pylist()])
+    assert ([40] * 20, [30] * 20) == tuple(run.requests[c].to_pylist() for c in ("output_tokens", "unseen_tokens"))
+    assert (800, 200, 600) == (info.summary.tokens.output, info.summary.tokens.streamed, info.summary.tokens.unseen)
+    assert float(np.mean(span_s / 9)) == pytest.approx(info.summary.metrics["tpot"].mean)
+    assert info.mean_tpot_ms == pytest.approx(1000 * info.summary.metrics["tpot"].mean)
+    assert (0.0, False) == (info.summary.attainment, info.summary.passed)
+    assert 40 == info.output_lengths.output_tokens and info.summary.output_tps > 3 * 10 * info.summary.throughput_rps
+    assert warned.message.startswith("40 tokens: 10 streamed, 30 unseen (mean of an answer)")
+    assert "40 tokens: 10 streamed, 30 unseen an answer" in " ".join(run.memo["printed"].split())
+
+
+def test_empty_answers_miss_the_slo_and_are_no_failures(scripted: Callable, run_here: Callable) -> None:
+    """A model that ends one answer of four at once would be a failed backend, and the run lost."""
+    server = scripted(it=[{}, {}, {}, {"tokens": 0, "finish": "stop"}])
+    server.arm_measured()
+
+    run = _run(run_here, server.url("it"), "--output-lengths", "server", "--slo", "ttft=5", "--max-failed", "0%")
+
+    info = run.info
+    assert {"ok": 15, "empty": 5} == {status: n for status, n in info.summary.status.items() if n}
+    assert (0.75, 0.0, 0) == (info.summary.attainment, info.summary.failed, info.failures.requests)
+    assert info.verdict.valid and "5 of 20 answers are empty" in next(
+        warned.message for warned in info.warnings if warned.code == "empty-answers"
+    )
+    assert "failed 0, empty 5" in " ".join(run.memo["printed"].split())
+
+
+def test_a_run_of_empty_answers_says_so(scripted: Callable, run_here: Callable) -> None:
+    """Nothing would be measured, and the reason looked for among errors that there are not."""
+    server = scripted(it={"tokens": 0, "finish": "stop"})
+    server.arm_measured()
+
+    run = _run(run_here, server.url("it"), "--output-lengths", "server", requests=30)
+
+    assert ["empty"] * 30 == run.requests["status"].to_pylist() and not run.info.verdict.valid
+    assert "Every answer is empty: 30 of 30 ended well, without any text (finish_reason stop" in " ".join(
+        run.memo["printed"].split()
+    )
 
 
 def test_an_answer_beyond_the_limits_fails_in_a_sentence_and_the_run_goes_on(

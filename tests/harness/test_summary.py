@@ -120,7 +120,8 @@ def test_statuses_are_counted_all(table):
     """A status that did not occur would be missing instead of zero."""
     found = summarize(table(3, status=["ok", "timeout", "ok"]), parse("ttft=1"))
 
-    expected = {"ok": 2, "rejected": 0, "timeout": 1, "cancelled": 0, "error": 0, "truncated": 0, "dropped": 0}
+    expected = {"ok": 2, "rejected": 0, "timeout": 1, "cancelled": 0, "error": 0, "truncated": 0, "dropped": 0,
+                "empty": 0}  # fmt: skip
 
     assert expected == found.status
     assert found.failed == pytest.approx(1 / 3)

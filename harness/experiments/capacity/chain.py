@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.api import ENDED_WELL
 from harness.data.dependencies import dropped, ended_s
 from harness.data.lists import number
 from harness.data.records import to_table
@@ -370,13 +371,13 @@ class Traffic:
         while ended:
             one = ended.pop()
             if one.session is not None:
-                self._ended[one.request_id] = ended_s(one), one.status == "ok", one.session
+                self._ended[one.request_id] = ended_s(one), one.status in ENDED_WELL, one.session
             for child in self._children.pop(one.request_id, ()):
                 if child not in self._waiting:
                     continue
                 request, left, due_s = self._waiting[child]
                 due_s = max(due_s, ended_s(one) + request.delay_s)
-                if one.status != "ok" and request.session is not None and request.session == one.session:
+                if one.status not in ENDED_WELL and request.session is not None and request.session == one.session:
                     del self._waiting[child]
                     ended.append(dropped(replace(request, scheduled_s=due_s), one))
                     self._drop(ended[-1])

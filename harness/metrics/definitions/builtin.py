@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.api import Metric
-from harness.data.lists import Floats, first, gap_lists, last, lists, number, ratio, row_max, row_quantile
+from harness.data.lists import (
+    Floats,
+    first,
+    gap_lists,
+    last,
+    lists,
+    number,
+    ratio,
+    row_max,
+    row_quantile,
+    streamed_tokens,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +40,7 @@ def ttft_sent(table: pa.Table) -> Floats:
 def tpot(table: pa.Table) -> Floats:
     """The mean time of the tokens after the first."""
     stamps = lists(table, "token_s")
-    more = number(table, "output_tokens") - 1
+    more = streamed_tokens(table) - 1
     more[np.diff(stamps.offsets) < 2] = 0  # one event: no time has passed that could be shared out
     return ratio(last(stamps) - first(stamps), more)
 
@@ -117,7 +128,8 @@ ROWS: tuple[Metric, ...] = (
 
         Source: equal to the TPOT of vLLM, SGLang and inference-perf.
 
-        (last - first) / (n - 1) for n output tokens; NaN for n < 2, which meets every bound.
+        (last - first) / (n - 1) for n streamed output tokens; NaN for n < 2, which meets every bound. Tokens that
+        the server counts and never streams, such as hidden reasoning, are none of the n.
 
         NaN too where all tokens came in one event: the time between them is unknown.
         """,

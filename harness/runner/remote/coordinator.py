@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.api import End, Outcome, Remote, RequestRecord
+from harness.api import ENDED_WELL, End, Outcome, Remote, RequestRecord
 from harness.data.schedule import Schedule
 from harness.errors import BackendError
 from harness.runner.remote import sender
@@ -204,10 +204,10 @@ class Senders:
         self.taken.add(record)
         if record.status in ("rejected", "dropped", "cancelled"):
             return
-        self._failures.append(record.status != "ok")
+        self._failures.append(record.status not in ENDED_WELL)
         answered = record.exchange is not None and record.exchange.http_status is not None
         self._in_a_row = self._in_a_row + 1 if record.status == "error" and not answered else 0
-        if record.status == "ok":
+        if record.status in ENDED_WELL:
             return
         failed, why = sum(self._failures), record.error or record.status
         if failed == FIRST == len(self._failures):
