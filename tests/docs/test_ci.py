@@ -100,7 +100,7 @@ def of_action(values: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]
     action = yaml.safe_load(ACTION.read_text(encoding="utf-8"))
     inputs = {name: values.get(name, about["default"]) for name, about in action["inputs"].items()}
     for step in action["runs"]["steps"]:
-        if "run" in step and step["name"] != "Install bench":
+        if "run" in step and step["name"] not in ("Install bench", "Name the cache"):
             yield step["run"], {key: filled(text, inputs=inputs) for key, text in step.get("env", {}).items()}
 
 
@@ -164,6 +164,44 @@ def test_a_pull_request_that_slows_the_simulator_fails(job: Run, repository: Pat
 
     assert done.returncode in (1, 4), done.stderr
     assert "policy" in (repository / "bench-results" / "summary.md").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_baselines_is_an_error_of_one_sentence(job: Run, repository: Path) -> None:
+    """The name of a file that nobody wrote, '*.toml', was to be a configuration."""
+    shutil.rmtree(repository / "baselines")
+    done = job("pull-request.yml", "simulator")
+
+    assert (2, "") == (done.returncode, done.stderr)
+    assert "::error::there is no .toml in 'baselines'; add a baseline" in done.stdout
+
+
+@pytest.mark.nightly
+def test_an_invalid_baseline_does_not_keep_the_others_from_being_compared(job: Run, repository: Path) -> None:
+    """The job ended at the first of them, and showed nothing of the others."""
+    (repository / "baselines" / "bursts.toml").write_text('backend = "sim"\nhardware = "h1000"\n', encoding="utf-8")
+    done = job("pull-request.yml", "simulator")
+    summary = (repository / "bench-results" / "summary.md").read_text(encoding="utf-8")
+
+    assert 2 == done.returncode, done.stderr
+    assert "::error::the run of 'baselines/bursts.toml' ended with exit code 2 and is not compared" in done.stdout
+    assert "| tpot mean |" in summary
+    assert "quivalent" in summary
+
+
+def test_the_action_takes_workload_slo_and_rate(tmp_path: Path) -> None:
+    """They had to be written into `options`, where a space ends a value."""
+    (tmp_path / "bench").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "bench").chmod(0o755)
+    inputs = {"base": "null", "head": "null", "slo": "ttft=1, tpot=1", "rate": "4"}
+    (script, variables), *_ = [each for each in of_action(inputs) if "bench compare" in each[0]]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_OUTPUT": str(tmp_path / "outputs"), **variables}
+    done = subprocess.run(
+        ["/bin/bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith(
+        "compare --base null --head null --out bench-results/pairs --slo ttft=1, tpot=1 --rate 4 --html"
+    )
 
 
 @pytest.mark.nightly
