@@ -3,22 +3,31 @@
 import errno
 import importlib
 import mmap
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import click
 
 from harness.cli import _installed
-from harness.errors import UsageError, no_such
+from harness.errors import BenchError, UsageError, no_such
 from harness.removed import REMOVED
 from harness.version import __version__
 
-COMMANDS = (
-    "quick", "run", "sweep", "capacity", "agents", "place", "slo", "compare", "report", "serve", "trace", "theory",
-    "fit", "validate", "policy", "list", "explain", "doctor", "init", "sender",
-)  # fmt: skip
+GROUPS = {
+    "Measure": ("quick", "run", "sweep", "capacity", "agents"),
+    "Compare": ("compare", "slo", "report"),
+    "Plan": ("place", "theory"),
+    "Traffic": ("trace",),
+    "Simulate": ("fit", "validate", "policy"),
+    "Tools": ("serve", "list", "explain", "doctor", "init", "sender"),
+}
+"""Headings of `bench --help` and their commands, in the order in which a newcomer needs them."""
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 ADDRESS_BYTES = 1 << 30
 SERVER = ("--url", "--target", "--base-url", "--endpoint", "--host", "--server", "--address", "--api-base")
@@ -34,14 +43,21 @@ SERVER_AT = {
 class Commands(click.Group):
     """A group that lists its commands in the order of their definition and answers an unknown name with the nearest.
 
-    `modules` maps names of commands to the modules that hold them, which are imported when they are needed.
+    `modules` maps names of commands to the modules that hold them, which are imported when they are needed; `groups`
+    maps headings of the help to names.
     """
 
     def __init__(
-        self, *args: Any, what: str, hint: str = "", modules: Mapping[str, str] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        what: str,
+        hint: str = "",
+        modules: Mapping[str, str] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._what, self._hint, self._modules = what, hint, modules or {}
+        self._what, self._hint, self._modules, self._groups = what, hint, modules or {}, groups or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """All names, in the order in which a newcomer needs them."""
@@ -54,6 +70,20 @@ class Commands(click.Group):
         name, _, attribute = self._modules[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(name), attribute or "command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under their headings."""
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, names in (self._groups or {"Commands": self.list_commands(ctx)}).items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), known.get_short_help_str(100))
+                        for name, known in commands
+                        if known is not None
+                    ]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -98,6 +128,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     cls=Commands,
     what="command",
     modules={name: f"harness.cli.{name.replace('-', '_')}" for name in COMMANDS},
+    groups=GROUPS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EPILOG,
@@ -118,6 +149,8 @@ def run(arguments: Sequence[str] | None) -> int:
     Not by click's own `main`: it ends with 1 where the reader of the output has left, and takes Ctrl-C for an abort.
     """
     words = sys.argv[1:] if arguments is None else [*arguments]
+    if arguments is None and (code := _completed(Path(sys.argv[0]).name)) is not None:
+        return code
     try:
         with bench.make_context("bench", words) as context:
             _check_memory()
@@ -132,6 +165,18 @@ def run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         raise UsageError(error.format_message()) from None
     return code if isinstance(code, int) else 0
+
+
+def _completed(program: str) -> int | None:
+    """The exit code after answering a shell that asks for completions as click does; None where none asks."""
+    variable = f"_{program}_COMPLETE".replace("-", "_").upper()
+    if not (instruction := os.environ.get(variable)):
+        return None
+    from click.shell_completion import shell_complete
+
+    with suppress(BenchError):  # a wrong word before the cursor has no completions
+        return shell_complete(bench, {}, program, variable, instruction)
+    return 0
 
 
 def _check_memory() -> None:

@@ -1,5 +1,6 @@
 """The report of `bench place`: the recommendation with its runners-up, every candidate, what was left out."""
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
@@ -18,6 +19,7 @@ RESUME = "Rerun the command with the same --out to resume; without --out it star
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
 _KINDS = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
+_SHAPE = re.compile(r"\((\d+),(\d+)((?:,\w+=\d+)*)\)")
 _UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
 _TAKEN = {"gpu": None, "cost": "per hour", "power": "watts", "latency": None}
 _DEFINITIONS = (
@@ -73,7 +75,7 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
         return mark, False, text
     best, objective = info.best[0], info.objective
     start = "Interrupted; best so far" if info.state == "interrupted" else "Best"
-    system = f"{clean(best.name)} on {best.gpus:,} x {clean(best.hardware)}"
+    system = f"{_named(best.name)} on {best.gpus:,} x {clean(best.hardware)}"
     sides = [sum(group.count for group in best.groups if group.role == role) for role in ("prefill", "decode")]
     if best.algorithm == "high" and all(sides):
         system += f" (prefill to decode {sides[0]}:{sides[1]})"
@@ -118,7 +120,7 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
     candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS))
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in info.skipped:
-        reasons.setdefault((clean(one.hardware), clean(one.reason, None)), []).append(clean(one.name))
+        reasons.setdefault((clean(one.hardware), clean(one.reason, None)), []).append(_named(one.name))
     skipped = tuple((", ".join(names), *of) for of, names in reasons.items())
     for key, heading, blocks in (
         ("sides", "Fewest replicas of one kind", tuple(_sides(info))),
@@ -155,7 +157,7 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
     yield Table("the first is recommended", heads, tuple(zip(*cells, strict=True)), 2, 1)
     shown = {one.name for one in best}
     if others := tuple(
-        (clean(one.name), clean(name), "equal" if name in one.ties else "not distinguishable")
+        (_named(one.name), _named(name), "equal" if name in one.ties else "not distinguishable")
         for one in best for name in dict.fromkeys([*one.ties, *one.not_apart]) if name not in shown
     ):  # fmt: skip
         yield Table("as good as one of these", ("deployment", "other", "relation"), others, 3, 1)
@@ -178,7 +180,7 @@ def _sides(info: PlaceAnswer) -> Iterator[Table]:
     """How many replicas of each kind may do at the requested rate."""
     if info.sides:
         rows = tuple(
-            (clean(one.name), clean(one.hardware), "too many" if one.fewest is None else f"{one.fewest:,}",
+            (_named(one.name), clean(one.hardware), "too many" if one.fewest is None else f"{one.fewest:,}",
              "-" if one.fewest is None else f"{one.fewest * one.gpus:,}")
             for one in info.sides
         )  # fmt: skip
@@ -218,9 +220,14 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
         yield Table(f"{algorithm}: {_KINDS[kind]}{more}", heads, rows, 2)
 
 
+def _named(name: str) -> str:
+    """`P(2,1)`, the name of a deployment in papers and files, as P(TP=2 PP=1)."""
+    return _SHAPE.sub(lambda found: f"(TP={found[1]} PP={found[2]}{found[3].replace(',', ' ').upper()})", clean(name))
+
+
 def _unit(one: PlacedUnit) -> tuple[str, ...]:
     rates = (f"{_at_least(one)}{_number(rate)}" for rate in (one.rate_rps, one.rate_per_gpu_rps))
-    return (clean(one.name), clean(one.hardware), f"{one.gpus:,}", *rates)
+    return (_named(one.name), clean(one.hardware), f"{one.gpus:,}", *rates)
 
 
 def _at_least(one: PlacedUnit) -> str:

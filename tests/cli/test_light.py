@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from harness.cli import _commands
+
 HEAVY = {"numpy", "pandas", "pyarrow", "plotly", "scipy", "aiohttp", "asyncio", "rich", "workloads", "backends"}
 PROBE = """
 import json, resource, sys
@@ -33,6 +35,25 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 def test_help_names_every_command() -> None:
     """A command that the help does not name is never found."""
     done = subprocess.run([sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True)
+    headings = [line.removesuffix(":") for line in done.stdout.splitlines() if line.endswith(":") and line[0] != " "]
 
-    for command in ("run", "serve", "report", "list", "explain", "doctor", "init"):
-        assert f"  {command} " in done.stdout
+    assert ["Usage", "Options", *_commands.GROUPS][-len(_commands.GROUPS) :] == headings[-len(_commands.GROUPS) :]
+    for command in _commands.COMMANDS:
+        assert f"\n  {command} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "completions"),
+    [("bench sw", ["sweep"]), ("bench run --metrics", ["--metrics-port"]), ("bench nothing --a", [])],
+)
+def test_a_shell_completes_commands_and_options(
+    line: str, completions: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The Tab key wrote nothing: click answers a shell in its own `main`, which is not called."""
+    words = {"_BENCH_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/bench"])
+    code = _commands.run(None)
+
+    assert (0, [f"plain,{word}" for word in completions]) == (code, capsys.readouterr().out.split())

@@ -100,7 +100,9 @@ def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
     """The report would show p(1,1), gpus and kj, which no reader can look up."""
     (finding,) = answers.document(by_power).findings
 
-    assert f"Best: {NAME} on 2 x a100-80g, 5.000 req/s per GPU (95%: 4.00 to 6.00), 12.50 requests per kJ." == (
+    named = NAME.replace("(1,1)", "(TP=1 PP=1)")
+
+    assert f"Best: {named} on 2 x a100-80g, 5.000 req/s per GPU (95%: 4.00 to 6.00), 12.50 requests per kJ." == (
         finding.text
     )
 
@@ -112,7 +114,7 @@ def test_runners_up_stand_beside_the_best(by_rate: dict[str, Any]) -> None:
 
     best, ties = sections["best"].blocks
     assert ["", "0.5 times the value"] == [row[-1] for row in best.rows]  # type: ignore[union-attr]  # tables
-    assert (("(1,2)", "(2,1)", "not distinguishable"),) == ties.rows  # type: ignore[union-attr]
+    assert (("(TP=1 PP=2)", "(TP=2 PP=1)", "not distinguishable"),) == ties.rows  # type: ignore[union-attr]
 
 
 def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> None:

@@ -147,6 +147,22 @@ def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: 
     assert "2.00 times that of slow (1.50)" in found
 
 
+def test_no_winner_is_named_where_the_interval_of_the_ratio_holds_1(
+    info: dict[str, Any], swept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system was said to sustain 1.02 times as much, (0.97 to 1.08), as if that were more."""
+    points = studied(alone(info), swept).systems[0].points
+    systems = [
+        study.System(name, 1, points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s", line=("seeds",))  # type: ignore[arg-type]  # only that there is one
+        for name, rps in (("slow", 1.5), ("fast", 1.53))
+    ]
+    monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: (1.02, 0.97, 1.08))
+
+    assert "no significant difference from slow (1.50): 1.02 times (0.970 to 1.08)" in finding(
+        Study("s", (0.9,), tuple(systems), ())
+    )
+
+
 def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info: dict[str, Any], swept: Path) -> None:
     """Rates that only the second system was tried at would stand behind the highest one."""
     for point in info["points"]:
