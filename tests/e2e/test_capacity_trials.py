@@ -22,6 +22,8 @@ from harness.experiments.trial import own_rate
 from harness.metrics.slo import parse
 from harness.options import RunSpec
 
+pytestmark = pytest.mark.usefixtures("late_is_valid")
+
 NULL = "null:ttft=0.02,itl=0.001"
 SPEC = RunSpec(workload="chatbot", lengths="fixed:prompt=8,output=3", backend=NULL, warmup="none")
 
