@@ -18,7 +18,7 @@ SMALLEST = {
     "length_comparison": "--systems 1 --comparisons 8", "one_run_interval": "--seeds 5 --workers 1",
     "overload_random": "--systems 1 --seeds 1", "place_random": "--file x --questions 1 --small",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000", "report_speed": "--requests 500",
-    "rescoring": "--requests 1000", "schedule_drawing": "--sizes 1000", "server_lateness": "--streams 5 --tokens 10",
+    "rescoring": "--requests 1000", "schedule_drawing": "--sizes 0.001", "server_lateness": "--streams 5 --tokens 10",
     "served_beside_direct": "--requests 20 --pairs 1 --rate 20", "session_intervals": "--cases 1 --runs 2",
     "simulator_speed": "--requests 1000 --repeats 1",
     "sweep_intervals": "--seeds 12", "sweep_ratios": "--cases 1 --requests 50", "trace_reading": "--rows 1000",
