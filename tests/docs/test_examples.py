@@ -22,6 +22,8 @@ def test_the_guide_shows_the_files_of_its_example() -> None:
 def test_the_notebook_runs(tmp_path: Path) -> None:
     """A newcomer's first notebook would end in a traceback."""
     notebook = nbformat.read(EXAMPLES / "goodput.ipynb", as_version=4)
+    (searched,) = (cell for cell in notebook.cells if "harness.capacity(" in cell.source)
+    stored = str(searched.outputs)
     NotebookClient(
         notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
@@ -29,6 +31,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     kinds = {kind for output in shown for kind in output.get("data", {})}
 
     assert [] == [output for output in shown if output.output_type in ("error", "stream")]
+    assert "resolved" in stored and "unresolved" not in str(searched.outputs), "the capacity cell shows an answer"
     assert {"text/markdown", "text/html", "application/vnd.plotly.v1+json"} <= kinds
 
 

@@ -49,8 +49,9 @@ Wanted = int | Literal["auto"] | None
 
 OPEN = "inconclusive"
 
-ATTEMPTS = 2
-"""How often a pair is tried before the comparison ends without it; once where nothing is left to chance."""
+ATTEMPTS, INVALID = 2, 5
+"""How often a pair is tried before the comparison ends without it: one that failed, and one that was not valid, as on a
+machine that is busy for a while. Once where nothing is left to chance."""
 
 _FAILED, _NOT_VALID = 3, 4
 
@@ -133,8 +134,9 @@ class _Pairs:
                 return None
             check_enough(self.wanted, exact=row.exact)
             in_vain = 0 if row.valid or again else in_vain + 1
-            if in_vain and (found.exact or in_vain >= ATTEMPTS):
-                return _NOT_VALID if found.state == "invalid" else _FAILED
+            invalid = found.state == "invalid"
+            if in_vain and (found.exact or in_vain >= (INVALID if invalid else ATTEMPTS)):
+                return _NOT_VALID if invalid else _FAILED
         return None
 
     @property
@@ -243,7 +245,8 @@ class _Pairs:
     def _remark(self, row: Row, found: dict[int, RunOutcome], last: RunOutcome) -> None:
         """Notes on a pair that its numbers do not show."""
         if not row.valid:
-            again = "" if last.exact or row.repeated else "; the pair is made again"
+            most = INVALID if last.state == "invalid" else ATTEMPTS
+            again = "" if last.exact or len(self.log.attempts(row.pair)) >= most else "; the pair is made again"
             self.say(f"pair {row.pair} cannot be used, {row.why}{again}")
         elif not row.exact and (shared := _shared(found)) is not None:
             self._note(shared)
@@ -277,7 +280,8 @@ def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         raise (NotValid if code == _NOT_VALID else BackendError)(f"no pair could be made; {broken}.")
     notes = [*log.notes]
     if code is not None:
-        notes.append(f"pair {complete + 1} could not be made in {ATTEMPTS} attempts; {broken}.")
+        attempts = len(log.attempts(complete + 1))
+        notes.append(f"pair {complete + 1} could not be made in {attempts} attempts; {broken}.")
     if pairs.watched.interruptions:
         notes.append(f"interrupted after {count(complete)}; rerun the command with --out {log.out} to resume.")
         if not complete or (not exact and complete < LEAST_PAIRS):
