@@ -91,6 +91,7 @@ class OpenAI:
     """
 
     default_content: ClassVar[str] = "calibrated"
+    answer: ClassVar[type] = Answer
 
     url: str | None = None
     model: str | None = None

@@ -584,7 +584,8 @@ class Remote(Backend, Protocol):
     `fetch` gives what came, and `read` makes events of it, later and elsewhere.
 
     `default_content` is the spec of the prompts where the user names none, `timeout_s` how long an answer may take;
-    without `stream` answers come whole, so nothing is known of single tokens. `from_environment` holds the arguments
+    without `stream` answers come whole, so nothing is known of single tokens. `answer` is the dataclass of what is
+    fetched, of plain data and arrays of doubles: a sender hands it over as such. `from_environment` holds the arguments
     that it took from there.
     """
 
@@ -594,6 +595,8 @@ class Remote(Backend, Protocol):
     def timeout_s(self) -> float: ...
     @property
     def stream(self) -> bool: ...
+    @property
+    def answer(self) -> type: ...
     @property
     def from_environment(self) -> Mapping[str, str]: ...
 
@@ -613,7 +616,7 @@ class Remote(Backend, Protocol):
         ...
 
     def fetch(self, request: Request) -> Awaitable[object]:
-        """Send in this call, and keep what comes until the answer has ended, well or not. The result can be pickled."""
+        """Send in this call, and keep what comes until the answer has ended, well or not: data of the kind `answer`."""
         ...
 
     def hang_up(self, request_id: int, status: Status, why: str) -> None:

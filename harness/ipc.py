@@ -1,26 +1,34 @@
 """Processes of bench: the command that starts one, and messages between two: a length of 4 bytes, then a pickle.
 
 Unpickling is safe here: the two processes are connected by a socket pair that no other process can reach. What comes
-from another machine is unpickled with `limited`: it may make data of bench and nothing else.
+back from senders, which may run on other machines, is plain data instead (`DataReader`).
 """
 
 import asyncio
 import contextlib
-import io
 import os
 import pickle
 import select
 import socket
 import struct
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+
+from harness import errors
+from harness.errors import BenchError
+
+T = TypeVar("T")
 
 _LENGTH = struct.Struct("<I")
 CHUNK = 1 << 16
+MOST_BYTES = 64 << 20
+"""Of a message from another machine."""
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -38,32 +46,74 @@ def frame(message: object) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-async def receive(reader: asyncio.StreamReader, loads: Callable[[bytes], object] = pickle.loads) -> object:
-    """The next message. Raises asyncio.IncompleteReadError when the other side is gone, and what `loads` raises."""
+async def receive(
+    reader: asyncio.StreamReader, loads: Callable[[bytes], object] = pickle.loads, most_bytes: int | None = None
+) -> object:
+    """The next message. Raises asyncio.IncompleteReadError when the other side is gone, Malformed for one of more than
+    `most_bytes`, and what `loads` raises."""
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    if most_bytes is not None and length > most_bytes:
+        raise Malformed(f"a message of {length:,} bytes")
     return loads(await reader.readexactly(length))
 
 
-def limited(body: bytes) -> object:
-    """The message of another machine. Raises pickle.UnpicklingError where it is made of anything but data of bench."""
+class Malformed(ConnectionError):
+    """Bytes that are no message of this version."""
+
+
+def data_frame(message: object) -> bytes:
+    """A message of plain data: its kind, and its fields as MessagePack. Raises TypeError for any other."""
+    body = msgspec.msgpack.encode((type(message).__name__, message), enc_hook=_plain)
+    return _LENGTH.pack(len(body)) + body
+
+
+class DataReader:
+    """Reads messages of these kinds, whatever another machine sends: nothing of it is run.
+
+    Raises Malformed for bytes that are none of them.
+    """
+
+    def __init__(self, *kinds: type) -> None:
+        self._frame = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+        self._kinds: dict[str, msgspec.msgpack.Decoder[Any]] = {
+            kind.__name__: msgspec.msgpack.Decoder(kind, dec_hook=_made) for kind in kinds
+        }
+
+    def __call__(self, body: bytes) -> object:
+        try:
+            name, fields = self._frame.decode(body)
+            return self._kinds[name].decode(fields)
+        except (KeyError, RecursionError, ValueError) as error:  # msgspec's errors are ValueErrors
+            raise Malformed(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+def of_data(value: object, kind: type[T]) -> T:
+    """What a field of any kind held, as this kind. Raises Malformed."""
     try:
-        return _Limited(io.BytesIO(body)).load()
-    except (AttributeError, ImportError, TypeError, ValueError) as error:
-        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from None
+        return msgspec.convert(value, kind, dec_hook=_made)
+    except ValueError as error:
+        raise Malformed(str(error)[:200]) from None
 
 
-class _Limited(pickle.Unpickler):
-    """Finds the data classes and errors of bench, and arrays of numbers."""
+def _plain(value: Any) -> object:
+    if isinstance(value, array):
+        return value.tolist()
+    if isinstance(value, BenchError):
+        return (type(value).__name__, str(value), getattr(value, "__notes__", []))
+    raise TypeError(type(value).__name__)
 
-    def find_class(self, module: str, name: str) -> Any:
-        package = module.partition(".")[0]
-        if (module, name) in (("array", "array"), ("array", "_array_reconstructor")):
-            return super().find_class(module, name)
-        if package in ("harness", "backends") and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and (is_dataclass(found) or module == "harness.errors"):
-                return found
-        raise pickle.UnpicklingError(f"'{module}.{name}' is no data of bench")
+
+def _made(kind: Any, value: Any) -> object:
+    if kind is array:
+        return array("d", value)
+    if kind is BenchError:
+        name, message, notes = msgspec.convert(value, tuple[str, str, list[str]])
+        known = vars(errors).get(name)
+        error = (known if isinstance(known, type) and issubclass(known, BenchError) else BenchError)(message)
+        for note in notes:
+            error.add_note(note)
+        return error
+    raise TypeError(kind)
 
 
 class Inbox:
@@ -104,9 +154,10 @@ class Outbox:
     Note: asyncio's own write buffer moves all its bytes whenever some of them leave, which a backlog makes slow.
     """
 
-    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, fd: int, loop: asyncio.AbstractEventLoop, encode: Callable[[object], bytes] = frame) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
+        self._encode = encode
         self._loop = loop
         self._waiting: deque[memoryview] = deque()
         self._left_bytes = 0  # that have left so far
@@ -114,16 +165,20 @@ class Outbox:
         self._empty.set()
         self.broken = False
 
-    def send(self, message: object) -> None:
-        """Take a message; it leaves now, or as soon as the other side has room."""
+    def send(self, message: object, most_bytes: int | None = None) -> bool:
+        """Take a message; it leaves now, or as soon as the other side has room. False where it has more bytes."""
         if self.broken:
-            return
-        self._waiting.append(memoryview(frame(message)))
+            return True
+        data = self._encode(message)
+        if most_bytes is not None and len(data) > most_bytes:
+            return False
+        self._waiting.append(memoryview(data))
         if len(self._waiting) == 1:
             self._write()
             if self._waiting:
                 self._empty.clear()
                 self._loop.add_writer(self._fd, self._write_rest)
+        return True
 
     async def flush(self, patience_s: float) -> None:
         """Until everything has left, or the other side is gone, or has taken nothing for `patience_s`."""

@@ -7,9 +7,12 @@ OSError, ValueError, and Arrow's.
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +24,12 @@ if TYPE_CHECKING:
 
 MOST_LEVELS = 64
 """Objects and lists inside one another; result files of other tools have ten."""
-MOST_JSON_BYTES = 4 << 30
+MOST_JSON_BYTES = ContextVar("MOST_JSON_BYTES", default=64 << 20)
+"""`bench --max-json` sets it for a command."""
+OBJECT_BYTES, VALUE_BYTES = 32, 8
+"""Of the limit that a file has for each object or list, and for each value: those of results take more in it. In memory
+an empty object takes 64 bytes, a short text 50."""
+PIECE_BYTES = 1 << 20
 MOST_TOML_BYTES = 1 << 20
 """TOML is written by hand; with keys of 64 parts this much takes 5 s."""
 MOST_COLUMNS = 10_000
@@ -35,16 +43,27 @@ _TOML_TEXT = (
     r'"""(?:[^"\\]|\\.|"(?!""))*+(?:""")?|"(?:[^"\\\n]|\\.)*+"?' + "|" + r"'''(?:[^']|'(?!''))*+(?:''')?|'[^'\n]*+'?"
 )
 _TOML_TOKEN = re.compile(rf"{_TOML_TEXT}|[\w-]++|(#[^\n]*+|[ \t]++)", re.DOTALL)
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _WIDTH_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}  # text stays coded; others 8
 
 
-def read_text(file: Path, most_bytes: int = MOST_JSON_BYTES, encoding: str = "utf-8") -> str:
-    """The text of a file, of a device as far as the limit."""
-    with file.open("rb") as stream:
-        data = stream.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise UsageError(f"'{file}' is larger than {most_bytes >> 20:,} MiB, the most that is read of such a file.")
+def read_text(file: Path, most_bytes: int | None = None, encoding: str = "utf-8") -> str:
+    """The text of a file, of a device as far as the limit (by default that of JSON)."""
+    most, data = most_bytes or MOST_JSON_BYTES.get(), bytearray()
+    with open(file, "rb", opener=_without_waiting) as stream:  # which Path.open does not take
+        os.set_blocking(stream.fileno(), True)
+        # in pieces: one read reserves as much memory as it asks for
+        while len(data) <= most and (piece := stream.read(PIECE_BYTES)):
+            data += piece
+    if len(data) > most:
+        hint = "" if most_bytes else "; 'bench --max-json SIZE' before the command raises it"
+        raise UsageError(f"'{file}' is larger than {most >> 20:,} MiB, the most that is read of such a file{hint}.")
     return data.decode(encoding)
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    """Open a file; a named pipe that nothing writes to is empty."""
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def read_json(file: Path) -> Any:
@@ -59,7 +78,21 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 def parse_json(text: str | bytes, where: str, decode: Callable[[Any], Any] = json.loads) -> Any:
     """The JSON value of a text; `where` begins the sentence of an error. Raises ValueError for what is not JSON."""
+    most = MOST_JSON_BYTES.get()
+    small = len(text) < most // VALUE_BYTES  # for which it need not be counted
+    if not small and any(
+        _more(text, marks, most // size) for marks, size in (("{[", OBJECT_BYTES), (",", VALUE_BYTES))
+    ):
+        raise UsageError(f"{where} holds more than {most // OBJECT_BYTES:,} objects or {most // VALUE_BYTES:,} values, "
+                         "the most that is read; 'bench --max-json SIZE' before the command raises it.")  # fmt: skip
     return _within_levels(decode, text, where)
+
+
+def _more(text: str | bytes, marks: str, most: int) -> bool:
+    """Whether a JSON text holds more of these characters, without those in its texts."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    return sum(map(text.count, marks)) > most and sum(map(_TEXT.sub("", text).count, marks)) > most
 
 
 def parse_toml(text: str, where: str) -> dict[str, Any]:
@@ -98,6 +131,11 @@ def _within_levels(decode: Callable[[Any], Any], text: str | bytes, where: str) 
         value = decode(text)
     except RecursionError:
         raise too_deep(where) from None
+    except ValueError as error:
+        if not str(error).startswith("Exceeds the limit"):
+            raise
+        # Python's own sentence names a function of its own
+        raise tomllib.TOMLDecodeError(f"a number has more than {sys.get_int_max_str_digits():,} digits") from None
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MOST_LEVELS):
         level = [

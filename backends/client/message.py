@@ -26,6 +26,9 @@ from aiohttp.http_exceptions import ContentLengthError, TransferEncodingError
 if TYPE_CHECKING:
     from backends.client.connection import Connection
 
+    Doubles = array[float]
+else:
+    Doubles = array  # takes no parameter before Python 3.12; the class is read by what decodes it
 
 _ANY_BYTES = 1 << 30  # the parser never has to pause or to refuse: all bytes are here, and were counted
 
@@ -154,8 +157,8 @@ class Answer:
     how: How = "complete"
     why: str | None = None
     data: list[bytes] = field(default_factory=list)
-    stamp_s: array[float] = field(default_factory=lambda: array("d"))
-    read_s: array[float] = field(default_factory=lambda: array("d"))
+    stamp_s: Doubles = field(default_factory=lambda: array("d"))
+    read_s: Doubles = field(default_factory=lambda: array("d"))
     process_stamps: int = 0
 
 

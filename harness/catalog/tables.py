@@ -5,7 +5,6 @@ one), a TOML file of the keys of the tables, or the run.json of a run, which hol
 """
 
 import hashlib
-import json
 import os
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from harness import untrusted
 from harness.catalog import config_json
 from harness.catalog.facts import FAMILIES, Experts, Format, Formats, Hardware, Latent, Linear, Model, Window
 from harness.errors import UsageError, no_such
@@ -159,8 +159,8 @@ def _read(given: str) -> _File:
         path /= _CONFIG if (path / _CONFIG).exists() or not (path / _RUN).exists() else _RUN
     beside = path.with_name(_QUANTISED)
     try:
-        text = path.read_text(encoding="utf-8")
-        quantised = beside.read_text(encoding="utf-8") if path.name == _CONFIG and beside.exists() else None
+        text = untrusted.read_text(path)
+        quantised = untrusted.read_text(beside) if path.name == _CONFIG and beside.exists() else None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(
@@ -202,7 +202,7 @@ def _decoded(file: _File, what: Literal["model", "hardware"]) -> dict[str, Any]:
     """The figures of a file as a mapping, those of a backend where it is a run.json."""
     if file.path.endswith(".toml"):
         try:
-            found = tomllib.loads(file.text)
+            found = untrusted.parse_toml(file.text, f"'{file.given}'")
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"'{file.given}' is not TOML: {error}.") from None
         inner = [value for value in found.values() if isinstance(value, dict)]
@@ -223,7 +223,7 @@ def _decoded(file: _File, what: Literal["model", "hardware"]) -> dict[str, Any]:
 
 def _json(text: str, given: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = untrusted.parse_json(text, f"'{given}'")
     except ValueError as error:
         raise UsageError(f"'{given}' is not JSON: {error}.") from None
     if not isinstance(found, dict):

@@ -13,9 +13,11 @@ from typing import Any
 
 import click
 
+from harness import untrusted
 from harness.cli import _installed
 from harness.errors import BenchError, UsageError, no_such
 from harness.removed import REMOVED
+from harness.spec import size_bytes
 from harness.version import __version__
 
 GROUPS = {
@@ -124,6 +126,10 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
+def _size(_: click.Context, __: click.Parameter, text: str) -> int:
+    return int(size_bytes(text, "--max-json"))
+
+
 @click.group(
     cls=Commands,
     what="command",
@@ -136,9 +142,13 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
+@click.option("--max-json", metavar="SIZE", callback=_size, default="64MiB", show_default=True,
+              help="Maximum size of a JSON file that is read.")  # fmt: skip
 @click.pass_context
-def bench(ctx: click.Context) -> None:
+def bench(ctx: click.Context, max_json: int) -> None:
     """Benchmark LLM serving: the request rate that a system sustains within latency objectives."""
+    before = untrusted.MOST_JSON_BYTES.set(max_json)
+    ctx.call_on_close(lambda: untrusted.MOST_JSON_BYTES.reset(before))
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp
@@ -25,13 +27,14 @@ from backends.openai import OpenAI
 from harness.api import Outcome, Request, RequestRecord
 from harness.data.records import scheduled_table
 from harness.data.schedule import Schedule, digest
-from harness.errors import BackendError, UsageError
-from harness.ipc import frame, limited
+from harness.errors import BackendError, Crashed, UsageError
+from harness.ipc import MOST_BYTES, Malformed, data_frame, of_data, receive
 from harness.registry import make
 from harness.runner.live import Live
+from harness.runner.remote import sender
 from harness.runner.remote.coordinator import Senders
 from harness.runner.remote.hosts import Line, command, greet, label
-from harness.runner.remote.sender import Arrived, Ping, Pong
+from harness.runner.remote.sender import Arrived, Ping, Pong, Ready, from_sender
 
 HERE = f"{sys.executable} -m harness sender"
 """Starts a sender as a shell on another machine would."""
@@ -166,12 +169,12 @@ class _Host:
         return False
 
     def write(self, data: bytes) -> None:
-        ping = limited(data[4:])
+        ping = pickle.loads(data[4:])  # noqa: S301  # our own
         assert isinstance(ping, Ping)
         out_s, back_s = next(self._rows)
         time.sleep(out_s)
         pong = Pong(ping.sent_s, time.monotonic() + self._ahead_s)
-        asyncio.get_running_loop().call_later(back_s, self._reader.feed_data, frame(pong))
+        asyncio.get_running_loop().call_later(back_s, self._reader.feed_data, data_frame(pong))
 
 
 @pytest.mark.parametrize("quick", range(2))
@@ -180,7 +183,7 @@ def test_the_offset_is_never_off_by_more_than_its_error(quick: int) -> None:
 
     async def main() -> tuple[float, float]:
         reader = asyncio.StreamReader()
-        line = Line(Any, reader, _Host(reader, 7.0, quick), limited)  # type: ignore[arg-type]
+        line = Line(Any, reader, _Host(reader, 7.0, quick))  # type: ignore[arg-type]
         found = await line.offset()
         return found.offset_s, found.error_s
 
@@ -189,18 +192,58 @@ def test_the_offset_is_never_off_by_more_than_its_error(quick: int) -> None:
     assert abs(offset_s - 7.0) <= error_s < 7.0
 
 
-def test_what_a_host_sends_runs_nothing_here() -> None:
+def test_what_a_host_sends_is_data() -> None:
     """A host that was broken into could run commands on the machine that controls the run."""
-    answer = Answer(how="complete")
-    answer.data.append(b"x")
-    answer.read_s.append(1.5)
-    message = limited(frame(Arrived(Request(1, 0.0, 5, 4), answer))[4:])
+    answer = Answer(how="complete", data=[b"x"], read_s=array("d", [1.5]))
+    asked = Request(1, 0.0, 5, 4, session=3, tag="a", slo_ttft_s=0.5)
+    message = from_sender(data_frame(Arrived.of(asked, answer))[4:])
+    crash = from_sender(data_frame(Ready(Crashed.of("it broke", "line 1")))[4:])
 
-    assert isinstance(message, Arrived)
-    assert [1.5] == [*message.answer.read_s]  # type: ignore[attr-defined]  # an Answer
-    for evil in (os.system, subprocess.run, eval, Path, Senders.open):
-        with pytest.raises(pickle.UnpicklingError):
-            limited(pickle.dumps(evil))
+    assert isinstance(message, Arrived) and isinstance(crash, Ready)
+    assert (asked, answer) == (message.request, of_data(message.answer, Answer))
+    assert (Crashed, "it broke", ["line 1"]) == (type(crash.error), str(crash.error), crash.error.__notes__)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pickle.dumps(os.system), pickle.dumps(Ready()), b"", b"\x91" * 100_000, msgspec.msgpack.encode(("Path", {})),
+        msgspec.msgpack.encode(("Pong", {"sent_s": "a", "now_s": 1.0})),
+        msgspec.msgpack.encode(("Ready", {"error": 5})),
+    ],
+)  # fmt: skip
+def test_what_is_no_message_is_refused(body: bytes) -> None:
+    """What a host makes up would be run, or be taken for a bug of this machine."""
+    with pytest.raises(Malformed):
+        from_sender(body)
+
+
+def test_a_message_of_a_host_is_at_most_64_mib() -> None:
+    """Four bytes of a host would have this machine wait for 4 GiB, and hold them."""
+
+    async def main() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data((MOST_BYTES + 1).to_bytes(4, "little"))
+        await receive(reader, from_sender, MOST_BYTES)
+
+    with pytest.raises(Malformed, match="67,108,865 bytes"):
+        asyncio.run(main())
+
+
+def test_an_answer_too_large_for_a_message_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One endless answer would end the run of its host."""
+    sent: list[object] = []
+    monkeypatch.setattr(sender, "MOST_BYTES", 100)
+
+    class Full:
+        def send(self, message: object, most_bytes: int | None = None) -> bool:
+            sent.append(message)
+            return most_bytes is None
+
+    sender.Outgoing(Full()).pass_on(Request(7, 0.5, 5, 4), Answer())  # type: ignore[arg-type]
+
+    assert isinstance(known := sent[-1], sender.Known)
+    assert (7, "error", 0) == (known.record.request_id, known.record.status, known.record.output_tokens)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from backends.openai import OpenAI
 from harness.api import Outcome, Request, RequestRecord
 from harness.data.records import scheduled_table
 from harness.data.schedule import Schedule, digest
-from harness.ipc import frame
+from harness.ipc import data_frame
 from harness.options import RunSpec
 from harness.registry import make
 from harness.runner.live import Live
@@ -226,9 +226,9 @@ def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_path):
         taken = Taken(99)
         senders = Senders(OpenAI(), tmp_path, 1, None, 5.0, taken, Live(total=9), begun=lambda _: None)
         reader = asyncio.StreamReader()
-        answers = [Arrived(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
+        answers = [Arrived.of(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
         for message in (Progress(5, 5), *answers):
-            reader.feed_data(frame(message))
+            reader.feed_data(data_frame(message))
         reader.feed_eof()
         await senders._listen(_Child(0, Line(Killed(), reader, None)))  # type: ignore[arg-type]  # as much as is needed
         return senders._error, len(taken.records)

@@ -1,5 +1,9 @@
 """Files from outside are read within limits: a bomb ends in one sentence, before it takes time or memory."""
 
+import os
+import tomllib
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -159,3 +163,50 @@ def test_more_columns_than_any_table_has_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"wide.parquet' has 10,001 columns, and at most 10,000 are read"):
         untrusted.read_parquet(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[" + "{}," * 6000 + "{}]", "'x' holds more than 2,048 objects or 8,192 values"),
+        ("[" + "1," * 15000 + "1]", "'x' holds more than 2,048 objects or 8,192 values"),
+    ],
+)
+def test_objects_are_counted_before_they_are_made(text: str, sentence: str) -> None:
+    """75 MB of small objects took 2.1 GB."""
+    before = untrusted.MOST_JSON_BYTES.set(1 << 16)
+    try:
+        with pytest.raises(UsageError, match=f"^{sentence}, the most that is read; 'bench --max-json SIZE' before"):
+            untrusted.parse_json(text, "'x'")
+        assert ["{" * 10_000 + "," * 10_000] == untrusted.parse_json(f'["{"{" * 10_000 + "," * 10_000}"]', "'x'")
+    finally:
+        untrusted.MOST_JSON_BYTES.reset(before)
+
+
+def test_reading_a_file_reserves_what_it_takes(tmp_path: Path) -> None:
+    """Each read reserved 4 GiB of address space, and failed under 'ulimit -v' as if memory were exhausted."""
+    file = tmp_path / "small.json"
+    file.write_text("[1]", encoding="utf-8")
+    tracemalloc.start()
+    try:
+        untrusted.read_json(file)
+
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_that_nothing_writes_to_is_empty(tmp_path: Path) -> None:
+    """The command would wait for ever for another one to begin."""
+    os.mkfifo(tmp_path / "pipe")
+
+    assert "" == untrusted.read_text(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("read", [untrusted.parse_json, untrusted.parse_toml])
+def test_a_number_of_5000_digits_is_a_sentence(read: Callable[[str, str], object]) -> None:
+    """Python's own advice is to call a function of its."""
+    text = "9" * 5000 if read is untrusted.parse_json else f"a = {'9' * 5000}"
+    with pytest.raises(tomllib.TOMLDecodeError, match=r"^a number has more than 4,300 digits$"):
+        read(text, "'x'")

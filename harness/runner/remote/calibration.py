@@ -26,7 +26,7 @@ from harness.ipc import Outbox
 from harness.metrics.quantiles import quantiles
 from harness.runner.remote.coordinator import Senders
 from harness.runner.remote.hosts import READY_S, ending, greet, label, start
-from harness.runner.remote.sender import FLUSH_S, stored, work
+from harness.runner.remote.sender import FLUSH_S, Calibrate, Measured, stored, work
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 
 FILL_S, FILL_RPS = 0.5, 1_000.0
@@ -120,25 +120,6 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Calibrate:
-    """First message to a sender that shall measure the floor of its machine under its share of a schedule."""
-
-    backend: Remote
-    schedule: bytes
-    index: int
-    count: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Its answer: what `measure` found, or why it found nothing."""
-
-    found: dict[str, Any]
-    error: str | None = None
-
-
 async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], seconds: float) -> dict[str, Any]:
     """The floor of senders on other machines: each measures its own, all at once; the larger errors count.
 
@@ -151,12 +132,11 @@ async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], 
         try:
             await greet(line, name)
             line.send(Calibrate(remote, schedule, index, len(places), seconds))
-            answer = await asyncio.wait_for(line.receive(), READY_S + 2 * seconds)
+            answer = await asyncio.wait_for(line.receive(Measured), READY_S + 2 * seconds)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             raise BackendError(f"{name} {await ending(line)}") from None
         finally:
             await line.end(done=True)
-        assert isinstance(answer, Measured)
         if answer.error is not None:
             raise BackendError(f"{name}: {answer.error}")
         return answer.found

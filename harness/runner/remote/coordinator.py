@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pickle
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from harness.api import ENDED_WELL, End, Outcome, Remote, RequestRecord
 from harness.data.schedule import Schedule
 from harness.errors import BackendError
+from harness.ipc import Malformed, of_data
 from harness.runner.remote import sender
 from harness.runner.remote.hosts import READY_S, Line, Offset, ending, greet, label, start
 from harness.runner.remote.split import share
@@ -105,13 +105,12 @@ class Senders:
             return await asyncio.wait_for(coming, READY_S)
         except TimeoutError:
             raise BackendError(f"{self._name(child)} did not start within {READY_S:g} s.") from None
-        except (asyncio.IncompleteReadError, ConnectionError, pickle.UnpicklingError) as error:
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise BackendError(f"{self._name(child)} did not start ({type(error).__name__}).") from None
 
     async def _all_ready(self) -> None:
         for child in self._children:
-            ready = await self._in_time(child, child.line.receive())
-            assert isinstance(ready, sender.Ready)
+            ready = await self._in_time(child, child.line.receive(sender.Ready))
             if ready.error is not None:
                 if child.where is not None:
                     ready.error.args = (f"{self._name(child)}: {ready.error}",)
@@ -169,23 +168,24 @@ class Senders:
         """None where the host left too early."""
         try:
             return await asyncio.wait_for(child.line.offset(), QUIET_S)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError, pickle.UnpicklingError):
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             return None
 
     async def _listen(self, child: _Child) -> None:
         while child.done is None:
             try:
-                message = await child.line.receive()
+                message = await child.line.receive(*sender.UNASKED, sender.Pong)
+                answer = of_data(message.answer, self.backend.answer) if isinstance(message, sender.Arrived) else None
+            except Malformed as error:
+                await self._lost(child, f"sent what no sender of this version sends ({error})")
+                return
             except (asyncio.IncompleteReadError, ConnectionError):
                 await self._lost(child, await ending(child.line) if child.still_s is None else None)
-                return
-            except pickle.UnpicklingError as error:
-                await self._lost(child, f"sent what no sender of this version sends ({error})")
                 return
             child.last_message_s = time.monotonic()
             if isinstance(message, sender.Arrived):
                 child.taken += 1
-                self._take(read(self.backend, message.request, message.answer))
+                self._take(read(self.backend, message.request, answer))
             elif isinstance(message, sender.Known):
                 self._take(message.record)
             elif isinstance(message, sender.Progress):

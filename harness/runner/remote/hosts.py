@@ -3,20 +3,19 @@
 import asyncio
 import contextlib
 import math
-import pickle
 import shlex
 import signal
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from harness.errors import BackendError, UsageError
-from harness.ipc import frame, limited, python, receive
-from harness.runner.remote.sender import HELLO, Ping, Pong
+from harness.ipc import MOST_BYTES, Malformed, frame, python, receive
+from harness.runner.remote.sender import HELLO, UNASKED, Ping, Pong, from_sender
 from harness.version import __version__
 
+Message = TypeVar("Message")
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2",
        "-o", "ConnectTimeout=10", "--")  # fmt: skip
 """No question to a user who cannot see it; a network that is gone is noticed within 15 s."""
@@ -47,11 +46,13 @@ class Line:
     process: asyncio.subprocess.Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    loads: Callable[[bytes], object] = pickle.loads
 
-    async def receive(self) -> Any:
-        """The next message; raises as `harness.ipc.receive`."""
-        return await receive(self.reader, self.loads)
+    async def receive(self, *kinds: type[Message]) -> Message:
+        """The next message, which is of one of these kinds. Raises Malformed, and as `harness.ipc.receive`."""
+        message = await receive(self.reader, from_sender, MOST_BYTES)
+        if not isinstance(message, kinds):
+            raise Malformed(f"a message '{type(message).__name__}'")
+        return message
 
     def send(self, message: object) -> None:
         """Send, unless it is being closed."""
@@ -67,7 +68,7 @@ class Line:
         begun_s = time.monotonic()
         for _ in range(PINGS):
             self.send(Ping(sent_s := time.monotonic()))
-            while not isinstance(pong := await self.receive(), Pong) or pong.sent_s != sent_s:
+            while not isinstance(pong := await self.receive(*UNASKED, Pong), Pong) or pong.sent_s != sent_s:
                 pass  # an answer to an earlier one
             took_s = (now_s := time.monotonic()) - sent_s
             if took_s / 2 < best.error_s:
@@ -115,7 +116,7 @@ async def start(where: str | None) -> Line:
             ours.close()
             raise UsageError(f"--senders: '{words[0]}' cannot be started: {error.strerror}.") from None
     reader, writer = await asyncio.open_unix_connection(sock=ours, limit=FRAME_BYTES)
-    return Line(process, reader, writer, pickle.loads if where is None else limited)
+    return Line(process, reader, writer)
 
 
 async def greet(line: Line, name: str) -> None:

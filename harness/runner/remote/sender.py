@@ -8,20 +8,22 @@ import contextlib
 import os
 import tempfile
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from traceback import extract_tb, format_exc
+from typing import Any, Self
 
 from harness import termination
-from harness.api import Outcome, Remote, Request, RequestRecord, Step
+from harness.api import Ended, Outcome, Remote, Request, RequestRecord, Step
 from harness.data.dependencies import Releases
 from harness.data.schedule import Schedule
 from harness.errors import BenchError, Crashed, UsageError
-from harness.ipc import Outbox, receive
+from harness.ipc import MOST_BYTES, DataReader, Outbox, data_frame, receive
 from harness.runner.remote.process import SenderWatch
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
-from harness.runner.transport import DeferredTransport
+from harness.runner.transport import DeferredTransport, record_of
 from harness.runner.virtual import quiet_process
 from harness.runner.wall import WallDriver
 from harness.version import __version__
@@ -92,15 +94,32 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """An answer that has ended, unread."""
+    """An answer that has ended, unread, and what its record needs of its request."""
 
-    request: Request
-    answer: object
+    id: int
+    scheduled_s: float
+    prompt_tokens: int
+    output_tokens: int
+    session: int | None
+    turn: int
+    tag: str | None
+    slo_ttft_s: float | None
+    slo_tpot_s: float | None
+    slo_task_s: float | None
+    answer: Any
+
+    @classmethod
+    def of(cls, request: Request, answer: object) -> Self:
+        return cls(*(getattr(request, field.name) for field in fields(cls)[:-1]), answer)  # type: ignore[call-arg]  # of all its fields
+
+    @property
+    def request(self) -> Request:
+        return Request(**{field.name: getattr(self, field.name) for field in fields(self)[:-1]})
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The record of a request that was never sent."""
+    """The record of a request without an answer to be read."""
 
     record: RequestRecord
 
@@ -129,9 +148,34 @@ class Done:
     """Last message: how it ended and what the sender knows about itself, or what broke, with its traceback."""
 
     outcome: Outcome | None
-    facts: Mapping[str, object]
+    facts: Mapping[str, Any]
     error: str | None = None
     traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrate:
+    """First message to a sender that shall measure the floor of its machine under its share of a schedule."""
+
+    backend: Remote
+    schedule: bytes
+    index: int
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Its answer: what it found, or why it found nothing."""
+
+    found: dict[str, Any]
+    error: str | None = None
+
+
+UNASKED = (Arrived, Known, Progress, Done)
+"""What a sender sends by itself during a run."""
+from_sender = DataReader(Ready, Pong, Measured, *UNASKED)
+"""Reads what senders send."""
 
 
 class Outgoing:
@@ -145,7 +189,7 @@ class Outgoing:
         """Nothing to do: the answer was passed on, and is read and recorded there like all others."""
 
     def drop(self, record: RequestRecord) -> None:
-        """A request that will never be sent."""
+        """The record of a request that is not passed on: it will never be sent, or its answer is too large."""
         self._outbox.send(Known(record))
 
     def add_steps(self, steps: Iterable[Step]) -> None:
@@ -153,7 +197,10 @@ class Outgoing:
 
     def pass_on(self, request: Request, answer: object) -> None:
         """An answer to be read there."""
-        self._outbox.send(Arrived(request, answer))
+        if not self._outbox.send(Arrived.of(request, answer), MOST_BYTES):
+            why = f"the answer is larger than {MOST_BYTES >> 20} MiB, the most that a sender passes on"
+            ended = Ended(request.id, request.scheduled_s, "error", error=why)
+            self.drop(record_of(request, ended, request.scheduled_s, array("d"), array("i")))
 
 
 async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> None:
@@ -268,7 +315,7 @@ async def _serve(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[
     reader = asyncio.StreamReader(limit=1 << 24)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(given, "rb", buffering=0))
-    outbox = Outbox(taken, loop)
+    outbox = Outbox(taken, loop, data_frame)
     try:
         job = await receive(reader)
     except (AttributeError, ImportError, TypeError) as error:
