@@ -199,7 +199,7 @@ def _end_of_stream(stream: Stream, request: Request, events: int, unseen: int) -
     if stream.finish_reason == "error":
         return "error", "finish_reason error"
     if not events and request.output_tokens > 0:
-        counted = "" if stream.usage.completion is None else f", {unseen:,} tokens by the server's count"
+        counted = "" if stream.usage.completion is None else f", tokens by the server's count: {unseen:,}"
         return "empty", f"no text: finish_reason {stream.finish_reason}{counted}"
     return "ok", None
 

@@ -70,7 +70,11 @@ def _found(row: dict, http: dict, owed: dict) -> dict:
 LENGTHS = ("ignore_eos", "min_tokens", "generation_config")
 WARNINGS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
     "counted-by-chunks": ({"usage": None}, "", ("counted by chunks", "20 answers")),
-    "early-event": ({"role": "early", "ttft_s": 0.05}, "", ("without any text", "before the first token")),
+    "early-event": (
+        {"role": "early", "ttft_s": 0.05, "itl_s": 0.005},
+        "",
+        ("without any text", "before the first token"),
+    ),
     "dropped-field": ({"refuse": LENGTHS}, "", ("refuses ignore_eos", "answers may be shorter")),
     "server-output-lengths": ({}, "", ("output lengths by the server",)),
     "no-salt": ({}, ",salt=none", ("salt",)),

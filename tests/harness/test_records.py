@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from harness.api import Exchange, Request, RequestRecord, Step
-from harness.data.records import HTTP, REQUESTS, SCHEDULE, STEPS, http_table, steps_table, to_table
+from harness.data.lists import streamed_tokens
+from harness.data.records import HTTP, REQUESTS, SCHEDULE, STEPS, completed, http_table, steps_table, to_table
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,14 @@ def test_arrays_are_valid_arrow(record):
     table.validate(full=True)
 
     assert stamps == table["token_s"].to_pylist()
+
+
+def test_a_table_of_an_earlier_version_is_read_without_what_it_lacks(table):
+    """A stored run would be lost with each column that is new."""
+    now = table(3)
+    old = now.drop_columns(["unseen_tokens", "slo_task_s"])
+
+    assert now.equals(completed(old, now.schema))
+    assert now["output_tokens"].to_pylist() == streamed_tokens(completed(old, now.schema)).tolist()
+    with pytest.raises(KeyError):
+        completed(now.drop_columns(["status"]), now.schema)

@@ -20,6 +20,7 @@ import numpy as np
 
 from harness import registry
 from harness.api import Request, Simulator
+from harness.data.lists import streamed_tokens
 from harness.errors import UsageError, no_such
 from harness.experiments import imports
 from harness.experiments.fit.fit_json import Score
@@ -200,15 +201,10 @@ def _of(path: Path) -> list[Measured]:
         at_s, prompt, output = (numbers(rows, name, run.path) for name in names)
         first = np.array([times[0] if times else np.nan for times in stamps], float)
         last = np.array([times[-1] if times else np.nan for times in stamps], float)
-        found.append(_ordered(str(run.path), at_s, prompt, output, first - at_s, last - first))
+        later = streamed_tokens(rows) - 1
+        tpot_s = np.where(later > 0, (last - first) / np.maximum(later, 1), np.nan)
+        found.append(_kept(str(run.path), at_s, prompt, output, first - at_s, tpot_s))
     return found
-
-
-def _ordered(
-    name: str, at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft_s: np.ndarray, span_s: np.ndarray
-) -> Measured:
-    tpot_s = np.where(output > 1, span_s / np.maximum(output - 1, 1), np.nan)
-    return _kept(name, at_s, prompt, output, ttft_s, tpot_s)
 
 
 def _kept(name: str, *columns: np.ndarray, users: int | None = None) -> Measured:
