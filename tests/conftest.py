@@ -31,14 +31,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_priority() -> Iterator[None]:
-    """Keeps the priority of this process: each run in it would lower that of all tests that follow."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.nice", lambda _: 0)
-        yield
-
-
 @pytest.fixture(scope="session")
 def interpreted() -> None:
     """Skips where the core is compiled: a compiled class has no subclass that a test could put in its place."""

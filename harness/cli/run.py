@@ -110,7 +110,7 @@ def command(
     words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
     with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:
         result = execute(
-            spec, out=out, report=report, display=display, repeats=repeats, force=force, lower_priority=True, say=say,
+            spec, out=out, report=report, display=display, repeats=repeats, force=force, say=say,
             command=shlex.join(["bench", *words]), shared=None if probed is None else Path(probed),
         )  # fmt: skip
     _terminal.show(form, result.run)

@@ -184,9 +184,10 @@ class Sender(Part, frozen=True, kw_only=True):
 
 
 class Client(Part, frozen=True, kw_only=True):
-    """The client of a run against a remote server."""
+    """The client of a run against a remote server; `scheduling`: the policy of the process that read the answers."""
 
     senders: Count | None = None
+    scheduling: Text = None
     stamps: Text | UnsetType = UNSET
     per_sender: list[Sender] = field(default_factory=list)
 

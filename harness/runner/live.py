@@ -29,7 +29,8 @@ class Live:
     `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
     `watch` gets finished requests and returns True when the rest cannot change the result; then `end` stops sending.
     `observe` gets them too, as a table. `floor` is the error of the client, where it was measured before the run.
-    `room` says why no more rows fit on the disk, which ends the run at once, and is in `short` then.
+    `waits_for` is what a run waits for before it sends. `room` says why no more rows fit on the disk, which ends the
+    run at once, and is in `short` then.
     """
 
     total: int = 0
@@ -48,6 +49,8 @@ class Live:
     short: str | None = None
     observe: Callable[[Seen], None] | None = None
     floor: Floor | None = None
+    waits_for: str = ""
+    _made_s: float = field(default_factory=time.monotonic)
     _stops: int = 0
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
     _recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=RECENT_SAMPLES))
@@ -104,6 +107,10 @@ class Live:
         while self.end is not None and self._stops < (2 if at_once else 1):
             self._stops += 1
             self.end()
+
+    def waited_s(self) -> float:
+        """Seconds until now for which nothing could be sent."""
+        return time.monotonic() - self._made_s
 
     def elapsed_s(self) -> float:
         """Seconds since the clock of the run started; 0 before."""

@@ -25,6 +25,8 @@ def line(live: Live, columns: int | None = None) -> str:
     """The state of a run in one line: rate, requests in flight, TTFT and TPOT of the last 10 s, attainment, and error
     and lateness of the client. Where it is wider than `columns`, details are left out, then parts.
     """
+    if live.epoch_s is None and live.waits_for:
+        return f"{live.waited_s():.0f} s, nothing sent yet: waiting for {live.waits_for}"
     rate = "-" if live.sent_rps is None else f"{live.sent_rps:.3g}"
     due = "" if live.scheduled_rps is None else f" of {live.scheduled_rps:.3g}"
     share = "" if live.attainment is None else f"SLO {live.attainment:.1%}"

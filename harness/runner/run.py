@@ -25,7 +25,7 @@ from harness import termination
 from harness.api import VERSION, ActionLog, Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.data import files, large
 from harness.data.folder import Run, RunFolder, check_free, new_folder
-from harness.data.host import host, process_age_s, versions
+from harness.data.host import busy, host, process_age_s, versions
 from harness.data.records import Recounts
 from harness.data.run_json import RunInfo, Schedule, Summary
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
@@ -87,16 +87,14 @@ def execute(
     command: str | None = None,
     repeats: str | None = None,
     force: bool = False,
-    lower_priority: bool = False,
     say: Callable[[str], None] = lambda _: None,
     watch: Watcher | None = None,
     shared: Path | None = None,
 ) -> Result:
-    """Execute a run and conclude it. `say` gets notes for the user, one line each; with `lower_priority` this process
-    lowers its priority for good. Under the wall clock `watch` gets the finished requests; once it returns True nothing
-    more is sent, and the run counts as interrupted. `shared` is a file by which the runs of one command ask a remote
-    server once what it can do. `report` writes the page of the concluded run; it never raises, and
-    passes errors to `say`.
+    """Execute a run and conclude it. `say` gets notes for the user, one line each. Under the wall clock `watch` gets
+    the finished requests; once it returns True nothing more is sent, and the run counts as interrupted. `shared` is a
+    file by which the runs of one command ask a remote server once what it can do. `report` writes the page of the
+    concluded run; it never raises, and passes errors to `say`.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
@@ -107,6 +105,9 @@ def execute(
         check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
     warmup.check_leaves(spec.warmup, planned.schedule)
+    # once for all runs of a command: the first of them makes the file that they share
+    if not planned.virtual and not (shared is not None and shared.exists()) and (load := busy()) is not None:
+        say(f"warning: {load}: requests will leave late and tokens be read late; quiet the machine, or use another one")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
     live = Live(
         len(planned.schedule),
@@ -123,7 +124,7 @@ def execute(
     if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
         live.room = start.shortage
     try:
-        return _run(start, live, report=report, display=display, lower_priority=lower_priority, say=say, shared=shared)
+        return _run(start, live, report=report, display=display, say=say, shared=shared)
     except KeyboardInterrupt:
         raise start.interrupted() from None
     except OSError as error:
@@ -138,13 +139,12 @@ def _run(
     *,
     report: Callable[[Run, Callable[[str], None]], Path | None] | None,
     display: Display,
-    lower_priority: bool,
     say: Callable[[str], None],
     shared: Path | None,
 ) -> Result:
     planned = start.planned
     with display.showing(live):
-        outcome = _outcome(start, live, lower_priority, say, shared)
+        outcome = _outcome(start, live, say, shared)
     if live.short is not None:
         outcome = dataclasses.replace(outcome, error=f"the run was ended because the disk runs low: {live.short}")
     folder = start.folder()
@@ -164,16 +164,14 @@ def _run(
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
 
 
-def _outcome(
-    start: _Start, live: Live, lower_priority: bool, say: Callable[[str], None], shared: Path | None
-) -> Outcome:
+def _outcome(start: _Start, live: Live, say: Callable[[str], None], shared: Path | None) -> Outcome:
     """Drive the run by the clock of its backend."""
     backend = start.planned.backend
     if start.planned.virtual:
         return _simulate(start, live)
     if not isinstance(backend, Remote):
         return termination.run(_serve(start, live))
-    remote = RemoteRun(start.planned, backend, live, start.folder, say, shared, lower_priority)
+    remote = RemoteRun(start.planned, backend, live, start.folder, say, shared)
     outcome = termination.run(remote.run(partial(_signals, live=live)))
     start.recounted = remote.recounted
     return outcome

@@ -5,7 +5,8 @@ import gc
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,24 @@ LOOK_S = 0.05
 WINDOW_S = 1.0
 STALLS = 1 << 14
 """Looks whose lateness is kept: those of the last quarter of an hour."""
+
+
+@contextmanager
+def yielding() -> Iterator[str | None]:
+    """Run as a batch process, so that reading answers delays no sender on a shared core; gives the policy, None where
+    there is none.
+
+    Note: not by niceness, which a process without privileges cannot take back: what it concludes would wait for minutes
+    beside busy processes. On a shared core a sender wakes up no later than beside a process of niceness 10.
+    """
+    if not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER:
+        yield None
+        return
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield "batch"
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 class SenderWatch:

@@ -19,14 +19,13 @@ from harness.runner.plan import Plan
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration
 from harness.runner.remote.coordinator import Senders
+from harness.runner.remote.process import yielding
 from harness.runner.remote.split import events_rps, hosts, sender_count
 from harness.runner.virtual import Interruptible
 
 Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
 """A context in which Ctrl-C and SIGTERM interrupt the given object."""
 
-NICENESS = 10
-"""Added to the niceness of this process, so that reading answers does not delay the senders on a shared core."""
 CALIBRATE_S = 2.0
 """How long the client is measured before a run and after it, when nothing says how long."""
 
@@ -42,8 +41,6 @@ class RemoteRun:
     say: Callable[[str], None]
     shared: Path | None = None
     """The file by which the runs of one command ask the server once."""
-    lower_priority: bool = False
-    """Whether this process, which reads answers, may lower its priority for good once the senders have started."""
     recounted: Recounts = field(default_factory=dict, init=False)
     """Tokens that were counted after the run."""
     _floors: list[dict[str, Any]] = field(default_factory=list, init=False)
@@ -51,6 +48,7 @@ class RemoteRun:
     async def run(self, signals: Signals) -> Outcome:
         """Send everything. Raises UsageError or BackendError where the server cannot be reached or used."""
         content = self.plan.loaded.content
+        self.live.waits_for = "the server to say what it can do"
         await self.backend.open(content, self.shared)
         try:
             notes = self.backend.describe().get("notes")
@@ -96,19 +94,19 @@ class RemoteRun:
             self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow,
             hosts=hosts(spec.senders),
         )  # fmt: skip
+        policy = None
+        self.live.waits_for = f"{self._count()} sender{'s' if self._count() > 1 else ''} to build requests and connect"
         try:
             await senders.open()
             folder.update(startup_s=process_age_s())
-            if self.lower_priority:
-                os.nice(NICENESS)
-            with signals(senders):
+            with yielding() as policy, signals(senders):
                 return await senders.run()
         finally:
             await senders.close()
             try:
                 recorder.close()
                 each = [from_facts(Sender, facts) for facts in senders.facts]
-                folder.update(client=Client(senders=self._count(), per_sender=each))
+                folder.update(client=Client(senders=self._count(), scheduling=policy, per_sender=each))
             finally:
                 facts = None if scraper is None else await asyncio.to_thread(scraper.stop)
             if facts is not None:
@@ -141,6 +139,7 @@ class RemoteRun:
         self.say(
             f"measuring the client {'again ' if self._floors else ''}on a server that answers at once, {seconds:g} s"
         )
+        self.live.waits_for = "the client to be measured"
         schedule = folder.path / "schedule.parquet"
         try:
             found = await (
