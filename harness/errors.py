@@ -5,6 +5,7 @@
     ├── BackendError           exit 3   the system under test, or the model it needs, failed
     │   └── NotReady                    it is not there yet, is loading, or limits requests: --wait waits for it
     ├── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
+    │   └── Unresolved         exit 5   nothing tells whether a bound is met
     ├── Crashed                exit 70  a process of bench crashed, or was killed for lack of memory
     └── Interrupted            exit 130 Ctrl-C ended the command before its report; what was measured stays
 
@@ -60,6 +61,12 @@ class NotValid(BenchError):
     """A run proves nothing, or two runs cannot be compared."""
 
     exit_code = 4
+
+
+class Unresolved(NotValid):
+    """Nothing tells whether a bound is met."""
+
+    exit_code = 5
 
 
 class Crashed(BenchError):

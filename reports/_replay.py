@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.api import Bound, Slo
 from harness.data.folder import Run
-from harness.errors import BenchError
+from harness.errors import BenchError, UsageError
 from harness.experiments.rescore.reading import Source, sources
 from harness.experiments.rescore.scale import curve, first_within
 from harness.metrics import slo as slos
@@ -164,17 +164,12 @@ class Cells:
         return found
 
 
-HELD_BACK = "Something between held the stream back, so TTFT and TPOT are unknown."
-
-
 @_data.once
 def of_run(run: Run) -> tuple[Grid, Cells] | str:
     """The grid of a run and its requests over it, or the sentence that says why there are none; kept with the run."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
     seen = _data.seen(run)
-    if seen.unknown("ttft") is not None:
-        return HELD_BACK
     try:
         found = grid([seen], _data.slo(run))
         return found, cells(seen, found)
@@ -184,6 +179,8 @@ def of_run(run: Run) -> tuple[Grid, Cells] | str:
 
 def cells(seen: Seen, grid: Grid) -> Cells:
     """A run counted over the grid. Raises UsageError for a bound on a metric that the run cannot tell."""
+    if seen.unknown("ttft") is not None:
+        raise UsageError("Something between held the stream back, so TTFT and TPOT are unknown.")
     gate = score(seen.table, grid.rest, seen).met
     applies = [_applies(seen, grid, axis) for axis in grid.axes]
     rows, columns = (_places(seen, axis, among) for axis, among in zip(grid.axes, applies, strict=True))

@@ -16,18 +16,6 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "bench": __version__, **libraries}
 
 
-BUSY_LOAD = 2.0
-"""Processes per core, on average in the last minute, from which on a process waits for its turn most of the time."""
-
-
-def busy() -> str | None:
-    """'load 26 on 2 cores' of a machine whose times will be late; None of any other, or where the system says none."""
-    load, cores = (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1
-    if load < BUSY_LOAD * cores:
-        return None
-    return f"load {load:.0f} on {cores} core{'s' if cores > 1 else ''}"
-
-
 def host() -> dict[str, object]:
     """The machine that ran the client."""
     affinity = getattr(os, "sched_getaffinity", None)

@@ -105,8 +105,9 @@ def execute(
         check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
     warmup.check_leaves(spec.warmup, planned.schedule)
-    # once for all runs of a command: the first of them makes the file that they share
-    if not planned.virtual and not (shared is not None and shared.exists()) and (load := busy()) is not None:
+    # once for all runs of a command: the first of them makes the file that they share; a search says it itself
+    first = watch is None and not (shared is not None and shared.exists())
+    if first and not planned.virtual and (load := busy(host())) is not None:
         say(f"warning: {load}: requests will leave late and tokens be read late; quiet the machine, or use another one")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
     live = Live(

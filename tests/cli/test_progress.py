@@ -44,6 +44,13 @@ def test_line_fits_a_narrow_terminal(columns: int) -> None:
     )
 
 
+def test_a_run_that_sends_nothing_yet_says_what_it_waits_for() -> None:
+    """It sat for minutes at 'sent 0/23' on a busy machine."""
+    live = Live(23, waits_for="1 sender to build requests and connect")
+
+    assert line(live).endswith(" s, nothing sent yet: waiting for 1 sender to build requests and connect")
+
+
 def test_line_tells_that_answers_are_awaited() -> None:
     """A run whose requests are all sent would seem to hang until the slowest answer."""
     found = live()

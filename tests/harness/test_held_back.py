@@ -7,6 +7,8 @@ import pytest
 
 from harness.api import Outcome
 from harness.data.folder import Run
+from harness.experiments.compare import gates
+from harness.experiments.compare.pairing import Pair
 from harness.metrics import slo
 from harness.runner.run import exit_code, why
 from harness.stats.arrivals import Law
@@ -100,3 +102,15 @@ def test_the_client_is_blamed_for_merged_events_only_where_it_was_late(
     run = remote_run(wire={"held_events": 10, "held_s": 0.4, "shared_events": 10}, sender=sender)
 
     assert remedy in ended(run)[0].warning("shared-reads").remedy
+
+
+def test_a_side_that_is_not_known_is_no_better_or_worse(remote_run: Callable) -> None:
+    """The side behind a proxy would have lost, or won, by infinity."""
+    free, held = remote_run(), remote_run(wire=BLOCK)
+    pair = Pair(free, held)
+
+    base, head = gates.both(pair, None, 0.0)
+
+    assert [None] * 6 == [side[name] for side in (base, head) for name in ("ttft", "p99:tpot", "attainment")]
+    assert base["e2e"] == pytest.approx(head["e2e"])
+    assert base["throughput_rps"] is not None

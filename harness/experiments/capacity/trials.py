@@ -25,7 +25,7 @@ from harness.data.lists import number
 from harness.data.records import to_table
 from harness.data.storage import write_parquet
 from harness.data.warmup_cut import kept
-from harness.errors import BackendError, NotValid, UsageError
+from harness.errors import BackendError, NotValid, Unresolved, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
 from harness.experiments.capacity.conditions import (
@@ -44,6 +44,7 @@ from harness.metrics.measure import succeeded
 from harness.options import RunSpec
 from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
+from harness.validity.answer_warnings import HELD_BACK
 from harness.validity.checks import ANSWERS, LATENESS, decides_alike
 from harness.validity.overload import overload
 from harness.validity.work_done import failures
@@ -541,7 +542,7 @@ class Runs:
 
     def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
         """Each when it is over; one whose requests left too late to tell a side is marked as `late`. Raises
-        BackendError, and NotValid for a trial that proves nothing."""
+        BackendError, NotValid for a trial that proves nothing, and Unresolved where the stream is held back."""
         for task in tasks:
             yield self._made(task)
             if termination.received():
@@ -563,6 +564,8 @@ class Runs:
                 raise KeyboardInterrupt
             if (fault := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
+            if (held := result.run.info.warning(HELD_BACK)) is not None and result.run.info.resolution.unresolved:
+                raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
             if _is_valid(result, ended_early=early is not None or watch.cut):
                 return replace(concluded(task, result.run.requests, early, begun_s), late=False)
             if _is_late_alone(result, ended_early=early is not None or watch.cut):

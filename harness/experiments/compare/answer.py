@@ -194,11 +194,8 @@ def _series(
     pairs: Sequence[Pair], cuts_s: Sequence[float], objective: Slo | None, gated: Mapping[str, gates.Quantity]
 ) -> list[Series]:
     """Every quantity at every point, in the order in which they come up; those that no run has are left out."""
-    both = [
-        (pair, gates.of(pair.base, objective, cut_s), gates.of(pair.head, objective, cut_s))
-        for pair, cut_s in zip(pairs, cuts_s, strict=True)
-    ]
-    found = []
+    both = [(pair, *gates.both(pair, objective, cut_s)) for pair, cut_s in zip(pairs, cuts_s, strict=True)]
+    found, held = [], any(map(gates.is_held_back, pairs))  # an unknown gate has no verdict, rather than no row
     for point in dict.fromkeys(tuple(pair.point.items()) for pair in pairs):
         here = [(base, head) for pair, base, head in both if tuple(pair.point.items()) == point]
         for name in dict.fromkeys(name for sides in here for side in sides for name in side):
@@ -208,7 +205,7 @@ def _series(
                 tuple(base.get(name) for base, _ in here),
                 tuple(head.get(name) for _, head in here),
             )
-            found += [series] if series.is_there else []
+            found += [series] if series.is_there or held else []
     return found
 
 

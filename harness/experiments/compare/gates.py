@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from harness.api import Metric, Slo
 from harness.data.folder import Run
+from harness.data.held_back import HELD_BACK
 from harness.data.lists import number
 from harness.data.run_json import Cut, Described, Summary
 from harness.data.warmup_cut import kept
@@ -244,6 +245,23 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
         return dict(_summary(source.info.summary))  # what the other tool computed is all there is
     table = measured(source.requests, from_s)
     return dict(_summary(summarize(table, objective or slo.restored(source.info))))
+
+
+def is_held_back(pair: Pair) -> bool:
+    """Whether the stream of a side was held back on its way."""
+    return any(not isinstance(s, Numbers) and HELD_BACK in s.requests.column_names for s in (pair.base, pair.head))
+
+
+def both(pair: Pair, objective: Slo | None, from_s: float) -> tuple[Values, Values]:
+    """The values of both sides; none on either side of what one cannot tell, as its stream was held back."""
+    base, head = (of(source, objective, from_s) for source in (pair.base, pair.head))
+    if is_held_back(pair):
+        hidden = {metric.name for metric in metrics().values() if metric.needs_token_times}
+        for name in {*base, *head}:
+            scored = name.startswith(("attainment", MISSED)) or "goodput" in name
+            if scored or name.rpartition(":")[2] in hidden:
+                base[name] = head[name] = None
+    return base, head
 
 
 def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:

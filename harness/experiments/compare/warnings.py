@@ -108,7 +108,7 @@ def _unknown(gates: Sequence[GateRow]) -> Iterator[Warned]:
             yield _warning(
                 "not-measured",
                 f"{row.label} could not be compared in {missing} of {len(row.losses)} pairs",
-                "see which requests failed in these runs",
+                "see which requests failed in these runs, and whether their streams were held back",
             )
 
 

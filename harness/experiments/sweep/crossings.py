@@ -64,6 +64,8 @@ def _crossed(line: Line, along: str, where: dict[str, object], goal: float) -> C
     found = _found(line, along, goal)
     if found is None:
         why = "a bound on a percentile is part of the SLO, which attainment does not show"
+        if all(bound.percentile is None for point in line for bound in point.bounds):
+            why = "attainment is unknown, as the stream was held back"
         return Crossing(along=along, where=where, goal=goal, at=None, between=None, side=None, why=why)
     if found.at is None:
         unit = " req/s" if along == RATE else ""
