@@ -25,10 +25,10 @@ def test_every_check_answers_here(check: Any) -> None:
     assert bool(found.remedy) == (found.state != "ok")
 
 
-def test_a_package_of_another_project_in_the_place_of_ours_is_named(
+def test_a_package_of_another_project_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another `backends` overwrote ours, commands broke in odd places, and the doctor said ok."""
+    """Another `backends` overwrote that of bench, commands broke in odd places, and the doctor printed ok."""
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)

@@ -167,7 +167,7 @@ def test_a_pull_request_that_slows_the_simulator_fails(job: Run, repository: Pat
 
 
 def test_a_folder_without_baselines_is_an_error_of_one_sentence(job: Run, repository: Path) -> None:
-    """The name of a file that nobody wrote, '*.toml', was to be a configuration."""
+    """A file '*.toml', which no one wrote, was to be a configuration."""
     shutil.rmtree(repository / "baselines")
     done = job("pull-request.yml", "simulator")
 

@@ -150,7 +150,7 @@ def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: 
 def test_no_winner_is_named_where_the_interval_of_the_ratio_holds_1(
     info: dict[str, Any], swept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A system was said to sustain 1.02 times as much, (0.97 to 1.08), as if that were more."""
+    """A system that sustains 1.02 times as much (0.97 to 1.08) was named as the better one."""
     points = studied(alone(info), swept).systems[0].points
     systems = [
         study.System(name, 1, points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s", line=("seeds",))  # type: ignore[arg-type]  # only that there is one
