@@ -9,6 +9,7 @@ from harness.cli._options import (
     GroupedCommand,
     formats,
     given,
+    max_requests,
     metrics_port,
     no_html,
     option,
@@ -71,13 +72,15 @@ goes on.
 )
 @wait
 @option("--budget", metavar="TIME", group="Search", help="Time for everything. Default: 3min; built-in engine: 1min.")
+@max_requests("none")
 @out("Store runs, answer and report.html here. Default: a new folder in bench-runs.")
 @formats
 @no_html
 @quiet
 @metrics_port
 def command(
-    url: str | None, model: str | None, goal: str | None, budget: str | None, out: str | None, form: str,
+    url: str | None, model: str | None, goal: str | None, budget: str | None, max_requests: int | None,
+    out: str | None, form: str,
     no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Find a server, then the highest rate that meets the SLO, as well as three minutes tell.
@@ -101,7 +104,7 @@ def command(
     begun_s = time.monotonic() - STARTED_S
     tell = _terminal.nothing if quiet else _terminal.note
     limit_s = None if budget is None else seconds(budget, "--budget")
-    search = settings(goal, None, None, None, None, None, None)
+    search = settings(goal, None, None, None, None, None, None, max_requests)
     called_s = time.monotonic()
     needed = None if wait is None else NOTHING  # who waits for a server does not want the built-in engine
     server = when_ready(lambda: compose.find_server(url, model, needed), wait or 0.0, tell)

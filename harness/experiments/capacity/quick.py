@@ -82,6 +82,8 @@ def quick_search(
                     if alone.e2e_s and _rise_s(alone) + alone.more_s < LOOP_SHARE * left_s:
                         first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell, display)
                 settings = replace(settings, from_rps=first_rps)
+                if (limit := settings.max_requests) is not None and first_rps is not None:
+                    settings = replace(settings, max_requests=max(1, limit - limit // 2))
         except KeyboardInterrupt:  # what was measured by then is in the store
             make = _interrupted
         settings = replace(settings, budget_s=max(1.0, ends_s - time.monotonic()))
@@ -130,10 +132,11 @@ def _loaded(
     setup: Setup, path: Path, alone: Trial, shared: Path, ends_s: float, tell: Callable[[str], None], display: Display
 ) -> float | None:
     """Where the search begins, in requests per second, by a closed loop whose users become more until requests miss."""
-    rise_s = _rise_s(alone)
+    rise_s, limit = _rise_s(alone), setup.settings.max_requests
+    loop_requests = None if limit is None else max(1, limit // 2)
     tell(f"looking for the load that is too much: up to {USERS} requests at once, about {rise_s:.0f} s")
     spec = replace(
-        setup.spec, arrivals=f"closed:users={USERS},think_s=0,ramp_s={rise_s:.4g}", rate=None, requests=None,
+        setup.spec, arrivals=f"closed:users={USERS},think_s=0,ramp_s={rise_s:.4g}", rate=None, requests=loop_requests,
         duration=rise_s, warmup="none", calibrate=0.0,
     )  # fmt: skip
     watch = _TooMuch(min(ends_s, time.monotonic() + rise_s + (alone.e2e_s or 0.0)))
