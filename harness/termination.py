@@ -1,4 +1,4 @@
-"""SIGTERM ends a command in order: what Ctrl-C ends with everything measured so far, it ends too, with exit code 4."""
+"""SIGTERM or SIGHUP ends a command in order: as Ctrl-C does, with all that was measured, but with exit code 4."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""What ends a command in order: the second comes when its terminal is closed."""
 AGAIN_S = 0.05
 _PR_SET_PDEATHSIG = 1
 """Of <linux/prctl.h>."""
@@ -35,7 +37,7 @@ class Handler:
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """The signal has come."""
-        if number == signal.SIGTERM:
+        if number != signal.SIGINT:
             self.remember()
         self._handle(number)
 
@@ -109,7 +111,7 @@ class Command(Handler):
 
         sys.unraisablehook = unraisable
         try:
-            with self.installed(signal.SIGTERM):
+            with self.installed(*ENDING):
                 yield self
         finally:
             sys.unraisablehook = before
@@ -129,13 +131,14 @@ def received() -> bool:
 
 def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
     """A context in which SIGINT and SIGTERM call `handle` with their number and raise nothing."""
-    return Handler(handle).installed(signal.SIGINT, signal.SIGTERM)
+    return Handler(handle).installed(signal.SIGINT, *ENDING)
 
 
 def ignored() -> None:
     """Ignore Ctrl-C and SIGTERM in a child process: they may reach the whole group, but the parent decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def led() -> None:
@@ -174,7 +177,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
                 raise ended()
             loop.call_soon_threadsafe(task.cancel)
 
-        with Handler(cancel).installed(signal.SIGTERM):
+        with Handler(cancel).installed(*ENDING):
             return await coroutine
 
     def run_loop() -> T:

@@ -20,6 +20,7 @@ from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
 from backends.server.service import Service
 from backends.server.truth import TruthLog
+from harness import termination
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
 from harness.version import __version__
@@ -175,7 +176,7 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
         if signals > 1:
             task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, *termination.ENDING):
         loop.add_signal_handler(number, end)
     running: Running | None = None
     try:

@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         threading.excepthook = before
     if arguments is None:  # the process ends now, and its exit code is known
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in termination.ENDING:
+            signal.signal(number, signal.SIG_IGN)
         # `python -m` ends with SIGINT, whatever the code, where the last text that Python executed, such as the methods
         # of a dataclass in an import, was left by a KeyboardInterrupt. This is another text.
         eval("None")  # noqa: S307
@@ -70,6 +71,8 @@ def _ended(arguments: Sequence[str] | None, command: termination.Command, unwatc
     except BaseException as error:  # noqa: BLE001  # a bug, whatever it is
         if command.received and isinstance(error, ImportError):  # an import that SIGTERM cut in two
             return _complain("terminated by SIGTERM before there was anything to report.", TERMINATED)
+        if isinstance(error.__context__, KeyboardInterrupt):  # a library made another error of Ctrl-C in its import
+            return _complain("interrupted before there was anything to report.", INTERRUPTED)
         return _crashed(error, arguments)
     if unwatched and not command.received:  # a thread or a task broke that was not waited for
         return _crashed(unwatched[0], arguments)

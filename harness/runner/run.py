@@ -427,7 +427,7 @@ def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
     live.end = lambda: loop.call_soon_threadsafe(driver.interrupt)
 
     def end(number: int) -> None:
-        for _ in range(2 if number == signal.SIGTERM else 1):
+        for _ in range(1 if number == signal.SIGINT else 2):
             loop.call_soon_threadsafe(driver.interrupt)
 
     with termination.handled(end):
@@ -440,7 +440,7 @@ def _stopped_by_signal(stop: Stop) -> Iterator[None]:
         if stop.requested:
             raise KeyboardInterrupt
         stop.requested = True
-        stop.at_once = number == signal.SIGTERM
+        stop.at_once = number != signal.SIGINT
 
     with termination.handled(ask):
         yield

@@ -314,6 +314,28 @@ def test_sigterm_in_any_command_is_4_with_a_sentence(name: str, body: Any, capsy
     assert before is signal.getsignal(signal.SIGTERM)
 
 
+def test_a_closed_terminal_ends_a_command_as_sigterm_does(body: Any) -> None:
+    """What was measured over a connection that broke would be lost, with 129."""
+    before = signal.getsignal(signal.SIGHUP)
+    body("list", lambda: signal.raise_signal(signal.SIGHUP))
+
+    assert 4 == main(["list"])
+    assert before is signal.getsignal(signal.SIGHUP)
+
+
+def test_ctrl_c_that_a_library_turned_into_another_error_is_130(body: Any) -> None:
+    """Ctrl-C in the import of a compiled module was reported as a bug in bench."""
+
+    def act() -> None:
+        error = ImportError("cannot import name 'x' from partially initialized module")
+        error.__context__ = KeyboardInterrupt()
+        raise error
+
+    body("list", act)
+
+    assert 130 == main(["list"])
+
+
 @pytest.mark.parametrize(("own", "code"), [(0, 4), (1, 4), (5, 4), (3, 3), (2, 2), (4, 4)])
 def test_sigterm_and_the_code_of_the_answer(own: int, code: int, body: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Of several codes the first of 70, 2, 3, 4, 1, 5 counts."""
@@ -424,7 +446,7 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
     from typing import cast
 
     from harness.api import Outcome
-    from harness.ipc import frame
+    from harness.ipc import data_frame
     from harness.runner.live import Live
     from harness.runner.remote.coordinator import Senders, _Child
     from harness.runner.remote.hosts import Line
@@ -434,7 +456,7 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
         nothing = SimpleNamespace(start_clock=lambda _: None, error=None)
         senders = Senders(cast("Any", nothing), tmp_path, 1, None, 1.0, cast("Any", nothing), Live(), lambda _: None)
         reader = asyncio.StreamReader()
-        reader.feed_data(frame(Done(Outcome("interrupted", 3, 7, 0), {})))
+        reader.feed_data(data_frame(Done(Outcome("interrupted", 3, 7, 0), {})))
         writer = SimpleNamespace(is_closing=lambda: True)
         senders._children = [_Child(0, Line(cast("Any", None), reader, cast("Any", writer)))]
         for _ in range(presses):
