@@ -164,8 +164,7 @@ class Blocks:
         digest = self._source.sha256()
         known, doubts = _known.facts(file, digest, rows, whole=not seen.done)
         span_s = (seen.last_s or 0.0) - (seen.zero_s or 0.0)
-        if self._clock.doubted is not None:
-            doubts += implausible(self._clock.doubted, seen.kept, span_s)
+        units = [] if self._clock.doubted is None else [*implausible(self._clock.doubted, seen.kept, span_s)]
         left = [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]
         return {
             "file": file.name,
@@ -187,7 +186,8 @@ class Blocks:
             "grain_s": seen.oddities.grain_s,
             "distinct_stamps": seen.oddities.distinct,
             "duplicates": seen.oddities.duplicates,
-            "oddities": [*doubts, *left, *seen.oddities.sentences()],
+            **({"doubts": units} if units else {}),
+            "oddities": [*doubts, *units, *left, *seen.oddities.sentences()],
         }
 
 
@@ -230,7 +230,7 @@ def blocks(
     limits, reader = _limits(reader)
     source = _source.open_source(path, block_bytes, limits)
     try:
-        name, chosen = _chosen(source, reader, columns)
+        name, chosen = _chosen(source, reader, columns, texts=texts)
         chosen = counting(chosen) if texts else chosen
         return Blocks(source, name, chosen, part, limits, sort=sort, texts=texts)
     except BaseException:
@@ -248,10 +248,10 @@ def _limits(reader: str | None) -> tuple[_lines.Limits, str | None]:
     return build(_lines.Limits, Spec(given.name, limits)), str(replace(given, args=rest))
 
 
-def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str, Reader]:
+def _chosen(source: Source, spec: str | None, columns: str | None, *, texts: bool) -> tuple[str, Reader]:
     """Spec and reader: the given one, a plain one where columns are mapped, else one whose columns are there."""
     if spec is None:
-        spec = source.form.replace("json", "jsonl") if columns else _detect(source)
+        spec = source.form.replace("json", "jsonl") if columns else _detect(source, texts=texts)
     given = parse(spec)
     kind = registry.find("readers", given.name)
     mapped = isinstance(kind, MappedReader)
@@ -264,13 +264,15 @@ def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str,
     return str(given), chosen
 
 
-def _detect(source: Source) -> str:
-    """The reader that needs most of what is there; a plain one only where no format is known."""
+def _detect(source: Source, *, texts: bool) -> str:
+    """The reader that needs most of what is there; a plain one only where no format is known, or only its text."""
     kinds = {name: registry.find("readers", name) for name in registry.names("readers")}
     kinds = {name: kind for name, kind in kinds.items() if kind.form == source.form}
     fitting = [n for n, k in kinds.items() if not isinstance(k, MappedReader) and set(k.needs) <= set(source.columns)]
-    if fitting:
-        return max(fitting, key=lambda name: len(kinds[name].needs))
+    best = max(fitting, key=lambda name: len(kinds[name].needs), default=None)
+    counted = _plain.fits(source.columns) and not texts
+    if best is not None and not (counted and hasattr(kinds[best], "body")):
+        return best
     plain = next(n for n, k in kinds.items() if isinstance(k, MappedReader))
     if _plain.fits(source.columns):
         return plain

@@ -180,6 +180,7 @@ def _judged(
         *run_warnings(run, objective, outcome),
         *(client_warnings.warnings(run, objective, sent) if remote else []),
         *fidelity.warnings(sent),
+        *fidelity.short_of(sent, None if workload.recorded else workload.rate_rps),
         *work_done.warnings(lengths),
         *([RunWarning("max-failed", failed.text)] if failed.text is not None else []),
         *found.warnings,

@@ -40,6 +40,10 @@ FAR_Z = 5.0
 dispersion they come from is itself estimated from twenty counts."""
 
 
+FAR_SHARE = 0.05
+"""Share of the requested rate that may be missing without a word."""
+
+
 def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
     """How the sending agreed with the schedule and the schedule with its law."""
     first = by_itself(schedule)
@@ -104,6 +108,26 @@ def warnings(found: Fidelity) -> Iterator[RunWarning]:
             "req/s declared, also by the dispersion of its own counts",
             "draw a longer schedule (--duration), or check the rate that the arrivals declare",
             {"rate_z": z},
+        )
+
+
+def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
+    """Where sessions that begin in a run end after it, so that the run never has the rate of their requests.
+
+    It is no noise: a run begins without sessions under way, and what they lack at its end is counted.
+    """
+    after, everything = found.follow_ups, found.all
+    if after is None or after.closed or everything is None or not everything.rps or not rate_rps:
+        return
+    not_sent = after.not_sent or 0
+    lack = not_sent / max(1, (everything.sent or 0) + not_sent)
+    if everything.rps < (1 - FAR_SHARE) * rate_rps and lack > FAR_SHARE:
+        yield RunWarning(
+            "sessions-cut",
+            f"{everything.rps:.3g} req/s were sent of {rate_rps:.3g} requested: {not_sent:,} requests of sessions that "
+            "had begun were not due before the end",
+            "run longer (--duration), so that sessions end within the run, or read the rate that was sent",
+            {"rps": everything.rps, "requested_rps": rate_rps},
         )
 
 

@@ -38,6 +38,9 @@ def run_warnings(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[
     workload = run.info.workload
     yield from _cut(run, outcome, less_traffic(bool(workload.recorded), is_closed(workload)))
     yield from of_source(workload.provenance)
+    doubts = workload.provenance.get("doubts")
+    for doubt in doubts if isinstance(doubts, list | tuple) else ():
+        yield RunWarning("trace-unit", str(doubt))
     yield from _left_out(workload.provenance)
     yield from _cut_tasks(run, objective)
     yield from _not_shared(run)

@@ -220,3 +220,46 @@ def test_a_file_that_is_no_trace_is_named(tmp_path: Path, what: str, name: str) 
         read(tmp_path, OTHERS[what], name)
 
     assert f"{what}" in str(caught.value)
+
+
+LOGS = {
+    "spend log of LiteLLM": '{{"startTime": "2024-05-10T00:00:{s:06.3f}", "endTime": "2024-05-10T00:01:00", '
+    '"prompt_tokens": {p}, "completion_tokens": 20, "messages": {{}}, "response": {{}}}}',
+    "responses of OpenAI's API": '{{"created": 17152992{s:06.3f}, "usage": {{"prompt_tokens": {p}, '
+    '"completion_tokens": 20}}}}',
+    "requests and responses": '{{"timestamp": 17152992{s:06.3f}, "request": {{"messages": []}}, "response": {{"body": '
+    '{{"usage": {{"prompt_tokens": {p}, "completion_tokens": 20, "total_tokens": 5}}}}}}}}',
+    "observations of Langfuse": '{{"id": "o", "startTime": "2024-05-10T00:00:{s:06.3f}Z", "usage": {{"input": {p}, '
+    '"output": 20, "total": 9}}}}',
+    "export of Helicone": '{{"request_created_at": "2024-05-10T00:00:{s:06.3f}+00:00", "prompt_tokens": {p}, '
+    '"completion_tokens": 20}}',
+    "OpenTelemetry attributes": '{{"start_time": "2024-05-10T00:00:{s:06.3f}Z", "gen_ai.usage.input_tokens": {p}, '
+    '"gen_ai.usage.output_tokens": 20}}',
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_logs_of_proxies_are_read(tmp_path: Path, name: str) -> None:
+    """The log that everybody has was refused: no reader knew its columns."""
+    trace = read(tmp_path, "\n".join(LOGS[name].format(s=at, p=100 + i) for i, at in enumerate(AT_S)), "t.jsonl")
+
+    assert SPAN_S == pytest.approx(float(trace.at_s[-1]), abs=2e-3)
+    assert [*range(100, 160)] == trace.table["prompt_tokens"].to_pylist()
+    assert [20] * 60 == trace.table["output_tokens"].to_pylist()
+
+
+@pytest.mark.parametrize("head", ["Start Time,Prompt Tokens,Completion Tokens", "ts,tokens_prompt,TokensCompletion"])
+def test_usual_names_are_known_in_any_spelling(tmp_path: Path, head: str) -> None:
+    """A space or a capital would hide a column."""
+    assert 60 == len(read(tmp_path, table([f"{at}" for at in AT_S], head)))
+
+
+@pytest.mark.parametrize("length", ["", ', "output_tokens": 20', ', "max_tokens": 20'])
+def test_prompts_one_a_line_are_read(tmp_path: Path, length: str) -> None:
+    """The most common prompt file was refused."""
+    lines = "\n".join(f'{{"prompt": "How far do birds fly, {i}?"{length}}}' for i in range(6))
+    trace = read(tmp_path, lines, "t.jsonl", reader="prompts:tokenizer=bytes,output_tokens=7")
+
+    assert [20 if length else 7] * 6 == trace.table["output_tokens"].to_pylist()
+    with pytest.raises(UsageError, match="--reader prompts:tokenizer=PATH"):
+        read(tmp_path, lines, "t.jsonl")

@@ -1,7 +1,7 @@
 """Objects of a JSON lines file, or of a file that is one JSON list, in blocks."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -58,8 +58,36 @@ def open_objects(
     known = next((o for row, o in enumerate(first.objects) if row not in first.bad), None)
     if known is None:
         raise first.bad[0]
-    columns = tuple(known)
+    columns = columns_of(known)
     return known, _blocks(file, columns, first, groups)
+
+
+_DEEPEST = 4  # keys of a path, such as response.body.usage.prompt_tokens
+
+
+def columns_of(known: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys of an object, then the paths of the values inside of its objects."""
+    return (*known, *_inside(known))
+
+
+def _inside(known: Mapping[str, object], path: str = "", depth: int = 1) -> Iterator[str]:
+    """Paths of the values inside of the objects of an object."""
+    for key, value in known.items():
+        if path:
+            yield f"{path}{key}"
+        if isinstance(value, dict) and depth < _DEEPEST:
+            yield from _inside(value, f"{path}{key}.", depth + 1)
+
+
+def _cell(known: Mapping[str, object], column: str) -> object:
+    """The value of a key or of a path."""
+    if column in known or "." not in column:
+        return known.get(column, MISSING)
+    for key in known:
+        inner = known[key]
+        if column.startswith(f"{key}.") and isinstance(inner, dict):
+            return _cell(inner, column[len(key) + 1 :])
+    return MISSING
 
 
 def _one_line(file: Path, runs: Iterator[Lines], limits: _lines.Limits) -> Iterator[Lines]:
@@ -80,7 +108,7 @@ def _blocks(
     file: Path, columns: tuple[str, ...], first: _Objects, rest: Iterator[_Objects | UsageError]
 ) -> Iterator[Block]:
     start = 0
-    cells_of_first = {column: [o.get(column) for o in first.objects[:HEAD]] for column in columns}
+    cells_of_first = {column: [_cell(o, column) for o in first.objects[:HEAD]] for column in columns}
     group: _Objects | UsageError | None = first
     while group is not None:
         if isinstance(group, UsageError):
@@ -98,7 +126,7 @@ def _block(
         file,
         columns,
         len(group.objects),
-        lambda column: [o.get(column, MISSING) for o in group.objects],
+        lambda column: [_cell(o, column) for o in group.objects],
         lambda: pa.table({"text": pa.array(group.texts, pa.string())}),
         lambda row: f"line {lines[row]}",
         cells_of_first,

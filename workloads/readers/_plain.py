@@ -5,6 +5,7 @@ Rows of a Parquet file in blocks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,15 +33,60 @@ UNITS: Mapping[str, float] = {
 KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent", "joins", "delay", "api", "agent",
         "common", "cause", "images", "image")  # fmt: skip
 ALIASES: Mapping[str, tuple[str, ...]] = {
-    "at": ("at_s", "at", "scheduled_s", "arrival_s", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp"),
+    "at": (
+        "at_s",
+        "at",
+        "scheduled_s",
+        "arrival_s",
+        "arrived_at",
+        "arrival_time",
+        "arrival_timestamp",
+        "timestamp",
+        "start_time",
+        "request_created_at",
+        "created_at",
+        "created",
+        "request_time",
+        "time",
+        "ts",
+        "datetime",
+    ),
     "at_ms": ("at_ms", "timestamp_ms", "arrival_ms"),
     "at_us": ("at_us", "timestamp_us"),
     "at_ns": ("at_ns", "timestamp_ns"),
     "at_days": (),
-    "prompt": ("prompt_tokens", "input_tokens", "num_prefill_tokens", "input_length", "prompt_len", "input_len"),
+    "prompt": (
+        "prompt_tokens",
+        "input_tokens",
+        "num_prefill_tokens",
+        "input_length",
+        "prompt_len",
+        "input_len",
+        "tokens_prompt",
+        "prompt_token_count",
+        "num_prompt_tokens",
+        "context_tokens",
+        "llm_input_token",
+        "usage.input",
+        "usage_details.input",
+    ),
     # the requested length comes first: a failed request of a run has fewer output tokens
-    "output": ("output_tokens_asked", "output_tokens", "num_decode_tokens", "output_length", "output_len"),
-    "session": ("session", "session_id"),
+    "output": (
+        "output_tokens_asked",
+        "output_tokens",
+        "num_decode_tokens",
+        "output_length",
+        "output_len",
+        "completion_tokens",
+        "tokens_completion",
+        "candidates_token_count",
+        "num_completion_tokens",
+        "generated_tokens",
+        "llm_output_token",
+        "usage.output",
+        "usage_details.output",
+    ),
+    "session": ("session", "session_id", "conversation_id"),
     "turn": ("turn",),
     "tag": ("tag",),
     "prefix_ids": ("prefix_ids", "hash_ids"),
@@ -106,12 +152,15 @@ def _parsed(text: str) -> dict[str, str]:
 
 
 def _by_name(columns: tuple[str, ...]) -> dict[str, str]:
-    lower = {c.lower(): c for c in reversed(columns)}
-    return {
-        name: next(lower[a] for a in names if a in lower)
-        for name, names in ALIASES.items()
-        if lower.keys() & set(names)
-    }
+    """The columns with usual names, by our names: Prompt Tokens and promptTokens are prompt_tokens, and so is the
+    prompt_tokens of an object inside, such as response.usage.prompt_tokens."""
+    known: dict[str, str] = {}
+    for column in sorted(columns, key=lambda c: c.count(".")):
+        parts = [re.sub(r"[^a-z0-9]", "", part) for part in column.lower().split(".")]
+        for i in range(len(parts)):
+            known.setdefault(".".join(parts[i:]), column)
+    plain = {name: [alias.replace("_", "") for alias in names] for name, names in ALIASES.items()}
+    return {name: next(known[a] for a in names if a in known) for name, names in plain.items() if known.keys() & names}
 
 
 def requests(block: Block, given: str | None) -> Requests:

@@ -73,7 +73,7 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
         first, objects = _json.open_objects(file, text, runs, limits)
         size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
         plain = (file,) if _lines.is_plain(stream) else ()
-        return Source(file, "json", tuple(first), objects, sha256, hashed.close, size_bytes, size, plain)
+        return Source(file, "json", _json.columns_of(first), objects, sha256, hashed.close, size_bytes, size, plain)
     columns = _csv.header(file, number, text)
     blocks = _csv.blocks(file, columns, _after(runs), block_bytes, _csv.separator(text))
     return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes)

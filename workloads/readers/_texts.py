@@ -46,6 +46,9 @@ PASSED = frozenset(
 )  # fmt: skip
 """Fields beside the prompt that a record may hold and that are sent with it."""
 
+ANSWERS = ("max_completion_tokens", "max_tokens", "output_tokens", "max_new_tokens")
+"""Fields of a record that tell how long an answer may be; `output_tokens` is that of vLLM's custom data sets."""
+
 Encode = Callable[[list[str]], list[Sequence[int]]]
 
 
@@ -152,7 +155,7 @@ def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = Tr
         given, answer = parted(given)
     elif given is None:
         given = body.get("prompt")
-    limits = (body.get(name) for name in ("max_completion_tokens", "max_tokens"))
+    limits = (body.get(name) for name in ANSWERS)
     limit = next((_cells.tokens(value, refuse) for value in limits if value is not None), 0)
     prompt = tools_of(body.get("tools"), refuse) + text_of(given, refuse)
     content = "" if answer is None else text_of(answer, refuse).removeprefix("assistant: ")

@@ -13,8 +13,6 @@ from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import Requests
 from workloads.readers.chat_log import PER_S
 
-_READ = ("messages", "tools", "max_completion_tokens", "max_tokens")
-
 
 @dataclass(frozen=True, slots=True)
 class Messages:
@@ -57,16 +55,23 @@ class Messages:
 
     def requests(self, block: Block) -> Requests:
         """Every row; one without a prompt, or of which nothing tells how long its answer is, is reported as dropped."""
-        encode = _texts.needed(self.encode, block, "messages")
-        columns = [block.cells(name) for name in _READ]
-        chats = []
-        for row, cells in enumerate(zip(*columns, strict=True)):
-            body = {name: cell for name, cell in zip(_READ, cells, strict=True) if cell is not MISSING}
-            chats.append(_texts.chat_of(body, partial(block.fail, row, "messages")))
-        timed = block.has("timestamp")
-        at = block.numbers("timestamp") if timed else np.zeros(block.size, np.int64)
-        session = block.names("session_id", optional=True) if block.has("session_id") else None
-        option, stamp = "--reader messages:output", "timestamp" if timed else self.stamp
-        return _texts.chat_requests(
-            chats, encode, self.block_tokens, self.output_tokens, option, stamp, at, PER_S[self.unit], session
-        )
+        return recorded(self, block, "messages", self.encode)
+
+
+def recorded(reader: Messages, block: Block, name: str, encode: _texts.Encode | None) -> Requests:
+    """The requests of rows whose prompt is in the column `needs`."""
+    (column,) = reader.needs
+    encode = _texts.needed(encode, block, name)
+    names = (column, "tools", *_texts.ANSWERS)
+    cells_of = [block.cells(field) for field in names]
+    chats = []
+    for row, cells in enumerate(zip(*cells_of, strict=True)):
+        body = {field: cell for field, cell in zip(names, cells, strict=True) if cell is not MISSING}
+        chats.append(_texts.chat_of(body, partial(block.fail, row, column)))
+    timed = block.has("timestamp")
+    at = block.numbers("timestamp") if timed else np.zeros(block.size, np.int64)
+    session = block.names("session_id", optional=True) if block.has("session_id") else None
+    option, stamp = f"--reader {name}:output", "timestamp" if timed else reader.stamp
+    return _texts.chat_requests(
+        chats, encode, reader.block_tokens, reader.output_tokens, option, stamp, at, PER_S[reader.unit], session
+    )

@@ -28,10 +28,11 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
         # what name, hash and number of rows say against the file: invented rows go round under official names
         doubts = _known.facts(Path(path), digest, int(str(facts["rows"])), whole=True)[1]
     oddities = [str(text) for text in facts["oddities"]]
-    dropped = [text for text in oddities if " left out: " in text or "is in another unit" in text]
+    dropped = [text for text in oddities if " left out: " in text]
+    units = [str(text) for text in facts.get("doubts", [])]
     duplicates = _duplicates(facts)
     usual = disorder if "order" in facts else []
-    odd = [*([] if usual else disorder), *doubts, *dropped, *duplicates]
+    odd = [*([] if usual else disorder), *doubts, *units, *dropped, *duplicates]
     hash_note = [f"SHA-256 {digest} is that of {'no known official file' if official is None else official}."]
     rest = [text for text in oddities if text not in odd and not (duplicates and text.startswith("equal to "))]
     return {
