@@ -186,7 +186,7 @@ async def _api(control: ControlClient, model: str) -> Api:
     if status == 200:
         raise BackendError(
             f"'{control.brief(model)}' at {control.where} is an embedding model, which generates no tokens to time; "
-            "serve a model that generates text, or name one with --model."
+            f"serve a model that generates text, or name one by {_NAME}."
         )
     raise BackendError(
         f"The server at {control.where} generates no text with the model '{control.brief(model)}' ({refused})."
