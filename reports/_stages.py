@@ -314,7 +314,7 @@ def causes(run: Run) -> dict[str, int] | None:
         return None
     found = np.full(run.requests.num_rows, "", dtype=object)
     missed = _data.joint(margins) > 1.0
-    if (held := of_held_back(run)) is not None:  # nobody knows whether these missed
+    if (held := of_held_back(run)) is not None:  # unknown whether these missed
         missed &= ~held
     failed = ~_data.answered(run)
     found[failed] = run.requests.column("status").to_numpy(zero_copy_only=False)[failed]

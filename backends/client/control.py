@@ -283,7 +283,7 @@ def error_words(answer: Mapping[str, object]) -> str:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds until the server wants to be asked again; None where it does not say."""
+    """Seconds after which the server accepts another request; None where it names none."""
     with suppress(KeyError, ValueError):
         return float(headers["retry-after-ms"]) / 1e3
     text = headers.get("Retry-After", "")

@@ -430,22 +430,22 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
 
 def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
     """The words of a choice, and whether it ends the answer."""
-    said = shapes.words(choice, fresh=not stream.begun)
-    text = said.thinking + said.text if said.thinking else said.text
+    words = shapes.words(choice, fresh=not stream.begun)
+    text = words.thinking + words.text if words.thinking else words.text
     if text or (used is not None and stream.finish_reason is None):
         stream.end.append(end)
         stream.text.append(text)
         stream.counted.append(None if used is None else used.completion)
     elif stream.first_role is None:
         stream.first_role = end
-    if said.unknown:
-        stream.unknown += ((path, end, part) for path, part in said.unknown.items())
+    if words.unknown:
+        stream.unknown += ((path, end, part) for path, part in words.unknown.items())
     elif not text and stream.begun and not (stream.finish_reason or choice.get("finish_reason")):
         stream.silent += 1
-    if said.text and stream.first_answer is None:
+    if words.text and stream.first_answer is None:
         stream.first_answer = end
-    if said.thinking:
-        stream.thinking.append(said.thinking)
+    if words.thinking:
+        stream.thinking.append(words.thinking)
     if stream.finish_reason is None and (reason := choice.get("finish_reason")):
         stream.finish_reason = message.finish_reason(reason)
         stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None

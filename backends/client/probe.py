@@ -303,8 +303,8 @@ class _Prober:
         server = response.headers.get("Server")
         names = " ".join(name.lower() for name in (entry.get("owned_by"), server) if isinstance(name, str))
         kind = next((kind for mark, kind in KINDS.items() if mark in names), None)
-        unasked = {} if response.tokens is None else {"include_usage": "it counts tokens all the same"}  # Groq
-        dropped = tuple(Dropped(name, unasked.get(name) or self._cost(name, cost)) for name, cost in self.dropped)
+        harmless = {} if response.tokens is None else {"include_usage": "it counts tokens all the same"}  # Groq
+        dropped = tuple(Dropped(name, harmless.get(name) or self._cost(name, cost)) for name, cost in self.dropped)
         self.found = Capabilities(
             ask=self.ask,
             dropped=dropped,

@@ -74,12 +74,12 @@ def test_the_definition_of_sarathi_adds_its_median_delay():
         under("sarathi", parse("ttft=1"))
 
 
-@pytest.mark.parametrize(("met", "of", "good", "told"), [
+@pytest.mark.parametrize(("met", "of", "good", "decided"), [
     (12, 12, True, False), (29, 29, True, True), (35, 51, True, False), (8, 12, False, True), (9, 12, False, False),
 ])  # fmt: skip
-def test_a_side_rests_on_enough_requests(met: int, of: int, good: bool, told: bool) -> None:
+def test_a_side_rests_on_enough_requests(met: int, of: int, good: bool, decided: bool) -> None:
     """Twelve requests were called 'goal met' where 69 % of 51 met it."""
-    assert told == tells(met, of, 0.9, good=good)
+    assert decided == tells(met, of, 0.9, good=good)
 
 
 def test_a_bound_that_is_missed_without_load_is_named_with_what_was_measured() -> None:

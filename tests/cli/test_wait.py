@@ -41,7 +41,7 @@ def answering(clock: Clock, reasons: list[tuple[float, str]]) -> Callable[[], st
     return action
 
 
-def test_each_reason_is_said_once_until_the_server_answers(clock: Clock) -> None:
+def test_each_reason_is_printed_once_until_the_server_answers(clock: Clock) -> None:
     """A user would not know whether a wrong port is waited for, or weights that are being read."""
     lines: list[str] = []
     action = answering(clock, [(5, "No server answers"), (20, "The server is loading its model")])

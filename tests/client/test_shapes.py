@@ -99,7 +99,7 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
                    {"choices": [{"delta": {}, "message": {"content": "Let me see"}, "finish_reason": "stop"}],
                     "usage": used(7, 8)}],
     "a name that no table has": [*texts("inner_voice", THOUGHTS), *texts(), STOP, own(used(7, 8))],
-    "a name that looks like thinking": [*texts("deep_thinking_text", THOUGHTS), *texts(), STOP, own(used(7, 8))],
+    "a name like those of thinking": [*texts("deep_thinking_text", THOUGHTS), *texts(), STOP, own(used(7, 8))],
 }  # fmt: skip
 
 
@@ -121,7 +121,7 @@ LATE = ("LiteLLM with Claude", "Copilot")
 
 
 @pytest.mark.parametrize(
-    ("part", "said", "thought"),
+    ("part", "text", "thought"),
     [
         ({"content": "a", "refusal": None}, "a", ""),
         ({"refusal": "no"}, "no", ""),
@@ -141,11 +141,11 @@ LATE = ("LiteLLM with Claude", "Copilot")
         ({"thought": "a", "content": "b"}, "b", "a"),
     ],
 )  # fmt: skip
-def test_the_words_of_an_event_are_those_that_a_user_could_read(part: dict, said: str, thought: str) -> None:
+def test_the_words_of_an_event_are_those_that_a_user_could_read(part: dict, text: str, thought: str) -> None:
     """Ids, signatures and what is encrypted would be tokens, or the parts of an answer would be counted twice."""
     found = words({"delta": part})
 
-    assert (said, thought) == (found.text, found.thinking)
+    assert (text, thought) == (found.text, found.thinking)
 
 
 def test_each_name_of_the_table_stands_in_one_family() -> None:
@@ -214,7 +214,7 @@ COUNTS: dict[str, tuple[list[dict[str, Any]], int, int]] = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_tokens_that_were_never_streamed_are_told_from_several_in_an_event(name: str) -> None:
+def test_tokens_that_were_never_streamed_are_distinguished_from_several_in_an_event(name: str) -> None:
     """TPOT would be divided by tokens that no user ever saw, or tokens of a fast stream would be called hidden."""
     chunks, streamed, unseen = COUNTS[name]
 

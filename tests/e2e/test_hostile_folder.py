@@ -39,7 +39,7 @@ def done(folder: Path, *words: str, **variables: str) -> None:
 
 
 def test_files_in_the_current_folder_are_not_run(folder: Path) -> None:
-    """A report asked for in a downloaded folder would run code of whoever packed it."""
+    """A report that is made in a downloaded folder would run code of its author."""
     done(folder, *python("harness.cli", "list", "metrics"))
     done(
         folder,

@@ -195,12 +195,12 @@ def test_the_offset_is_never_off_by_more_than_its_error(quick: int) -> None:
 def test_what_a_host_sends_is_data() -> None:
     """A host that was broken into could run commands on the machine that controls the run."""
     answer = Answer(how="complete", data=[b"x"], read_s=array("d", [1.5]))
-    asked = Request(1, 0.0, 5, 4, session=3, tag="a", slo_ttft_s=0.5)
-    message = from_sender(data_frame(Arrived.of(asked, answer))[4:])
+    request = Request(1, 0.0, 5, 4, session=3, tag="a", slo_ttft_s=0.5)
+    message = from_sender(data_frame(Arrived.of(request, answer))[4:])
     crash = from_sender(data_frame(Ready(Crashed.of("it broke", "line 1")))[4:])
 
     assert isinstance(message, Arrived) and isinstance(crash, Ready)
-    assert (asked, answer) == (message.request, of_data(message.answer, Answer))
+    assert (request, answer) == (message.request, of_data(message.answer, Answer))
     assert (Crashed, "it broke", ["line 1"]) == (type(crash.error), str(crash.error), crash.error.__notes__)  # type: ignore[union-attr]
 
 

@@ -84,7 +84,7 @@ FREE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FREE)
 def test_a_stream_that_is_live_is_not_doubted(remote_run: Callable, name: str) -> None:
-    """Who drafts, is fast, answers shortly or has a busy client would be told to mend a proxy."""
+    """Who drafts, is fast, answers shortly or has a busy client would be advised to mend a proxy."""
     info, code, _ = ended(remote_run(**FREE[name]), 0.9)
 
     assert info.warning("held-back") is None

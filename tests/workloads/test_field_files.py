@@ -48,7 +48,7 @@ UNITS = {
 
 @pytest.mark.parametrize("name", UNITS)
 def test_the_unit_of_stamps_is_recognised(tmp_path: Path, name: str) -> None:
-    """60 requests of 21 s were replayed in 6 h or 252 days, and nothing told it."""
+    """60 requests of 21 s were replayed in 6 h or 252 days, without a warning."""
     stamps, note = UNITS[name]
     trace = read(tmp_path, table(stamps))
 
@@ -101,7 +101,7 @@ def test_mixed_units_lose_no_row_in_silence(tmp_path: Path) -> None:
     [([f"{at}" for at in EXACT], "one every 354 s"), ([f"{at / 1e6:.9f}" for at in AT_S], "requests/s)")],
 )
 def test_an_implausible_rate_is_a_warning(tmp_path: Path, stamps: list[str], words: str) -> None:
-    """Milliseconds from zero on cannot be told from seconds, but the rate of such a trace is odd."""
+    """Milliseconds from zero on cannot be distinguished from seconds, but the rate of such a trace is odd."""
     trace = read(tmp_path, table(stamps))
     doubt = next(text for text in trace.facts["oddities"] if "--columns at_ms=timestamp" in text)
 
@@ -110,7 +110,7 @@ def test_an_implausible_rate_is_a_warning(tmp_path: Path, stamps: list[str], wor
 
 
 def test_one_far_stamp_takes_no_memory(tmp_path: Path) -> None:
-    """Sixty rows asked for 162 GiB of bins."""
+    """Sixty rows took 162 GiB of bins."""
     trace = read(tmp_path, table([*(f"{at}" for at in AT_S[:59]), "900000000"]))
 
     assert 60 == len(trace)
@@ -215,7 +215,7 @@ OTHERS = {
 @pytest.mark.parametrize("what", OTHERS)
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
 def test_a_file_that_is_no_trace_is_named(tmp_path: Path, what: str, name: str) -> None:
-    """'No reader knows the columns version https://git-lfs' helps nobody."""
+    """'No reader knows the columns version https://git-lfs' helps no reader."""
     with pytest.raises(UsageError) as caught:
         read(tmp_path, OTHERS[what], name)
 

@@ -160,7 +160,7 @@ class SearchResult:
     ended_early: bool = False
     """By Ctrl-C or an invalid trial."""
     needs: int | None = None
-    """Requests that the tolerance takes in all, of chains; None before the pilot has told."""
+    """Requests that the tolerance takes in all, of chains; None before the pilot has ended."""
 
     @property
     def answered(self) -> Estimate | None:

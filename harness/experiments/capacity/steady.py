@@ -247,7 +247,7 @@ def _error(found: Sample, tried: Tried, condition: Condition) -> float:
 @dataclass(slots=True)
 class Found:
     """The result: an estimate, and the rates tried. `needs` are the requests that the tolerance would take in all,
-    where the pilot told them."""
+    where the pilot knows them."""
 
     estimate: Estimate | None = None
     resolved: bool = False

@@ -129,7 +129,7 @@ class Trial:
     arrived_rps: float | None = None
     dispersion: float | None = None
     late: bool | None = None
-    """Whether its requests left so late that it tells no side; None where that was not asked."""
+    """Whether its requests left so late that it decides no side; None where that was not judged."""
     chain: Observed | None = None
 
     @property

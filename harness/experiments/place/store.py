@@ -76,9 +76,9 @@ def _known(path: Path, options: Facts) -> dict[str, Any]:
         raise UsageError(f"'{file}' cannot be read ({error}); name an empty folder.") from None
     if not isinstance(info, dict) or info.get("kind") != "place":
         raise UsageError(f"'{file}' was not written by 'bench place'; name an empty folder.")
-    asked, now = info.get("asked"), inner(options, "asked")
-    if isinstance(asked, dict) and "max_requests" in now and "requests" not in now and "max_requests" not in asked:
-        asked["max_requests"] = asked.pop("requests", None)  # as earlier versions stored it
+    stored, now = info.get("asked"), inner(options, "asked")
+    if isinstance(stored, dict) and "max_requests" in now and "requests" not in now and "max_requests" not in stored:
+        stored["max_requests"] = stored.pop("requests", None)  # as earlier versions stored it
     for name in ("asked", "versions"):
         if info.get(name) != options[name]:
             raise UsageError(

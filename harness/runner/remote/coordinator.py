@@ -174,7 +174,7 @@ class Senders:
     async def _listen(self, child: _Child) -> None:
         while child.done is None:
             try:
-                message = await child.line.receive(*sender.UNASKED, sender.Pong)
+                message = await child.line.receive(*sender.REPORTS, sender.Pong)
                 answer = of_data(message.answer, self.backend.answer) if isinstance(message, sender.Arrived) else None
             except Malformed as error:
                 await self._lost(child, f"sent what no sender of this version sends ({error})")

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from harness.errors import BackendError, UsageError
 from harness.ipc import MOST_BYTES, Malformed, frame, python, receive
-from harness.runner.remote.sender import HELLO, UNASKED, Ping, Pong, from_sender
+from harness.runner.remote.sender import HELLO, REPORTS, Ping, Pong, from_sender
 from harness.version import __version__
 
 Message = TypeVar("Message")
@@ -68,7 +68,7 @@ class Line:
         begun_s = time.monotonic()
         for _ in range(PINGS):
             self.send(Ping(sent_s := time.monotonic()))
-            while not isinstance(pong := await self.receive(*UNASKED, Pong), Pong) or pong.sent_s != sent_s:
+            while not isinstance(pong := await self.receive(*REPORTS, Pong), Pong) or pong.sent_s != sent_s:
                 pass  # an answer to an earlier one
             took_s = (now_s := time.monotonic()) - sent_s
             if took_s / 2 < best.error_s:

@@ -17,7 +17,7 @@ LOOK_S = 0.05
 """How often the loop wakes to check itself: a shorter stall may go unseen, and delays a departure by no more."""
 WINDOW_S = 1.0
 STALLS = 1 << 14
-"""Looks whose lateness is kept: those of the last quarter of an hour."""
+"""Samples whose lateness is kept: those of the last quarter of an hour."""
 
 
 @contextmanager

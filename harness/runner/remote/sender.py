@@ -172,9 +172,9 @@ class Measured:
     error: str | None = None
 
 
-UNASKED = (Arrived, Known, Progress, Done)
+REPORTS = (Arrived, Known, Progress, Done)
 """What a sender sends by itself during a run."""
-from_sender = DataReader(Ready, Pong, Measured, *UNASKED)
+from_sender = DataReader(Ready, Pong, Measured, *REPORTS)
 """Reads what senders send."""
 
 
