@@ -559,7 +559,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("generate chatbot -o out.csv --requests 5 --arrivals gama", 2, "Did you mean 'gamma'"),
     ("info plain.csv --cache lru:tokens=3M", 2, "this trace names none"),
     ("info plain.csv --html .", 2, "'.' is a folder; name a file in it"),
-    ("info semi.csv", 2, "line 1: semicolons stand between the columns"),
+    ("info semi.csv", 2, "no reader knows the columns when, tokens in, tokens out"),
     ("info pool", 2, "draw from it with --arrivals servegen:pool"),
     ("info pool/chunk-0-trace.csv", 2, "with --arrivals servegen:pool"),
     ("convert plain.csv -o /proc/out.csv", 2, "'/proc/out.csv' cannot be written: "),

@@ -50,6 +50,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "time",
         "ts",
         "datetime",
+        "zeit",
     ),
     "at_ms": ("at_ms", "timestamp_ms", "arrival_ms"),
     "at_us": ("at_us", "timestamp_us"),
