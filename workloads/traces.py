@@ -14,7 +14,7 @@ from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
 from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps
 from workloads.readers._ordered import ordered
-from workloads.readers._requests import MappedReader, Reader
+from workloads.readers._requests import MappedReader, Reader, TextReader
 from workloads.readers._source import Source
 from workloads.readers._stored import Texts, counting, recorded_texts, text_facts, with_places
 from workloads.readers._usable import Clock, Unusable, implausible, parsed
@@ -271,7 +271,7 @@ def _detect(source: Source, *, texts: bool) -> str:
     fitting = [n for n, k in kinds.items() if not isinstance(k, MappedReader) and set(k.needs) <= set(source.columns)]
     best = max(fitting, key=lambda name: len(kinds[name].needs), default=None)
     counted = _plain.fits(source.columns) and not texts
-    if best is not None and not (counted and hasattr(kinds[best], "body")):
+    if best is not None and not (counted and isinstance(kinds[best], TextReader)):
         return best
     plain = next(n for n, k in kinds.items() if isinstance(k, MappedReader))
     if _plain.fits(source.columns):

@@ -85,9 +85,9 @@ TABLE = [
     ("backends", api.ReusableSimulator, "sim"),
     ("backends", api.Elastic, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
-    ("readers", TextReader, "chat-log messages openai-batch sharegpt"),
+    ("readers", TextReader, "chat-log messages openai-batch prompts sharegpt"),
     ("results", FilesReader, "aiperf inference-perf"),
-    ("reports", api.Omits, "aiperf guidellm llm-d vllm"),
+    ("reports", api.Omits, "llm-d vllm"),
 ]
 
 
@@ -194,6 +194,7 @@ def test_the_required_members_are_enough_for_traffic(others):
 NO_PLUGINS = {
     "backends/client/connection.py": "the socket of a connection that may not be open",
     "harness/cli/explain.py": "the name of a type",
+    "harness/ipc.py": "notes of an exception",
     "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",
     "harness/registry.py": "modules, and what they hold before they are imported",
     "reports/_page.py": "figures of plotly",

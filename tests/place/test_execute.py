@@ -347,7 +347,7 @@ def test_the_lowest_latency_is_found_and_resumed(tmp_path: Path) -> None:
     assert (info.best[0].name, sorted(known)[0]) == ("(4,1)", info.best[0].tpot_s)
     assert info.best[0].value == pytest.approx(1 / known[0])
     assert (info.best, info.candidates) == (again.best, again.candidates)
-    assert place.document(info).findings[0].text.startswith("Fastest: (4,1) on 4 x a100-80g, TPOT ")
+    assert place.document(info).findings[0].text.startswith("Fastest: (TP=4 PP=1) on 4 x a100-80g, TPOT ")
 
 
 def test_a_fast_deployment_that_misses_the_goal_is_not_recommended() -> None:
