@@ -258,7 +258,7 @@ def test_the_report_names_the_best() -> None:
     document = place.document(info)
 
     assert "PLACED" == document.mark
-    assert document.findings[0].text.startswith(f"Best: {info.best[0].name} on ")
+    assert document.findings[0].text.startswith("Best: (TP=1 PP=2) on ")
     assert "One seed gives no interval; --seeds 5 would." in [one.message for one in document.warnings]
 
 
