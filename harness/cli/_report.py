@@ -74,14 +74,20 @@ def report_options(
 
     Raises BenchError where pictures are wanted and no browser can draw them.
     """
-    forms = _forms(given)
+    ending = _ending(out)
+    forms = _forms(given) or _by_ending(ending)
     if figure is not None:
-        ending = Path(out or "").suffix.removeprefix(".")  # --out figure.pdf without --format
-        forms = forms or (ending if ending in PICTURES else PICTURES[0],)
+        forms = forms or PICTURES[:1]
         if other := [form for form in forms if form not in PICTURES]:
             raise UsageError(f"--figure draws one figure as {', '.join(PICTURES)}; there is no {other[0]} of it.")
+    elif ending in PICTURES:
+        raise UsageError(f"--out '{out}' is a picture of one figure; add --figure NAME, such as --figure latency_cdf.")
     elif other := [form for form in forms if form in ("svg", "pdf")]:
         raise UsageError(f"--format {other[0]} is of one figure; add --figure NAME, such as --figure latency_cdf.")
+    if ending in PICTURES and forms != (ending,):
+        raise UsageError(
+            f"--out '{out}' ends with .{ending}, and --format is {','.join(forms)}; name the same in both."
+        )
     if show and "html" not in (forms or ("html",)):
         raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{','.join(forms)}'.")
     paged = not forms or not {"html", *PICTURES}.isdisjoint(forms)
@@ -107,6 +113,17 @@ def _forms(given: Sequence[str]) -> tuple[str, ...]:
         else:
             found.append(_known(piece))
     return tuple(dict.fromkeys(found))
+
+
+def _ending(out: str | None) -> str:
+    """What the name of one file ends with, such as `svg`; nothing for a folder."""
+    return "" if not out or out.endswith("/") or Path(out).is_dir() else Path(out).suffix.lower().removeprefix(".")
+
+
+def _by_ending(ending: str) -> tuple[str, ...]:
+    """The form of a file that ends so, as --out figure.pdf without --format; none for html, which is the default."""
+    form = _SHORT.get(ending, ending)
+    return (form,) if form in ("markdown", "text", "json", "csv", "junit", "parquet", *PICTURES) else ()
 
 
 def _known(form: str) -> str:
