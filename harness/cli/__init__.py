@@ -12,6 +12,11 @@ from collections.abc import Sequence
 from harness import termination
 from harness.errors import CRASHED, FAILED, INTERRUPTED, TERMINATED, BenchError, Interrupted, first_of
 
+_NO_THREAD = (
+    "the operating system refused a new thread; allow more processes ('ulimit -u', or --pids-limit of a container) or "
+    "more memory, or take fewer --workers."
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. What the user can act on is one sentence on standard error.
@@ -88,6 +93,8 @@ def _keep(raised: threading.ExceptHookArgs, unwatched: list[BaseException]) -> N
 
 
 def _crashed(error: BaseException, arguments: Sequence[str] | None) -> int:
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):  # what Python makes of EAGAIN
+        return _complain(_NO_THREAD, FAILED)
     try:
         from harness.cli import _crash
 

@@ -16,8 +16,8 @@ from harness.version import __version__
 MOST_CHARACTERS = 300
 """Of an exception's own message in the sentence; the file has it whole."""
 PLACE = "the traceback is in "
-_NO_MEMORY = ("failed to map segment", "can't start new thread")
-"""What the dynamic loader of glibc and Python's threads say, in exceptions of other kinds, where memory has run out."""
+_NO_MEMORY = "failed to map segment"
+"""What the dynamic loader of glibc says, in an exception of another kind, where memory has run out."""
 MOST_LINES = 200
 """From each end of a traceback."""
 
@@ -41,7 +41,7 @@ def _what(error: BaseException, hide: Callable[[str], str]) -> str:
     at = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
     described = f"{type(error).__name__}{at}{f': {message}' if message else ''}"
     no_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if no_memory or any(words in message for words in _NO_MEMORY):
+    if no_memory or _NO_MEMORY in message:
         return f"memory was exhausted ({described})"
     if isinstance(error, RecursionError):
         return f"an input is nested too deeply, or this is a bug in bench ({described})"

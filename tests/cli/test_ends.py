@@ -111,7 +111,7 @@ def test_a_bug_in_any_command_is_70_with_its_traceback_in_a_file(
         (MemoryError(), "memory was exhausted (MemoryError"),
         (pa.ArrowMemoryError("malloc of size 1 failed"), "memory was exhausted (ArrowMemoryError"),
         (OSError(12, "Cannot allocate memory"), "memory was exhausted (OSError"),
-        (RuntimeError("can't start new thread"), "memory was exhausted (RuntimeError"),
+        (ImportError("libz.so: failed to map segment"), "memory was exhausted (ImportError"),
         (RecursionError("maximum recursion depth exceeded"), "an input is nested too deeply, or this is a bug"),
         (EOFError("Ran out of input"), "this is a bug in bench (EOFError"),
         (SystemExit(2), "this is a bug in bench (SystemExit"),
@@ -130,6 +130,28 @@ def test_exhausted_memory_and_broken_processes_are_70(
     assert 70 == code
     assert what in err
     assert "Traceback" in crash_file(tmp_path, err)
+
+
+@pytest.mark.parametrize("in_a_thread", [False, True], ids=["in the command", "in a thread"])
+def test_a_thread_that_is_refused_is_named(
+    in_a_thread: bool, body: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit of processes (ulimit -u) would be taken for a bug, or for too little memory, with a traceback."""
+    refused = raising(RuntimeError("can't start new thread"))
+
+    def act() -> int:
+        thread = threading.Thread(target=refused)
+        thread.start()
+        thread.join()
+        return 0
+
+    body("list", act if in_a_thread else refused)
+    code = main(["list"])
+    err = capsys.readouterr().err
+
+    assert 3 == code
+    assert err.startswith("bench: the operating system refused a new thread; allow more processes ('ulimit -u'")
+    assert not list(tmp_path.iterdir())
 
 
 ACCIDENTS: list[tuple[BaseException, int]] = [
