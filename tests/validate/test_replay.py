@@ -42,6 +42,19 @@ def test_prefill_and_decode_replicas_are_taken_over(tmp_path: Path) -> None:
     assert {0.0} == {pair.error for pair in found.pairs}
 
 
+@pytest.mark.parametrize(
+    ("kv", "blocks"), [("virtual", 10), ("virtual:page_bytes=8192", 2500), ("virtual:page_bytes=262144,layers=4", 320)]
+)
+def test_pages_of_virtual_memory_are_as_large_as_those_of_the_run(kv: str, blocks: int, tmp_path: Path) -> None:
+    """They follow from the model: as many of another model's pages were another memory, or held no token at all."""
+    latency = "sim:latency=linear:base_s=0.01"
+    memory = ["--backend", f"{latency},model=qwen2.5-7b,policy=vllm-v0,kv_blocks={blocks}", "--kv", kv]
+    main(["run", *memory, "--rate", "20", "--requests", "40", "--no-html", "--quiet", "--out", str(tmp_path / "run")])
+    found = replay.validate([str(tmp_path / "run")], latency, None)
+
+    assert {0.0} == {pair.error for pair in found.pairs}
+
+
 def test_another_latency_misses_the_two_points(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A latency model that does not fit the engine would pass for a validated simulator."""
     code = main(["validate", "--against", str(stored), "--backend", "sim:latency=linear:base_s=0.05"])

@@ -102,6 +102,8 @@ def _simulated(source: Source, backend: str) -> pa.Table:
     facts = source.info.backend
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     given = {name: facts[name] for name in TAKEN_OVER if name in fields and facts.get(name) is not None}
+    if "kv" in given:
+        given["kv"] = _with_pages(str(given["kv"]), facts)
     given = _of_sides(facts, given)
     if facts.get("prefix_cache") and "prefix_cache" in fields:
         given["prefix_cache"] = "on"
@@ -113,6 +115,18 @@ def _simulated(source: Source, backend: str) -> pa.Table:
     table = to_table(sorted(records, key=lambda record: record.request_id))
     wanted = source.table["request_id"]
     return table.filter(pc.is_in(table["request_id"], pa.array(wanted.to_pylist(), pa.int64())))
+
+
+def _with_pages(kv: str, facts: Mapping[str, Any]) -> str:
+    """The memory mode with blocks as large as those of the run, where they follow from its model.
+
+    As many blocks of another model's size would be another memory.
+    """
+    blocks, tokens = facts.get("kv_blocks"), facts.get("kv_tokens")
+    mode = registry.make("kv", kv, token_bytes=1)
+    if not blocks or not tokens or getattr(mode, "token_bytes", None) != 1:  # blocks of so many tokens, or named
+        return kv
+    return f"{kv}{',' if ':' in kv else ':'}token_bytes={mode.block_tokens // (tokens // blocks)}"
 
 
 def _of_sides(facts: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
