@@ -277,12 +277,14 @@ def _detect(source: Source, *, texts: bool) -> str:
     if _plain.fits(source.columns):
         return plain
     form = source.form.upper().replace("PARQUET", "Parquet")
-    needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in kinds.items() if n != plain)
+    near = {n: k for n, k in kinds.items() if n != plain and {*k.needs} & {*source.columns}}  # all would be too long
+    needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in near.items())
     needs = needs.replace("needs", f"needs {form} with", 1)
     where = ", line 1" if source.form != "parquet" else ""
     raise UsageError(
         f"Trace '{source.file}'{where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "
-        f"{needs}{'; ' if needs else ''}name others with --columns 'at=...,prompt=...,output=...'."
+        f"{needs}{'; ' if needs else ''}name others with --columns 'at=...,prompt=...,output=...' "
+        "('bench list readers' shows the formats)."
     )
 
 

@@ -232,6 +232,13 @@ def _plugin(kind: str, name: str) -> str:
     elif arguments := _arguments(found):
         width = max(len(name) for name, _ in arguments)
         lines += ["", "  arguments", *(f"    {name:<{width}}  {text}" for name, text in arguments)]
+    if usual := getattr(found, "mapped", None):  # of a plain table
+        lines += ["", "  columns, recognised in any spelling (Prompt Tokens, promptTokens, usage.prompt_tokens)"]
+        lines += [
+            textwrap.fill(", ".join(columns), 98, initial_indent=f"    {name:<10}  ", subsequent_indent=" " * 16)
+            for name, columns in usual.items()
+            if columns
+        ]
     return "\n".join(lines)
 
 

@@ -5,6 +5,7 @@ Burstiness is computed twice: of the schedule as drawn, and of the sending, whic
 The gap law is tested on the schedule alone; what the client adds to the gaps is lateness.
 """
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -42,6 +43,9 @@ dispersion they come from is itself estimated from twenty counts."""
 
 FAR_SHARE = 0.05
 """Share of the requested rate that may be missing without a word."""
+
+SHORT_Z = 2.0
+"""Standard errors by which the requests of sessions may be fewer than their mean without a word."""
 
 
 def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
@@ -114,18 +118,23 @@ def warnings(found: Fidelity) -> Iterator[RunWarning]:
 def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
     """Where sessions that begin in a run end after it, so that the run never has the rate of their requests.
 
-    It is no noise: a run begins without sessions under way, and what they lack at its end is counted.
+    A run begins without sessions under way. What they lack at its end is counted as far as it was scheduled, and is
+    otherwise what the sessions that began fall short of their mean number of requests, beyond its chance.
     """
     after, everything = found.follow_ups, found.all
     if after is None or after.closed or everything is None or not everything.rps or not rate_rps:
         return
-    not_sent = after.not_sent or 0
-    lack = not_sent / max(1, (everything.sent or 0) + not_sent)
-    if everything.rps < (1 - FAR_SHARE) * rate_rps and lack > FAR_SHARE:
+    not_sent, sent = after.not_sent or 0, (everything.sent or 0) + (after.dropped or 0)
+    cut = not_sent > FAR_SHARE * (sent + not_sent)
+    if not cut and sent and found.sent and found.requested_rps:
+        share = sent / (found.sent * rate_rps / found.requested_rps)
+        # the deviance of a mean of so many exponential values: numbers of turns scatter about as much as their mean
+        cut = share < 1 - FAR_SHARE and math.sqrt(2 * found.sent * (share - 1 - math.log(share))) > SHORT_Z
+    if everything.rps < (1 - FAR_SHARE) * rate_rps and cut:
         yield RunWarning(
             "sessions-cut",
-            f"{everything.rps:.3g} req/s were sent of {rate_rps:.3g} requested: {not_sent:,} requests of sessions that "
-            "had begun were not due before the end",
+            f"{everything.rps:.3g} req/s were sent of {rate_rps:.3g} requested: sessions that had begun go on after "
+            "the end",
             "run longer (--duration), so that sessions end within the run, or read the rate that was sent",
             {"rps": everything.rps, "requested_rps": rate_rps},
         )

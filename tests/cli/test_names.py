@@ -71,6 +71,15 @@ def test_arguments_are_explained_with_unit_and_default(capsys: pytest.CaptureFix
     assert "ttft_s       number, seconds; 250ms, 60s, 5min, default 0.0" in capsys.readouterr().out
 
 
+def test_the_usual_columns_of_a_plain_table_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """A user would have to try which names of columns are recognised."""
+    assert main(["explain", "readers.csv"]) == 0
+
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "at_ms at_ms, timestamp_ms, arrival_ms at_us" in shown
+    assert "session session, session_id, conversation_id turn" in shown
+
+
 def test_quantities_have_units_and_choices_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     """A GPU would have 312000000000000.0 of something, and an argument the type 'Preparation'."""
     main(["explain", "a100-80g"])

@@ -26,6 +26,7 @@ from workloads import traces
 
 Sim = Callable[..., tuple[int, dict[str, Any], str]]
 TIGHT = ("--slo", "ttft=1ms")
+SHORT = ("--lengths", "fixed:prompt=50,output=5")
 
 
 @pytest.fixture
@@ -218,6 +219,15 @@ def test_a_killed_run_with_sessions_is_not_held_to_the_rate_of_its_requests(sim:
 
     assert 10.0 == found["fidelity"]["requested_rps"] == again.fidelity.requested_rps
     assert "drawn-rate" not in {w.code for w in again.warnings}
+
+
+@pytest.mark.parametrize(("think", "warned"), [("40s", True), ("1s", False)])
+def test_a_rate_that_cut_sessions_keep_low_is_warned_of(sim: Sim, think: str, warned: bool) -> None:
+    """Half of the requested rate would be sent and the run be valid without a word."""
+    _, found, _ = sim("--sessions", f"fixed:turns=4,think={think}", "--rate", "4", "--duration", "150s", *SHORT)
+    sent_rps = found["fidelity"]["all"]["rps"]
+
+    assert warned == (sent_rps < 0.7 * 4.0) == ("sessions-cut" in {w["code"] for w in found["warnings"]})
 
 
 def test_a_killed_run_whose_rate_changes_is_not_held_to_its_mean(sim: Sim) -> None:

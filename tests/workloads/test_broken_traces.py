@@ -30,9 +30,9 @@ BROKEN = {
     "binary": (b"\x7fELF\x00\x01\x02\x03", "is a program, not a trace"),
     "parquet-cut": (b"PAR1\x15\x04\x15\xff\n", "is not a complete Parquet file"),
     "latin-1": (AZ + b"2023\xe9,1,2\n", "line 2: byte 0xe9 is not UTF-8 text"),
-    "unknown-header": (b"a,b,c\n1,2,3\n", "line 1: no reader knows the columns a, b, c; azure needs CSV with TIMESTAMP"),
+    "unknown-header": (b"a,b,c\n1,2,3\n", "line 1: no reader knows the columns a, b, c; name others with --columns"),
     "no-header": (AZ_ROW, "line 1: no reader knows the columns 2023-11-16"),
-    "missing-column": (b"TIMESTAMP,ContextTokens\nx,1\n", "line 1: no reader knows the columns TIMESTAMP, ContextTokens"),
+    "missing-column": (b"TIMESTAMP,ContextTokens\nx,1\n", "line 1: no reader knows the columns TIMESTAMP, ContextTokens; azure needs CSV with TIMESTAMP, "),
     "column-twice": (b"TIMESTAMP,TIMESTAMP\n", "line 1: column 'TIMESTAMP' appears twice"),
     "short-row": (AZ + AZ_ROW + b"2023-11-16 18:15:47,3\n", "line 3: 3 columns expected, got 2"),
     "long-row": (AZ + b"2023-11-16 18:15:47,3,4,5\n", "line 2: 3 columns expected, got 4"),
@@ -72,6 +72,11 @@ BROKEN = {
     "bailian-name": (BA_ROW.replace(b"-1", b"[7]"), "line 1, column 'parent_chat_id': a name .* expected, got"),
     "bailian-turn": (BA_ROW.replace(b'"turn": 1', b'"turn": 0.5'), "line 1, column 'turn': a token count must be a whole"),
     "timed-trace-stamp": (b'{"timestamp": null, "input_length": 1, "output_length": 1}', "line 1, column 'timestamp': a number is missing"),
+    "turns-with-delay": (
+        b'{"session_id": "a", "timestamp": 0, "input_length": 9, "output_length": 1}\n'
+        b'{"session_id": "a", "timestamp": null, "delay": 50.5, "input_length": 9, "output_length": 1}\n' + MO_ROW,
+        "line 2: a turn with `delay` instead of `timestamp`, as AIPerf has sessions. Write every turn with",
+    ),
     "dialog": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
     "plain-date": (PL + b"2024-05-12 00:00:00,1,1\n12,1,1\n", "line 3, column 'at_s': a stamp such as"),
     "plain-year": (PL + b"9999-05-12 00:00:00,1,1\n", "line 2, column 'at_s': a year between 1678 and 2261"),

@@ -120,10 +120,10 @@ class MappedReader(Protocol):
     """A reader of a plain table, whose columns the user may name (`columns=at=...,prompt=...,output=...`).
 
     It needs no column of a certain name, so it is taken only where no other reader knows the file. Its class shows it:
-    a format is chosen before a reader is built.
+    a format is chosen before a reader is built. `mapped` are the usual names of columns by those of the map.
     """
 
-    mapped: ClassVar[bool]
+    mapped: ClassVar[Mapping[str, tuple[str, ...]]]
 
 
 class Reader(Protocol):

@@ -31,7 +31,7 @@ class Csv:
     needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
     block_tokens: ClassVar[int] = 512
-    mapped: ClassVar[bool] = True
+    mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
     facts: ClassVar[Mapping[str, str]] = _FACTS
 
     def requests(self, block: Block) -> Requests:
@@ -56,7 +56,7 @@ class Jsonl:
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
-    mapped: ClassVar[bool] = True
+    mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
     facts: ClassVar[Mapping[str, str]] = _FACTS
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class Parquet:
     form: ClassVar[str] = "parquet"
     needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
-    mapped: ClassVar[bool] = True
+    mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
     facts: ClassVar[Mapping[str, str]] = _FACTS
 
     def __post_init__(self) -> None:

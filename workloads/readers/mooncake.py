@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.readers._collect import Block, Ints
+from harness.errors import UsageError
+from workloads.readers._collect import MISSING, Block, Floats, Ints
 from workloads.readers._requests import Requests, empty
 
 BLOCK_TOKENS = 512
@@ -36,7 +37,7 @@ class Mooncake:
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output, ids = self.needs
-        at_ms = block.numbers(stamp)
+        at_ms = stamps(block, stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         return Requests(
             stamp,
@@ -47,6 +48,22 @@ class Mooncake:
             drops=empty(prompt, prompt_tokens, output, output_tokens),
             prefix_ids=one_per_block(block, ids, prompt_tokens, BLOCK_TOKENS),
         )
+
+
+def stamps(block: Block, column: str) -> Ints | Floats:
+    """The stamps. Raises UsageError for turns that have a `delay` after the answer before instead of a stamp.
+
+    They are not read: their lengths may be those of the whole prompt or of what a turn adds, and the file does not say.
+    """
+    for row, (at, delay) in enumerate(zip(block.cells(column), block.cells("delay"), strict=True)):
+        if at in (MISSING, None) and delay not in (MISSING, None):
+            raise UsageError(
+                f"Trace '{block.file}', {block.where(row)}: a turn with `delay` instead of `{column}`, as AIPerf has "
+                "sessions. Write every turn with timestamp_ms (that of the turn before + delay), delay_s (seconds), "
+                "session_id, input_length (the whole prompt, with the turns before and their answers) and "
+                "output_length, and replay them with --turns think-only."
+            )
+    return block.numbers(column)
 
 
 def one_per_block(block: Block, column: str, prompt_tokens: Ints, block_tokens: int) -> pa.ListArray:

@@ -8,7 +8,7 @@ from harness.errors import no_such
 from workloads.readers._cells import block_size
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
-from workloads.readers.mooncake import one_per_block
+from workloads.readers.mooncake import one_per_block, stamps
 
 _PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
 
@@ -40,7 +40,7 @@ class TimedTrace:
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""
         stamp, prompt, output = self.needs
-        at = block.numbers(stamp)
+        at = stamps(block, stamp)
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         ids = block.has("hash_ids")
         return Requests(
