@@ -132,7 +132,7 @@ def _simulated() -> Row:
         f"{least:,.0f}); {best / parts:.2f} times attention DP with EP 8 ({parts:,.0f})", "1.2 and more",
         best / least >= 1.2,
         f"bench run --backend sim:decode=1:tp=4 --model mixtral-8x22b --latency {latency} "
-        "--workload fixed:prompt=571,output=159 --arrivals closed:users=1536,think=0",
+        "--workload fixed:prompt=571,output=159 --arrivals closed:users=1536,think=0 --requests 6144",
         "A100, prompts computed elsewhere, p90 of TPOT within 150 ms, up to 4,096 users; roofline on both sides. KV of "
         "the whole batch is on the GPUs of attention alone, which bounds it.",
     )  # fmt: skip
