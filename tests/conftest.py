@@ -31,6 +31,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No load average: the warning of a busy machine would come or not as the other tests run."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
+
+
 @pytest.fixture(scope="session")
 def interpreted() -> None:
     """Skips where the core is compiled: a compiled class has no subclass that a test could put in its place."""

@@ -154,6 +154,8 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
         "no-html",
         "metrics-port",
         "probed",
+        "url",
+        "wait",
     }
     assert {*OPTIONS} <= taken
     assert list(GROUPS) == [heading for heading in blocks if heading in GROUPS]

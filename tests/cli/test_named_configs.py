@@ -53,10 +53,10 @@ def test_a_wrong_name_tells_the_nearest_one() -> None:
 @pytest.mark.parametrize(
     ("option", "text", "message"),
     [
-        ("policy", "vllm-v0,orca", "bench sweep --over 'policy=vllm-v0|orca'"),
-        ("policy", "vllm-v0,fastgen:budget=768", r"bench sweep --over 'policy=FIRST|SECOND'"),
-        ("preempt", "recompute,swap", "bench sweep --over 'preempt=recompute|swap'"),
-        ("kv", "paged,virtual", "bench sweep --over 'kv=paged|virtual'"),
+        ("policy", "vllm-v0,orca", "bench sweep: --over 'policy=vllm-v0|orca'"),
+        ("policy", "vllm-v0,fastgen:budget=768", r"bench sweep: --over 'policy=FIRST|SECOND'"),
+        ("preempt", "recompute,swap", "bench sweep: --over 'preempt=recompute|swap'"),
+        ("kv", "paged,virtual", "bench sweep: --over 'kv=paged|virtual'"),
     ],
 )
 def test_several_of_a_kind_name_the_command_that_compares_them(option: str, text: str, message: str) -> None:
