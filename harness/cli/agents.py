@@ -12,6 +12,7 @@ from harness.cli._options import (
     config,
     formats,
     given,
+    max_requests,
     metrics_port,
     no_html,
     option,
@@ -85,6 +86,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @option("--max-seeds", type=COUNT, default="32", show_default=True, metavar="N", group=SEARCH,
         help="Most simulated trials at a number of agents.")  # fmt: skip
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit. Default: 10min on a wall clock.")
+@max_requests("none; at least one trial is made")
 @wait
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
@@ -95,8 +97,8 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @config
 def command(
     tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float, max_seeds: int,
-    budget: str | None, workers: int | None, config: str | None, out: str | None, form: str, no_html: bool,
-    quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
+    budget: str | None, max_requests: int | None, workers: int | None, config: str | None, out: str | None, form: str,
+    no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search how many agents a system serves at each tier of latency: per GPU, per kW and per dollar.
 
@@ -128,7 +130,7 @@ def command(
         None if text is None else duration_s(text, f"--{name}")
         for name, text in (("horizon", horizon), ("budget", budget))
     )
-    setup = set_up(spec, tiers or TIERS, search, horizon_s, budget_s)
+    setup = set_up(spec, tiers or TIERS, search, horizon_s, budget_s, max_requests)
     path = Path(out) if out is not None else None
     if path is None and not setup.first.virtual:
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")

@@ -54,6 +54,17 @@ def test_a_search_finds_agents_with_an_interval_and_stores_them(
     assert made == len(json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))["trials"])
 
 
+def test_a_limit_of_requests_ends_a_search(chats: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A search of a paid service would have no limit but of time, and a resumed one would begin to count anew."""
+    line = ["agents", "--trace", chats, *SIM, *SEARCH, "--out", str(tmp_path / "found"), "--max-requests", "200"]
+
+    for _ in range(2):
+        assert 5 == main(line)
+        assert "requests; --max-requests is 200." in capsys.readouterr().err
+        stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
+        assert 0 < stored["requests"] <= 200
+
+
 def test_a_trial_is_the_run_of_so_many_users(chats: str) -> None:
     """Its shares would be of other requests than those that a run of the same users has."""
     given = {"trace": chats, "backend": "sim", "model": "llama3-8b", "hardware": "h100", "prefix-cache": "on"}

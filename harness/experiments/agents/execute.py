@@ -69,11 +69,13 @@ class Setup:
     budget_s: float | None
     first: Plan
     takes: Resources
+    max_requests: int | None = None
 
 
 def set_up(
-    spec: RunSpec, tiers: Sequence[str], options: SearchOptions, horizon_s: float | None, budget_s: float | None
-) -> Setup:
+    spec: RunSpec, tiers: Sequence[str], options: SearchOptions, horizon_s: float | None, budget_s: float | None,
+    max_requests: int | None = None,
+) -> Setup:  # fmt: skip
     """Check everything before a trial is made. Raises UsageError for traffic without sessions, or a tier that no single
     request can be judged by."""
     arrivals = parse(spec.arrivals or "closed")
@@ -101,7 +103,8 @@ def set_up(
     if horizon_s is None:
         horizon_s = HORIZON_S if first.virtual else (budget_s or BUDGET_S) / (1 + CUT) / WALL_TRIALS
     options = replace(options, virtual=first.virtual)
-    return Setup(spec, tuple(found), slos, options, horizon_s, budget_s, first, resources(first.backend.describe()))
+    takes = resources(first.backend.describe())
+    return Setup(spec, tuple(found), slos, options, horizon_s, budget_s, first, takes, max_requests)
 
 
 def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
@@ -225,6 +228,11 @@ def _run(
                 next_s = 0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)
                 if setup.budget_s is not None and time.monotonic() - begun_s + next_s > setup.budget_s * 1.05:
                     break
+                if setup.max_requests is not None and (sent := _sent(setup, trials, keys)) > setup.max_requests:
+                    tell(
+                        f"The next trials would make it {sent:,.0f} requests; --max-requests is {setup.max_requests:,}."
+                    )
+                    break
                 tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
                 try:
                     for one in _made(setup, tasks, processes, out, tell, display):
@@ -245,6 +253,13 @@ def _run(
     if interrupted and not trials:
         raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
     return save("interrupted" if interrupted else "finished")
+
+
+def _sent(setup: Setup, trials: Sequence[AgentTrial], keys: Sequence[Key]) -> float:
+    """About how many requests these trials have sent, with those that were not observed, and the next ones will."""
+    rates = [one.requests / one.seconds for one in trials]
+    of_agent = max((rate / one.users for rate, one in zip(rates, trials, strict=True)), default=0.0)
+    return (1 + CUT) * setup.horizon_s * (sum(rates) + of_agent * sum(key.users for key in keys))
 
 
 def _made(
