@@ -124,7 +124,9 @@ def _with_pages(kv: str, facts: Mapping[str, Any]) -> str:
     """
     blocks, tokens = facts.get("kv_blocks"), facts.get("kv_tokens")
     mode = registry.make("kv", kv, token_bytes=1)
-    if not blocks or not tokens or getattr(mode, "token_bytes", None) != 1:  # blocks of so many tokens, or named
+    if (
+        not blocks or not tokens or dataclasses.asdict(mode).get("token_bytes") != 1
+    ):  # blocks of so many tokens, or named
         return kv
     return f"{kv}{',' if ':' in kv else ':'}token_bytes={mode.block_tokens // (tokens // blocks)}"
 
