@@ -20,6 +20,7 @@ from reports.figures import style
 from reports.figures.style import Look
 from reports.study import Study
 
+UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
 _MARKS = 12
@@ -40,7 +41,7 @@ def slo_scale(run: Run) -> go.Figure | str:
         return _data.EMPTY
     found = _data.margins(run)
     if not found:
-        return style.UNBOUND
+        return UNKNOWN if any(b.percentile is None for b in _data.slo(run).bounds) else style.UNBOUND
     goal = _data.slo(run).goal
     together = _data.joint(found)
     cross = crossing(together, goal)
