@@ -129,7 +129,7 @@ def test_errors_that_differ_in_numbers_are_one(make_run: MakeRun) -> None:
 
 def test_many_errors_are_cut_and_counted(make_run: MakeRun) -> None:
     """A run of many kinds of error would fill the screen, or hide that there were more."""
-    lines = errors_of(make_run(failed=4, n=20), [f"kind {c}" for c in "abcdefg"]).splitlines()
+    lines = errors_of(make_run(failed=7, n=20), [f"kind {c}" for c in "abcdefg"]).splitlines()
 
     assert len(lines) == 4
     assert lines[-1] == "and 4 more (see the column error of requests.parquet) 4"
