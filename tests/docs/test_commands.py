@@ -72,7 +72,7 @@ def parse(line: str) -> None:
 def test_commands_of_rows_of_systems_end_well(
     row: str, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They named a file that nobody has, a workload without an end, and prompts longer than the model takes."""
+    """They named a file that does not exist, a workload without an end, and prompts longer than the model takes."""
     monkeypatch.chdir(tmp_path)
     page = (TOP / "docs" / "systems.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.splitlines() if line.startswith(f"| {row} |"))
