@@ -158,7 +158,7 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
             yield f"Of {one.seeds} blocks of traffic below and above it, with a seed each."
     elif found := one.bracket:
         sides = [
-            f"{rate:g} req/s was {side}{' (the queue grew)' if grew else ''}, "
+            f"{rate:g} req/s was {'taken for ' if sure is False else ''}{side}{' (the queue grew)' if grew else ''}, "
             f"{'' if met is None else f'met by {met:,} of '}"
             f"{_format.count(requests or 0, 'request')} of {_format.count(seeds or 0, 'seed')}"
             f"{', too few to be sure' if sure is False else ''}"
