@@ -15,9 +15,9 @@ from harness.data.lists import lists
 from harness.data.run_json import RunInfo
 from harness.errors import UsageError
 from harness.experiments.rescore import reading
-from harness.experiments.rescore.side_by_side import events_of_run, gaps_of_run, limits_of
+from harness.experiments.rescore.side_by_side import events_of_run, gaps_of_run
 from harness.metrics.measure import missing
-from harness.metrics.profiles._base import Events, Judged, Times
+from harness.metrics.profiles._base import Events, Times
 from harness.metrics.quantiles import quantiles
 from harness.validity.warnings import is_closed
 from reports import _data
@@ -33,16 +33,14 @@ PERCENTS = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 class Listed:
     """The measured requests of a run as one tool lists them, (requests,) each, in seconds of the run.
 
-    `gaps_s` are those of its ITL, None where the run has none; `judged` counts by its rules, with the SLO's `limits` on
-    ttft, tpot and e2e. `epoch_s` is the start of the run in Unix time, 0 where it is unknown.
+    `gaps_s` are those of its ITL, None where the run has none. `epoch_s` is the start of the run in
+    Unix time, 0 where it is unknown.
     """
 
     run: Run
     events: Events
     times: Times
     gaps_s: Floats | None
-    limits: Mapping[str, float]
-    judged: Judged
     epoch_s: float
 
     @property
@@ -65,11 +63,10 @@ def listed(run: Run, profile: str, needs: Sequence[str] = ()) -> Listed:
             raise UsageError(f"'{run.path}' does not hold {what}, which the format is made of.")
     source, definition = reading.of_run(run), registry.make("profiles", profile)
     events, gaps = events_of_run(source, lost), gaps_of_run(source, lost)
-    times, limits = definition.times(events), limits_of(_data.slo(run))
     started = run.info.started
     return Listed(
-        _data.measured(run), events, times, None if gaps is None else definition.itl(gaps), limits,
-        definition.judge(events, times, limits), datetime.fromisoformat(started).timestamp() if started else 0.0,
+        _data.measured(run), events, definition.times(events), None if gaps is None else definition.itl(gaps),
+        datetime.fromisoformat(started).timestamp() if started else 0.0,
     )  # fmt: skip
 
 

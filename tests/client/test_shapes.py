@@ -70,14 +70,14 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
                  *(delta({"content": part, "reasoning_content": None}) for part in WORDS), STOP,
                  own(used(7, 8, **DETAILS))],
     "OpenRouter": [*OPENROUTER, *texts(), STOP, own(used(7, 8, **DETAILS))],
-    "LiteLLM with Claude": [*LITELLM, SIGNED, *texts(), STOP, own(used(7, 8, **DETAILS))],
+    "LiteLLM with Anthropic": [*LITELLM, SIGNED, *texts(), STOP, own(used(7, 8, **DETAILS))],
     "Mistral": [
         *(delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": part}]}]})
           for part in THOUGHTS),
         *(delta({"content": [{"type": "text", "text": part}]}) for part in WORDS[:2]), *texts(parts=WORDS[2:]),
         delta({"content": ""}, "stop", usage=used(7, 8)),
     ],
-    "Databricks with Claude": [
+    "Databricks with Anthropic": [
         *(delta({"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": part}]}]})
           for part in THOUGHTS), *texts(), STOP, own(used(7, 8))],
     "Gemini": [*GEMINI, *texts(), delta({}, "stop", usage=used(7, 8))],
@@ -116,7 +116,7 @@ def test_a_family_of_servers_is_read_to_the_last_token(family: str) -> None:
     assert ended.exchange.unknown_text == ("inner_voice" if family == "a name that no table has" else None)
 
 
-LATE = ("LiteLLM with Claude", "Copilot")
+LATE = ("LiteLLM with Anthropic", "Copilot")
 """They send an event without words between the thinking and the answer."""
 
 
