@@ -4,6 +4,8 @@
 underscores. A file that starts with `_` is not a member. Where plug-ins of a kind are short, `builtin.py` in its folder
 holds several: each public class (`ReserveMax` is `reserve-max`), and each row of the tuple `ROWS`, a dataclass with
 `name` and `about`. Where they are data, each key of `KIND.toml` is one, and `_rows.py` beside it makes the class.
+A published system is one file in `backends/systems/` with plug-ins of several kinds, each a class that ends with its
+kind: in `llumnix.py` the class `FreenessRouter` is the router `freeness`.
 Other packages register an entry point in the group `bench.<kind>`. Listing imports nothing: names come from the folder,
 the one-line help from docstrings and `about`.
 """
@@ -48,6 +50,13 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "results": "harness.experiments.imports",
     }
 )
+SYSTEMS = "backends.systems"
+"""The package of published systems."""
+_KIND_OF_SUFFIX = MappingProxyType({
+    "Policy": "policies", "Router": "routers", "Kv": "kv", "Admission": "admission", "Predictor": "predictors",
+    "Latency": "latency",
+})  # fmt: skip
+_SYSTEM_CLASS = re.compile(rf"^class (?P<name>[A-Z]\w*)(?P<suffix>{'|'.join(_KIND_OF_SUFFIX)})\b", re.MULTILINE)
 OF_TRIALS = ("workloads.catalog", "backends.sim")
 """Modules that every simulated trial needs, for processes that import them before the first trial."""
 SYSTEM = ("model", "hardware", "tp", "pp", "dp", "ep")
@@ -76,9 +85,33 @@ def folder(package: str) -> Path:
 
 def names(kind: str) -> list[str]:
     """Sorted names of all plug-ins of a kind, with dashes, entry points included."""
-    files = folder(KINDS[kind]).glob("*.py")
-    own = {f.stem.replace("_", "-") for f in files if _is_member(f.stem)}
-    return sorted({*own, *_together(kind, KINDS[kind]), *_entry_points(kind)})
+    in_systems = (name for of_kind, name in _in_systems() if of_kind == kind)
+    return sorted({*_alone(KINDS[kind]), *_together(kind, KINDS[kind]), *_entry_points(kind), *in_systems})
+
+
+def systems() -> list[str]:
+    """Sorted names of the published systems, with dashes."""
+    return sorted(_alone(SYSTEMS))
+
+
+def plugins_of(system: str) -> list[tuple[str, str]]:
+    """(kind, name) of the plug-ins of a published system, in the order of its file."""
+    return [plugin for plugin, (file, _) in _in_systems().items() if file == system.replace("-", "_")]
+
+
+def _alone(package: str) -> set[str]:
+    """Names of the files of a package that hold one plug-in, or one system, each."""
+    return {file.stem.replace("_", "-") for file in folder(package).glob("*.py") if _is_member(file.stem)}
+
+
+@cache
+def _in_systems() -> Mapping[tuple[str, str], tuple[str, str]]:
+    """(file, class) of each plug-in in a system's file by (kind, name), found without importing any."""
+    return {
+        (_KIND_OF_SUFFIX[match["suffix"]], _dashed(match["name"])): (file.stem, match["name"] + match["suffix"])
+        for file in sorted(folder(SYSTEMS).glob("*.py"))
+        for match in _SYSTEM_CLASS.finditer(file.read_text(encoding="utf-8"))
+    }
 
 
 def summary(kind: str, name: str) -> str:
@@ -86,6 +119,11 @@ def summary(kind: str, name: str) -> str:
     path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
     if path.exists():
         return _first_paragraph(_docstring(path))
+    if (kind, name) in _in_systems():
+        file, cls = _in_systems()[kind, name]
+        tree = ast.parse((folder(SYSTEMS) / f"{file}.py").read_text(encoding="utf-8"))
+        node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls)
+        return _first_paragraph(ast.get_docstring(node) or "")
     listed = _together(kind, KINDS[kind]).get(name)
     if listed is not None:
         return _first_paragraph(listed)
@@ -94,11 +132,17 @@ def summary(kind: str, name: str) -> str:
 
 
 def about(plugin: Any) -> str:
-    """The documentation of a plug-in: the `about` of a row, else the docstrings of its class and of its own file."""
+    """The documentation of a plug-in: the `about` of a row, else the docstrings of its class and of its own file.
+
+    Those of a published system say first what the plug-in does, then what the system is.
+    """
     if not isinstance(plugin, type):
         return inspect.cleandoc(plugin.about)
     of_file, of_class = _docstrings(plugin)
-    docs = [None if _is_shared(plugin) else of_file, of_class]
+    if plugin.__module__.startswith(f"{SYSTEMS}."):
+        docs = [of_class, of_file]
+    else:
+        docs = [None if _is_shared(plugin) else of_file, of_class]
     return "\n\n".join(d for d in docs if d and not d.startswith(f"{plugin.__name__}("))  # not what dataclass writes
 
 
@@ -112,7 +156,10 @@ def _docstrings(plugin: type[Any]) -> tuple[str | None, str | None]:
 def name_of(made: object) -> str:
     """The name of the plug-in that an object is one of."""
     cls = type(made)
-    return _dashed(cls.__name__) if _is_shared(cls) else cls.__module__.rpartition(".")[2].replace("_", "-")
+    package, _, stem = cls.__module__.rpartition(".")
+    if package == SYSTEMS:
+        return next(name for (_, name), place in _in_systems().items() if place == (stem, cls.__name__))
+    return _dashed(cls.__name__) if _is_shared(cls) else stem.replace("_", "-")
 
 
 def _is_shared(cls: type[Any]) -> bool:
@@ -197,6 +244,9 @@ def find(kind: str, name: str) -> Any:
         for attribute in vars(module).values():
             if _is_own(attribute, module) and _dashed(attribute.__name__) == dashed:
                 return attribute
+    if (kind, dashed) in _in_systems():
+        file, cls = _in_systems()[kind, dashed]
+        return getattr(importlib.import_module(f"{SYSTEMS}.{file}"), cls)
     if dashed in _table(kind, package):
         return importlib.import_module(f"{package}._rows").plugin(dashed)
     points = _entry_points(kind)

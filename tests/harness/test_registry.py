@@ -141,3 +141,31 @@ def test_types_and_text_of_a_compiled_class_are_those_of_its_source(tmp_path, mo
 
     assert {"size": int | None} == types_of(bare)
     assert "A file.\n\nA class." == registry.about(bare)
+
+
+def test_a_system_holds_plug_ins_of_several_kinds(tmp_path, monkeypatch):
+    """A paper has a policy and a router of one name; in folders by kind its idea is spread over seven files."""
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "far_sight.py").write_text(
+        '"""Far Sight.\n\nSource: none.\n"""\nclass Seen: ...\nclass _HiddenPolicy: ...\n'
+        'class FarPolicy:\n    """Schedules ahead.\n\n    Far.\n    """\nclass FarRouter:\n    """Sends ahead."""\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "SYSTEMS", "papers")
+    registry._in_systems.cache_clear()
+    try:
+        assert ["far-sight"] == registry.systems()
+        assert [("policies", "far"), ("routers", "far")] == registry.plugins_of("far-sight")
+        assert "far" in registry.names("policies")
+        assert "far" not in registry.names("kv")
+        assert "Schedules ahead." == registry.summary("policies", "far")
+        assert "papers.far_sight" not in sys.modules  # listing imports nothing
+        assert "FarRouter" == registry.find("routers", "Far").__name__
+        assert "far" == registry.name_of(registry.find("policies", "far")())
+        assert "Sends ahead.\n\nFar Sight.\n\nSource: none." == registry.about(registry.find("routers", "far"))
+    finally:
+        registry._in_systems.cache_clear()
+        sys.modules.pop("papers.far_sight", None)
+        sys.modules.pop("papers", None)

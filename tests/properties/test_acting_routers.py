@@ -9,9 +9,9 @@ import pytest
 from backends.serving.batch import VisibleRequest
 from backends.serving.cluster import Cluster
 from backends.serving.replica import Replica
-from backends.serving.routers.replan import differ
 from backends.serving.routing import ClusterView, Drain, FinishedRequest, Reject, Scale, Send, SetRole
 from backends.sim import Sim
+from backends.systems.distserve import differ
 from harness.api import Extra, Request
 from harness.errors import UsageError
 from harness.registry import make

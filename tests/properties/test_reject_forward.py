@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from backends.serving.routers.reject_forward import RejectForward
 from backends.sim import Sim
+from backends.systems.pd_serve import RejectForwardRouter
 from harness.api import Request
 
 
@@ -53,8 +53,8 @@ def test_no_request_waits_at_a_replica_and_none_is_lost(router):
 
 def test_what_is_held_waits_its_turn(monkeypatch):
     """Each step of each replica would ask for all that is held: the square of an overload."""
-    decided, decide = [], RejectForward.decide
-    monkeypatch.setattr(RejectForward, "decide", lambda *given: decided.append(1) or decide(*given))
+    decided, decide = [], RejectForwardRouter.decide
+    monkeypatch.setattr(RejectForwardRouter, "decide", lambda *given: decided.append(1) or decide(*given))
     sim, _ = served("reject-forward:retry_s=0,budget_s=60", poisson(200))
     steps = sim.steps_table().num_rows
 

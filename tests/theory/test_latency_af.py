@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from backends.latency.af import Af
 from backends.sim import Sim
+from backends.systems.megascale_infer import AfLatency
 from harness.api import Request
 from harness.cli import main
 from harness.experiments.theory.moe import PingPong
@@ -16,7 +16,7 @@ NETWORK = {"network_bytes_per_s": 25e9}
 @pytest.mark.parametrize(("seqs", "context"), [(8, 4000), (256, 160_000), (2048, 1_300_000)])
 def test_a_step_takes_as_long_as_micro_batches_followed_one_by_one(micro: int, seqs: int, context: int) -> None:
     """Sides that wait for each other would be free."""
-    model = Af(micro=micro, tp=2, dp=2, **NETWORK)
+    model = AfLatency(micro=micro, tp=2, dp=2, **NETWORK)
     one, layers = model._micro(-(-seqs // micro)), model._layers
     attention_s = (one.plain_s + model._attention.kv_s((), seqs, context) / micro) / layers
     followed = PingPong(attention_s, one.experts_s / layers, one.sent_s / layers, layers).simulated_s(micro)

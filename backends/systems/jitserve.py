@@ -1,11 +1,7 @@
-"""GMAX of JITServe: who earns most tokens within objectives for each second of service runs first.
+"""JITServe: serves tokens just in time for the objectives of requests and programs, with lengths that are predicted.
 
-A request is expected to earn its prompt and `w_output` for each token of its answer, less the later it is predicted to
-be; what it earns for each second that it still needs is its density. With `p` 100 that is the shortest remaining time
-among those that can still be in time. The calls of a program share one density. Source: JITServe (NSDI 2026),
-algorithm GMAX; constants of UIUC-MLSys/JITServe, `jitserve/scheduler/policy.py` and `scripts/e2e/benchmark_rps.sh`.
-There who loses a seat is swapped out; here it sits out with its memory until others need it, and loses it by the way of
-`preempt`. Chunked prefill as in Sarathi-Serve.
+Source: JITServe (NSDI 2026), algorithm GMAX; constants of UIUC-MLSys/JITServe, `jitserve/scheduler/policy.py` and
+`scripts/e2e/benchmark_rps.sh`. It claims 1.4 to 6.3 times the goodput of schedulers without objectives.
 """
 
 from collections import deque
@@ -31,8 +27,16 @@ SAMPLES = 10
 
 
 @dataclass(slots=True)
-class Gmax:
-    """At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
+class GmaxPolicy:
+    """GMAX of JITServe: who earns most tokens within objectives for each second of service runs first.
+
+    A request is expected to earn its prompt and `w_output` for each token of its answer, less the later it is predicted
+    to be; what it earns for each second that it still needs is its density. With `p` 100 that is the shortest remaining
+    time among those that can still be in time. The calls of a program share one density. There who loses a seat is
+    swapped out; here it sits out with its memory until others need it, and loses it by the way of `preempt`. Chunked
+    prefill as in Sarathi-Serve.
+
+    At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
 
     With `group` above 1 the best `group` times `max_seqs` compete, and those of similar length run together. A request
     without bounds of its own is someone's who watches: first token within `ttft_s`, each later one `tbt_s` after the
@@ -177,3 +181,45 @@ class Gmax:
                 del seated[spare.pop(0)]
                 seated[seq] = None
         return list(seated)
+
+
+@dataclass(slots=True)
+class EdfPolicy:
+    """Earliest deadline first: whose next token, answer or program is due first runs; the baseline EDF of JITServe.
+
+    Source: Liu and Layland, JACM 1973; JITServe (NSDI 2026), comparison with EDF. Chunked prefill as in Sarathi-Serve.
+
+    At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
+
+    A request without bounds of its own is someone's who watches: first token within `ttft_s`, each later one `tbt_s`
+    after the one before.
+    """
+
+    budget: int = 512
+    max_seqs: int = 32
+    interval: int = 20
+    ttft_s: float = 2.0
+    tbt_s: float = 0.1
+    _seats: Seats = field(init=False, repr=False, compare=False)
+    _programs: Programs = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._seats = Seats(self.budget, self.max_seqs, self.interval)
+        self._programs = Programs(LatencySlo(self.ttft_s, self.tbt_s))
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """The sequences that are due first, under the budget."""
+        self._seats.fill(replica, batch, self._rank)
+
+    def on_step_end(self, batch: Batch, seconds: float) -> None:  # noqa: ARG002  a step is a step
+        """Count the steps until all are ranked again."""
+        self._seats.steps += 1
+
+    def _rank(self, seqs: ListOf[Sequence]) -> Ranks:
+        return {seq: (self._due_s(seq), seq.order) for seq in seqs}
+
+    def _due_s(self, seq: Sequence) -> float:
+        call = self._programs.call(seq)
+        if isinstance(call.slo, LatencySlo):
+            return seq.request.scheduled_s + call.slo.ttft_s + seq.emitted * call.slo.tbt_s
+        return call.due_s

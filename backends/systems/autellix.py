@@ -1,8 +1,6 @@
-"""Autellix: the calls of the program that has been served least run first (program-level least attained service).
+"""Autellix: the program, not the call, is what waits; programs that have had little service go first.
 
-Source: Luo et al., Autellix: An Efficient Serving Engine for LLM Agents as General Programs, 2025. Programs move down a
-level with every `quantum` tokens that their calls have produced together; within a level the first to arrive goes
-first. It needs no lengths. Chunked prefill as in Sarathi-Serve.
+Source: Luo et al., Autellix: An Efficient Serving Engine for LLM Agents as General Programs, 2025.
 """
 
 from collections import Counter
@@ -17,8 +15,14 @@ from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
-class Autellix:
-    """At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps."""
+class AutellixPolicy:
+    """Autellix: the calls of the program that has been served least run first (program-level least attained service).
+
+    Programs move down a level with every `quantum` tokens that their calls have produced together; within a level the
+    first to arrive goes first. It needs no lengths. Chunked prefill as in Sarathi-Serve.
+
+    At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
+    """
 
     quantum: int = 400
     budget: int = 512

@@ -1,11 +1,8 @@
-"""Freeness: new requests go to the freest replica, and running ones migrate from the least free to the freest.
+"""Llumnix: requests are scheduled again while they run, by live migration of their KV between replicas.
 
-The freeness of a replica is how many more blocks each of its requests can have: free blocks less what the queue
-demands, over the number of requests. A queue thus counts as memory in use (virtual usage), so does headroom for
-requests of high priority, and a replica that drains has none left: one rule balances load, makes room for the head of
-a queue, and empties replicas.
 Source: Sun et al., Llumnix, OSDI 2024, sections 4.3 and 4.4; AlibabaPAI/llumnix, `llumnix/load_computation.py`
-(remaining_steps), `llumnix/global_scheduler/migration_policy.py`, `llumnix/config/default.py` (the defaults).
+(remaining_steps), `llumnix/global_scheduler/migration_policy.py`, `llumnix/config/default.py` (the defaults). It claims
+a P99 TTFT up to 15 times lower than with round robin, with a downtime that does not depend on the length.
 """
 
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from math import inf
 from typing import Literal
 
 from backends.serving.batch import Phase, VisibleRequest
+from backends.serving.replica import Replica
 from backends.serving.routing import (
     Action,
     ClusterView,
@@ -31,8 +29,15 @@ from backends.serving.routing import (
 
 
 @dataclass(slots=True)
-class Freeness:
-    """Sends to the largest freeness, the first of equals, and every `poll_s` seconds pairs replicas to migrate between.
+class FreenessRouter:
+    """Freeness: new requests go to the freest replica, and running ones migrate from the least free to the freest.
+
+    The freeness of a replica is how many more blocks each of its requests can have: free blocks less what the queue
+    demands, over the number of requests. A queue thus counts as memory in use (virtual usage), so does headroom for
+    requests of high priority, and a replica that drains has none left: one rule balances load, makes room for the head
+    of a queue, and empties replicas.
+
+    Sends to the largest freeness, the first of equals, and every `poll_s` seconds pairs replicas to migrate between.
 
     Sources have less than `threshold` blocks a request (or requests that lost their memory), targets more. The i-th
     worst source is paired with the i-th best target: always (`pairs=defrag`, where only the head of a queue counts as
@@ -181,3 +186,29 @@ class Freeness:
             idlest = min(open_, key=lambda replica: (replica.requests, -replica.index))
             if free - idlest.total_blocks >= self.scale_down * requests:
                 yield Drain(idlest.index)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRouter:
+    """Load: the replica with the least memory demand, by what runs and what waits; of equals the least busy one.
+
+    The load `kv_blocks_ratio` of Llumnix: blocks in use and blocks that the queue demands, over all blocks. It adds up
+    the queue at every arrival, so that it is slow where queues are thousands long.
+
+    Uses the free blocks of each replica and the lengths in its queue.
+    """
+
+    @property
+    def watches(self) -> bool:
+        """True: free blocks change with every step."""
+        return True
+
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
+        """Index of the replica with the smallest share of memory used or waited for."""
+        return min(range(len(replicas)), key=lambda i: _wanted(replicas[i]))
+
+
+def _wanted(replica: Replica) -> tuple[float, int]:
+    blocks = replica.blocks
+    wanted = blocks.total - blocks.free + sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
+    return wanted / blocks.total, len(replica.waiting) + replica.running

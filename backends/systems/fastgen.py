@@ -1,9 +1,8 @@
-"""Dynamic SplitFuse: every pass has the same number of tokens; decodes first, then pieces of prompts up to the budget.
+"""DeepSpeed-FastGen: passes of one size, for which prompts are split and fused with decodes.
 
-A decode that finds no block waits for one, it is not preempted; when nothing can run, the youngest is preempted.
 Source: Holmes et al., DeepSpeed-FastGen, 2024; scheduling as in deepspeedai/DeepSpeed-MII
-`mii/batching/ragged_batching.py`, limits of DeepSpeed `manager_configs.py`. There a deadlock resets every sequence;
-here it costs one.
+`mii/batching/ragged_batching.py`, limits of DeepSpeed `manager_configs.py`. It claims up to 2.3 times the effective
+throughput of vLLM, and gaps between tokens that are up to 3.7 times shorter at P95.
 """
 
 from dataclasses import dataclass
@@ -14,8 +13,15 @@ from backends.serving.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
-class Fastgen:
-    """`budget` tokens a pass, from at most `max_seqs` sequences; at most `max_tracked` sequences hold memory."""
+class FastgenPolicy:
+    """Dynamic SplitFuse: every pass has the same number of tokens; decodes first, then pieces of prompts up to the
+    budget.
+
+    A decode that finds no block waits for one, it is not preempted; when nothing can run, the youngest is preempted.
+    There a deadlock resets every sequence; here it costs one.
+
+    `budget` tokens a pass, from at most `max_seqs` sequences; at most `max_tracked` sequences hold memory.
+    """
 
     budget: int = 768
     max_seqs: int = 512

@@ -1,7 +1,8 @@
-"""Early rejection: under overload a request is rejected before its prompt is computed, not after.
+"""Mooncake: KV as the centre of a cluster of prefill and decode replicas, with early rejection under overload.
 
 Source: Qin et al., Mooncake, arXiv 2407.00079, section 7: early rejection by the load of the decode replicas, and by
-the load predicted for the time when the prompt will be computed, as prefill and decode else are loaded in turn.
+the load predicted for the time when the prompt will be computed, as prefill and decode else are loaded in turn. It
+claims that rejections fall from 4,183 to 3,589.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ FULL = "no decode replica has room, or meets the target for the tokens that foll
 
 
 @dataclass(slots=True)
-class EarlyReject:
-    """Rejects where the predicted time of the first token passes `ttft_s` (seconds), or the load of decode passes 1.
+class EarlyRejectRouter:
+    """Early rejection: under overload a request is rejected before its prompt is computed, not after.
+
+    Rejects where the predicted time of the first token passes `ttft_s` (seconds), or the load of decode passes 1.
 
     That load is the predicted step over `tpot_s`, or the KV over the share `memory` of what there is room for, if that
     is more. It is checked when the prompt is computed, which is wasted then; `rule=naive` checks it on arrival too,

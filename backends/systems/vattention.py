@@ -1,7 +1,7 @@
-"""Contiguous virtual KV memory with physical pages on demand: kernels see one array, and pages are large.
+"""vAttention: KV memory that is contiguous for kernels and mapped page by page by the driver.
 
 Source: Prabhu et al., vAttention, ASPLOS 2025; sizes of pages, what shares a page and the watermark of 1 % as in
-microsoft/vattention. A block here is a page group: a page for keys and one for values of every layer.
+microsoft/vattention. It claims up to 1.97 times the tokens a second of paged kernels.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,12 @@ from backends.serving._checks import positive
 
 
 @dataclass(frozen=True, slots=True)
-class Virtual:
-    """Pages of `page_bytes`; keys (or values) of one token in one layer on one GPU take `token_bytes`.
+class VirtualKv:
+    """Contiguous virtual KV memory with physical pages on demand: kernels see one array, and pages are large.
+
+    A block here is a page group: a page for keys and one for values of every layer.
+
+    Pages of `page_bytes`; keys (or values) of one token in one layer on one GPU take `token_bytes`.
 
     `token_bytes` follows from the model where a simulator or an engine builds it; the default is that of Llama-3-8B on
     one GPU. `layers` share a page where one tensor holds them all. Mapping a page group takes `map_s`: `ahead` of its

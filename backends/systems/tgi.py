@@ -1,7 +1,8 @@
-"""Text Generation Inference: a prefill batch interrupts decoding only if it is large enough, or is long overdue.
+"""Text Generation Inference: the server of Hugging Face, whose router decides when prompts interrupt decodes.
 
 Source: huggingface/text-generation-inference v1, `router/src/infer.rs` and `queue.rs`, with their defaults. Memory of
-the original: prompt and requested output are reserved at admission (`--kv reserve-oracle`).
+the original: prompt and requested output are reserved at admission (`--kv reserve-oracle`). What is published of it:
+vLLM has 2.2 to 2.5 times its throughput.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from backends.serving.replica import Replica
 
 
 @dataclass(slots=True)
-class Tgi:
-    """A step prefills up to `max_batch_prefill_tokens` of whole new prompts, or decodes all that runs.
+class TgiPolicy:
+    """Text Generation Inference: a prefill batch interrupts decoding only if it is large enough, or is long overdue.
+
+    A step prefills up to `max_batch_prefill_tokens` of whole new prompts, or decodes all that runs.
 
     It prefills if the prompts that fit are at least `waiting_served_ratio` times as many as run, and
     `max_waiting_tokens` tokens of the running sequences after the last prefill, however few they are.

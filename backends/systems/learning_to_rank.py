@@ -1,9 +1,7 @@
-"""Learning to rank: the answers that are predicted to be shortest run first; the baseline LTR of JITServe.
+"""Learning to rank: the shortest answers first, in an order that is learned from prompts.
 
 Source: Fu et al., Efficient LLM Scheduling by Learning to Rank, NeurIPS 2024, whose predictor ranks prompts by the
-lengths of their answers. The predictors here see no prompts: `noisy-oracle`, the true length with an error, stands for
-it; the default knows the lengths of other answers only. What keeps long answers from starving there is left out.
-Chunked prefill as in Sarathi-Serve.
+lengths of their answers.
 """
 
 from collections.abc import Sequence as ListOf
@@ -17,8 +15,15 @@ from harness.registry import make
 
 
 @dataclass(slots=True)
-class Ltr:
-    """At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps."""
+class LtrPolicy:
+    """Learning to rank: the answers that are predicted to be shortest run first; the baseline LTR of JITServe.
+
+    The predictors here see no prompts: `noisy-oracle`, the true length with an error, stands for the learned one; the
+    default knows the lengths of other answers only. What keeps long answers from starving there is left out. Chunked
+    prefill as in Sarathi-Serve.
+
+    At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
+    """
 
     predictor: str = "past"
     budget: int = 512
