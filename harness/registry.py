@@ -27,6 +27,8 @@ from harness.api import MeasuredOn
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, convert, parse, source_of
 
+SYSTEMS = "backends.systems"
+"""The package of published systems."""
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "sources": "workloads.sources",
@@ -43,6 +45,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "predictors": "backends.serving.predictors",
         "latency": "backends.latency",
         "executors": "backends.executors",
+        "systems": SYSTEMS,
         "metrics": "harness.metrics.definitions",
         "run_metrics": "harness.metrics.of_run",
         "profiles": "harness.metrics.profiles",
@@ -50,8 +53,6 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "results": "harness.experiments.imports",
     }
 )
-SYSTEMS = "backends.systems"
-"""The package of published systems."""
 _KIND_OF_SUFFIX = MappingProxyType({
     "Policy": "policies", "Router": "routers", "Kv": "kv", "Admission": "admission", "Predictor": "predictors",
     "Latency": "latency",
@@ -65,7 +66,7 @@ _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency"
                           "run_metrics": "metric of a run", "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
                           "kv": "KV memory mode", "admission": "rule of admission",
-                          "predictors": "length predictor"})  # fmt: skip
+                          "predictors": "length predictor", "systems": "published system"})  # fmt: skip
 
 
 @cache
@@ -86,22 +87,13 @@ def folder(package: str) -> Path:
 def names(kind: str) -> list[str]:
     """Sorted names of all plug-ins of a kind, with dashes, entry points included."""
     in_systems = (name for of_kind, name in _in_systems() if of_kind == kind)
-    return sorted({*_alone(KINDS[kind]), *_together(kind, KINDS[kind]), *_entry_points(kind), *in_systems})
-
-
-def systems() -> list[str]:
-    """Sorted names of the published systems, with dashes."""
-    return sorted(_alone(SYSTEMS))
+    alone = (f.stem.replace("_", "-") for f in folder(KINDS[kind]).glob("*.py") if _is_member(f.stem))
+    return sorted({*alone, *_together(kind, KINDS[kind]), *_entry_points(kind), *in_systems})
 
 
 def plugins_of(system: str) -> list[tuple[str, str]]:
     """(kind, name) of the plug-ins of a published system, in the order of its file."""
     return [plugin for plugin, (file, _) in _in_systems().items() if file == system.replace("-", "_")]
-
-
-def _alone(package: str) -> set[str]:
-    """Names of the files of a package that hold one plug-in, or one system, each."""
-    return {file.stem.replace("_", "-") for file in folder(package).glob("*.py") if _is_member(file.stem)}
 
 
 @cache
@@ -225,11 +217,13 @@ def _source(kind: str, name: str) -> Path | None:
 
 
 def find(kind: str, name: str) -> Any:
-    """The class of a plug-in, or its row. Raises UsageError with the nearest known name."""
+    """The class of a plug-in, its row, or the module of a system. Raises UsageError with the nearest known name."""
     package = KINDS[kind]
     stem = name.replace("-", "_").lower()
     if (folder(package) / f"{stem}.py").exists() and _is_member(stem):
         module = importlib.import_module(f"{package}.{stem}")
+        if package == SYSTEMS:
+            return module
         wanted = stem.replace("_", "")
         for attribute in vars(module).values():
             if _is_own(attribute, module) and attribute.__name__.lower() == wanted:

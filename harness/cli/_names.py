@@ -23,6 +23,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "admission": "--admission NAME",
         "predictors": "--policy gmax:predictor=NAME",
         "executors": "executes the batches of the engine",
+        "systems": "published systems; bench explain NAME",
         "arrivals": "--arrivals NAME",
         "lengths": "--lengths NAME",
         "sessions": "--sessions NAME",

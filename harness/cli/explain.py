@@ -219,7 +219,25 @@ def _quantity(key: str, value: object) -> str:
     return str(value)
 
 
+def _system(name: str) -> str:
+    """A published system: its text, its plug-ins, and its rows where a TOML file beside it has some."""
+    from harness.experiments.reproduce import system
+
+    found = system(name)
+    lines = [textwrap.indent(found.about, "  ")]
+    if found.plugins:
+        width = max(len(f"{kind} {of}") for kind, of in found.plugins)
+        lines += ["", "  plug-ins"]
+        lines += [f"    {f'{kind} {of}':<{width}}  {registry.summary(kind, of)}" for kind, of in found.plugins]
+    if found.rows:
+        width = max(len(row.id) for row in found.rows)
+        lines += ["", "  rows", *(f"    {row.id:<{width}}  {row.published} [{row.source}]" for row in found.rows)]
+    return "\n".join(lines)
+
+
 def _plugin(kind: str, name: str) -> str:
+    if kind == "systems":
+        return _system(name)
     found = registry.find(kind, name)
     lines = [textwrap.indent(registry.about(found), "  ")]
     if kind in ("metrics", "run_metrics"):  # they take no arguments

@@ -1,0 +1,62 @@
+"""Every published system says what it is and where it is published, and its rows can be read."""
+
+from pathlib import Path
+
+import pytest
+
+from harness import registry
+from harness.cli import main
+from harness.experiments.reproduce import system
+
+SYSTEMS = registry.names("systems")
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_names_its_source_and_has_a_part_or_a_row(name: str) -> None:
+    """A file without either would reproduce nothing, and nobody could check it."""
+    published = system(name)
+
+    assert "\n\nSource: " in published.about
+    assert published.plugins or published.rows
+
+
+def test_an_id_of_a_row_is_given_once() -> None:
+    """A row of one system would be printed as that of another."""
+    ids = [row.id for name in SYSTEMS for row in system(name).rows]
+
+    assert len(ids) == len(set(ids))
+    assert "S09.a" in ids
+
+
+def test_a_system_is_explained_with_its_parts_and_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its policy would have to be looked for among all policies, and its rows in a table of all systems."""
+    assert 0 == main(["explain", "sarathi-serve"])
+    printed = capsys.readouterr().out
+
+    assert "Agrawal et al., Sarathi-Serve, OSDI 2024" in printed
+    assert "policies chunk-only  Chunks of prompts and decodes in turns" in printed
+    assert "S09.b    relaxed SLO: about 1.65x the capacity of vLLM" in printed
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('badge = "exact"', "S1: a row needs run, value and band, or a check"),
+        ('badge = "exact"\ncheck = "tests/x.py"\nvalue = "a.x"', "S1: a row with a check has no run, value and band"),
+        ('badge = "exact"\nrun = ["bench run"]\nvalue = "a.x"\nband = [2, 1]', "S1: the band .* ends before it begins"),
+        ('badge = "certain"\ncheck = "tests/x.py"', r"tgi.toml: Invalid enum value 'certain' - at `\$\[0\].badge`"),
+    ],
+)
+def test_a_row_that_is_not_valid_is_named(
+    row: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be printed as a result that nobody has obtained."""
+    (tmp_path / "tgi.toml").write_text(f'[[row]]\nid = "S1"\npublished = "1"\nsource = "none"\n{row}\n')
+    folder = registry.folder
+    monkeypatch.setattr(
+        registry, "folder", lambda package: tmp_path if package == registry.SYSTEMS else folder(package)
+    )
+    monkeypatch.setattr(registry, "find", lambda *_: registry)
+
+    with pytest.raises(ValueError, match=message):
+        system("tgi")
