@@ -13,7 +13,7 @@ SYSTEMS = registry.names("systems")
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_names_its_source_and_has_a_part_or_a_row(name: str) -> None:
-    """A file without either would reproduce nothing, and nobody could check it."""
+    """A file without either would reproduce nothing that a reader can check."""
     published = system(name)
 
     assert "\n\nSource: " in published.about
@@ -50,7 +50,7 @@ def test_a_system_is_explained_with_its_parts_and_rows(capsys: pytest.CaptureFix
 def test_a_row_that_is_not_valid_is_named(
     row: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be printed as a result that nobody has obtained."""
+    """It would be printed as a result that was never obtained."""
     (tmp_path / "tgi.toml").write_text(f'[[row]]\nid = "S1"\npublished = "1"\nsource = "none"\n{row}\n')
     folder = registry.folder
     monkeypatch.setattr(
