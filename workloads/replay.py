@@ -82,6 +82,8 @@ def load(
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
         raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
     own_clocks = traces.clock(trace.facts) == "session"
+    if traces.clock(trace.facts) == "answers":
+        timing = timing or ThinkOnly()
     if arrivals is not None or own_clocks:
         starts: Arrivals = ONE_AT_A_TIME
         if arrivals is not None:

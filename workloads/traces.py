@@ -15,6 +15,7 @@ from workloads.readers import _cells, _known, _lines, _plain, _source
 from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps
 from workloads.readers._ordered import ordered
 from workloads.readers._requests import MappedReader, Reader, TextReader
+from workloads.readers._sessions import Conversations
 from workloads.readers._source import Source
 from workloads.readers._stored import Texts, counting, recorded_texts, text_facts, with_places
 from workloads.readers._usable import Clock, Unusable, implausible, parsed
@@ -84,7 +85,8 @@ class Trace:
 
 
 def clock(facts: Mapping[str, object]) -> object:
-    """Whose clock the stamps are of, as the reader of the first file says of which this one was made."""
+    """Whose clock the stamps are of, as the reader of the first file says of which this one was made: that of a
+    `session`, or that of `answers`, which later turns wait for."""
     origin = facts.get("made_from")
     return facts.get("clock") or (clock(origin) if isinstance(origin, dict) else None)
 
@@ -106,7 +108,7 @@ class Blocks:
         self.texts = recorded_texts(source.file, source.plain, reader) if texts else None
         self._limits = limits
         self._unusable = Unusable(limits.max_unusable, _lines.more("max_unusable"))
-        self._clock = Clock()
+        self._clock, self._conversations = Clock(), Conversations(self.block_tokens)
         self._facts: Mapping[str, object] | None = None
         self._tables = self._read()
         self._first: pa.Table | None = None
@@ -128,7 +130,9 @@ class Blocks:
         part = self._part
         collector = Collector(Bounds(part.start_s, part.stop_s, part.limit))
         try:
-            rows = parsed(self._counted(), self._reader, self._unusable, self._clock, self._limits.max_tokens)
+            rows = parsed(
+                self._counted(), self._reader, self._unusable, self._clock, self._conversations, self._limits.max_tokens
+            )
             if self.texts is not None:
                 rows = with_places(rows)
             for block, requests in ordered(rows) if self._sort else rows:
@@ -174,6 +178,7 @@ class Blocks:
             "reader": self._name,
             **self._reader.facts,
             **text_facts(self._reader),
+            **({"clock": "answers"} if self._conversations.any else {}),
             "rows": rows,
             "requests": seen.kept,
             "dropped": dropped,

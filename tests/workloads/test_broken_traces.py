@@ -72,10 +72,13 @@ BROKEN = {
     "bailian-name": (BA_ROW.replace(b"-1", b"[7]"), "line 1, column 'parent_chat_id': a name .* expected, got"),
     "bailian-turn": (BA_ROW.replace(b'"turn": 1', b'"turn": 0.5'), "line 1, column 'turn': a token count must be a whole"),
     "timed-trace-stamp": (b'{"timestamp": null, "input_length": 1, "output_length": 1}', "line 1, column 'timestamp': a number is missing"),
-    "turns-with-delay": (
-        b'{"session_id": "a", "timestamp": 0, "input_length": 9, "output_length": 1}\n'
-        b'{"session_id": "a", "timestamp": null, "delay": 50.5, "input_length": 9, "output_length": 1}\n' + MO_ROW,
-        "line 2: a turn with `delay` instead of `timestamp`, as AIPerf has sessions. Write every turn with",
+    "session-without-start": (
+        b'{"session_id": "a", "timestamp": null, "input_length": 9, "output_length": 1}',
+        "line 1, column 'timestamp': the first turn of a session needs a stamp.",
+    ),
+    "sessions-without-starts": (
+        b'{"session_id": "a", "input_length": 9, "output_length": 1}\n',
+        "no reader knows the columns session_id, input_length, output_length; .*timed-trace needs timestamp",
     ),
     "dialog": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
     "plain-date": (PL + b"2024-05-12 00:00:00,1,1\n12,1,1\n", "line 3, column 'at_s': a stamp such as"),

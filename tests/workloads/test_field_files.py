@@ -42,6 +42,9 @@ UNITS = {
         [f"2024-05-10T00:00:{int(at):02}.{round(at % 1 * 1000):03}000000Z" for at in AT_S],
         None,
     ),
+    "dates of the USA": ([f"05/10/2024 12:00:{int(at):02}.{round(at % 1 * 1000):03} AM" for at in AT_S], None),
+    "dates of Germany": ([f"10.05.2024 00:00:{int(at):02}.{round(at % 1 * 1000):03}" for at in AT_S], None),
+    "dates of Japan": ([f"2024/05/10 00:00:{int(at):02}.{round(at % 1 * 1000):03}" for at in AT_S], None),
     "relative seconds": ([f"{at}" for at in AT_S], None),
 }
 
@@ -263,3 +266,47 @@ def test_prompts_one_a_line_are_read(tmp_path: Path, length: str) -> None:
     assert [20 if length else 7] * 6 == trace.table["output_tokens"].to_pylist()
     with pytest.raises(UsageError, match="--reader prompts:tokenizer=PATH"):
         read(tmp_path, lines, "t.jsonl")
+
+
+DATES = {  # the first stamp, and one 24 h later
+    "month first": ("5/31/2024 13:00", "6/1/2024 13:00"),
+    "day first": ("31/05/2024 13:00:00", "01/06/2024 13:00:00"),
+    "afternoon": ("5/31/2024, 1:00:00 PM", "6/1/2024, 1:00:00 PM"),
+    "points": ("1.6.2024 13:00", "2.6.2024 13:00"),
+    "slashes": ("2024/01/02 13:00", "2024/01/03 13:00"),
+}
+
+
+@pytest.mark.parametrize("name", DATES)
+def test_a_date_is_read_where_the_rows_tell_its_order(tmp_path: Path, name: str) -> None:
+    """A table of Excel's was refused."""
+    rows = [f'"{stamp}",9,1' for stamp in DATES[name]]
+
+    assert 86_400 == read(tmp_path, "\n".join([HEAD, *rows])).at_s[-1]
+
+
+@pytest.mark.parametrize("second", ["06/10/2024 00:00:01", "13/05/2024 00:00:01"])
+def test_a_date_that_may_be_two_is_refused(tmp_path: Path, second: str) -> None:
+    """A day would be a month."""
+    first = "05/13/2024 00:00:00" if second.startswith("13") else "05/10/2024 00:00:00"
+    with pytest.raises(UsageError, match=r"'timestamp': '05/1.* begins with the day or .* write the year first"):
+        read(tmp_path, table([first, second]))
+
+
+@pytest.mark.parametrize("sign", [",", ".", "'", " ", "\u202f"])
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_thousands_of_counts_may_be_parted(tmp_path: Path, sign: str, separator: str) -> None:
+    """7,790 was no number, and 8,000 behind a semicolon were 8 tokens."""
+    counts = [7790, 8000, 12, 1_234_567]
+    rows = [separator.join((f"{i}", f'"{count:,}"'.replace(",", sign), "20")) for i, count in enumerate(counts)]
+    trace = read(tmp_path, "\n".join([HEAD.replace(",", separator), *rows]))
+
+    assert counts == trace.table["prompt_tokens"].to_pylist()
+
+
+def test_decimals_of_counts_are_no_thousands(tmp_path: Path) -> None:
+    """A count of 100.000, as a float is written, would be 100,000; and one of 1.500 is none."""
+    rows = [f"{i},{count},20" for i, count in enumerate(["100.000", "20.000", "3.000", "1.500"])]
+    trace = read(tmp_path, "\n".join([HEAD, *rows]))
+
+    assert [100, 20, 3] == trace.table["prompt_tokens"].to_pylist()

@@ -104,6 +104,49 @@ def test_a_timed_trace_needs_no_blocks(tmp_path: Path, unit: str, seconds: float
         traces.read(path, "timed-trace:unit=hours")
 
 
+def test_turns_with_delays_are_replayed_as_aiperf_replays_them(tmp_path: Path) -> None:
+    """AIPerf's Mooncake sessions were refused; a row holds what its turn adds, and its delay is after an answer."""
+    rows = [
+        {"session_id": "a", "timestamp": 1000, "input_length": 300, "output_length": 50},
+        {"session_id": "a", "delay": 2000, "input_length": 100, "output_length": 50},
+        {"session_id": "a", "input_length": 10, "output_length": 5},
+        {"session_id": "b", "timestamp": 1500.5, "input_length": 40, "output_length": 2},
+        {"session_id": "b", "timestamp": 9000, "input_length": 1, "output_length": 1},
+        {"timestamp": 9500, "input_length": 7, "output_length": 1},
+    ]
+    path = write(tmp_path, rows)
+    trace = traces.read(path)
+    names = trace.table.column("prefix_ids").to_pylist()
+
+    assert [0.0, 0.5005, 2.0, 2.0, 8.0, 8.5] == column(trace, "at_s")
+    assert [300, 40, 450, 510, 43, 7] == column(trace, "prompt_tokens")
+    assert [0.0, 0.0, 2.0, 0.0, 7.4995, 0.0] == column(trace, "delay_s")
+    assert [None, None, 0, 2, 1, None] == column(trace, "parent")
+    assert names[0] == names[2][: 300 // 16]  # a later prompt begins with the one before
+    assert "think-only" == replay.load(path).provenance["turns"]  # a delay begins when the answer ends
+
+
+def test_turns_of_whole_prompts_are_not_added_up(tmp_path: Path) -> None:
+    """Rows that hold whole message arrays would count the turns before twice."""
+    row = {"session_id": "a", "input_length": 300, "output_length": 50, "context_mode": "message_array_with_responses"}
+    trace = traces.read(write(tmp_path, [row | {"timestamp": 0}, row | {"delay": 5, "input_length": 400}]))
+
+    assert [300, 400] == column(trace, "prompt_tokens")
+
+
+def test_named_blocks_of_a_first_turn_are_those_of_the_whole_session(tmp_path: Path) -> None:
+    """What a session shares with others is the start of its first prompt."""
+    rows = [
+        {"session_id": "a", "timestamp": 0, "input_length": 1100, "output_length": 500, "hash_ids": [4, 5, 6]},
+        {"session_id": "a", "delay": 1, "input_length": 600, "output_length": 9, "hash_ids": [7, 8]},
+    ]
+    first, second = traces.read(write(tmp_path, rows)).table.column("prefix_ids").to_pylist()
+
+    assert [4, 5, 6] == first
+    assert (2200 // 512, [4, 5]) == (len(second), second[:2])
+    assert not {6, 7, 8} & {*second[2:]}
+
+
 def test_a_timed_trace_with_bailian_blocks(tmp_path: Path) -> None:
     """If this failed, the block size of another cache would be taken for Mooncake's."""
     rows: list[dict[str, object]] = [{"timestamp": 0, "input_length": 33, "output_length": 2, "hash_ids": [4, 5, 6]}]

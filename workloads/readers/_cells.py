@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 from typing import NoReturn
@@ -15,8 +15,13 @@ SECOND_NS = 1_000_000_000
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64-bit nanoseconds hold
 _LONGEST_SHOWN = 40
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_GROUPED = re.compile(r"[1-9]\d{0,2}(?:(?P<sign>[,. '\u00a0\u202f])\d{3})(?:(?P=sign)\d{3})*", re.ASCII)
+_LOCAL = re.compile(
+    r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:,? (\d\d?)(:\d\d(?::\d\d(?:[.,]\d{1,9})?)?)(?:[ \u202f]?([AP])M)?)?",
+    re.ASCII | re.IGNORECASE,
+)
 _STAMP = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?)?"
+    r"(\d{4})[-/](\d\d)[-/](\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:[.,](\d{1,9}))?)?)?"
     r"(Z| UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
     re.ASCII,
 )
@@ -53,6 +58,20 @@ def tokens(cell: object, refuse: Fail) -> int:
     if value >= LARGEST_TOKENS:
         refuse(f"a token count must be between 0 and {LARGEST_TOKENS - 1}, got {shown(cell)}")
     return int(value)
+
+
+def ungrouped(cells: Iterable[object]) -> dict[str, str]:
+    """The counts of a column that are written as 7,790, with what they are without a sign between thousands.
+
+    None where they may be decimals: a count is whole, so 8.000 may be 8, but 7.790 cannot be 7.79. Most of them tell,
+    and no 0.5 is among them.
+    """
+    texts = {cell.strip(): cell for cell in cells if isinstance(cell, str)}
+    grouped = [text for text in texts if _GROUPED.fullmatch(text)]
+    decimal = any(not text.isdigit() and not _GROUPED.fullmatch(text) and _DECIMAL.fullmatch(text) for text in texts)
+    if decimal or 2 * sum(not text.endswith("000") for text in grouped) < max(1, len(grouped)):
+        return {}
+    return {texts[text]: re.sub(r"\D", "", text) for text in grouped}
 
 
 def number(cell: object, refuse: Fail) -> float:
@@ -95,9 +114,34 @@ def counted(number: int, noun: str = "row") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def stamp_ns(cell: object, refuse: Fail) -> tuple[int, bool]:
+def local_dates(cells: Iterable[object]) -> set[tuple[str, ...]]:
+    """The different dates such as 05/10/2024 or 10.05.2024: first number, sign, second number, year."""
+    matches = (_LOCAL.fullmatch(cell.strip()) for cell in cells if isinstance(cell, str))
+    return {match.groups()[:4] for match in matches if match}
+
+
+def day_first(dates: Iterable[tuple[str, ...]]) -> bool | None:
+    """Whether the day comes before the month, by a number above 12 or by points; None where nothing or both tell."""
+    orders = {
+        sign == "." or int(one) > 12 for one, sign, two, _ in dates if sign == "." or max(int(one), int(two)) > 12
+    }
+    return orders.pop() if len(orders) == 1 else None
+
+
+def _iso(text: str, day_first: bool) -> str:
+    """A date such as 05/10/2024 12:00:00 AM with its year first; any other as it is."""
+    if not (match := _LOCAL.fullmatch(text)):
+        return text
+    one, _, two, year, hour, rest, half = match.groups()
+    month, day = (two, one) if day_first else (one, two)
+    if half and 1 <= int(hour) <= 12:
+        hour = str(int(hour) % 12 + (12 if half in "pP" else 0))
+    return f"{year}-{month:0>2}-{day:0>2}" + (f" {hour:0>2}{rest}" if hour else "")
+
+
+def stamp_ns(cell: object, refuse: Fail, day_first: bool = False) -> tuple[int, bool]:
     """Nanoseconds since 1970 (UTC where the stamp has an offset), and whether it has one."""
-    match = _STAMP.fullmatch(cell.strip()) if isinstance(cell, str) else None
+    match = _STAMP.fullmatch(_iso(cell.strip(), day_first)) if isinstance(cell, str) else None
     if not match:
         refuse(f"a stamp such as 2023-11-16 18:15:46.6805900 expected, got {shown(cell)}")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
@@ -123,7 +167,7 @@ def has_zone(stamp: object) -> bool:
 
 def may_be_timestamp(cell: object) -> bool:
     """Whether a cell is a date rather than a number."""
-    return isinstance(cell, str) and _STAMP.fullmatch(cell.strip()) is not None
+    return isinstance(cell, str) and _STAMP.fullmatch(_iso(cell.strip(), True)) is not None
 
 
 def block_size(tokens: int) -> None:

@@ -279,8 +279,10 @@ class Block:
         if fast is not None and (not fast.size or (fast.min() >= 0 and fast.max() <= most)):
             return fast
 
+        plain = _cells.ungrouped(_listed(cells))
+
         def tokens(cell: object, refuse: _cells.Fail) -> int:
-            count = _cells.tokens(cell, refuse)
+            count = _cells.tokens(plain.get(cell, cell) if isinstance(cell, str) else cell, refuse)
             if count > most:
                 refuse(f"more than {most:,} tokens{_lines.more('max_tokens')}, got {_shown(cell)}")
             return count
@@ -309,13 +311,30 @@ class Block:
             except pa.ArrowInvalid:
                 pass  # some stamp is odd: look at each
 
+        day_first = self._day_first(column, _listed(cells))
+
         def stamp(cell: object, refuse: _cells.Fail) -> int:
-            at_ns, has_zone = _cells.stamp_ns(cell, refuse)
+            at_ns, has_zone = _cells.stamp_ns(cell, refuse, day_first)
             if has_zone != zoned:
                 refuse(f"{_cells.shown(cell)} and the first row differ in having a time zone")
             return at_ns
 
         return np.array(self.each(column, stamp, blank=0), np.int64)
+
+    def _day_first(self, column: str, cells: Iterable[object]) -> bool:
+        """Whether dates such as 05/10/2024 begin with the day: what the first block tells is that of the file.
+
+        Raises UsageError where nothing tells and there are several; of a single one the time of day alone counts.
+        """
+        dates, first = _cells.local_dates(cells), _cells.local_dates(self.first[column])
+        day_first = _cells.day_first(first if self.start else dates)
+        if day_first is None and (first != dates or len(dates) > 1):
+            date = next(cell for cell in self.first[column] if _cells.may_be_timestamp(cell))
+            raise UsageError(
+                f"Trace '{self.file}', column {_shown(column)}: {_shown(date)} begins with the day or with the month, "
+                "and the rows do not tell which; write the year first (2024-05-10)."
+            )
+        return bool(day_first)
 
     def _typed_ns(self, column: str, cells: pa.Array) -> Ints:
         for row in np.flatnonzero(cells.is_null().to_numpy(zero_copy_only=False)).tolist():
@@ -341,13 +360,12 @@ class Block:
     def id_lists(self, column: str) -> pa.ListArray:
         """Lists of ids from 0 to 2**63 - 1."""
         cells = self.cells(column)
-        if isinstance(cells, pa.Array):
-            if pa.types.is_list(cells.type) and pa.types.is_integer(cells.type.value_type) and not cells.null_count:
-                ids = cells.cast(pa.list_(pa.int64()))
-                if not ids.flatten().null_count and (pc.min(ids.flatten()).as_py() or 0) >= 0:
-                    return ids
-            cells = cells.to_pylist()
-        cells = list(cells)
+        listed = isinstance(cells, pa.Array) and pa.types.is_list(cells.type) and not cells.null_count
+        if listed and pa.types.is_integer(cells.type.value_type):
+            ids = cells.cast(pa.list_(pa.int64()))
+            if not ids.flatten().null_count and (pc.min(ids.flatten()).as_py() or 0) >= 0:
+                return ids
+        cells = _listed(cells)
         for row, cell in enumerate(cells):
             if not isinstance(cell, list):
                 what = "missing" if cell is MISSING else f"a list of ids expected, got {_shown(cell)}"
@@ -363,16 +381,13 @@ class Block:
         self, column: str, check: Callable[[object, _cells.Fail], _T], *, blank: _T, optional: bool = False
     ) -> list[_T]:  # fmt: skip
         """Cell by cell: right for every odd cell; `blank` stands for a bad one, and an `optional` one may lack."""
-        cells: Iterable[object] = self.cells(column)
-        if isinstance(cells, pa.Array):
-            cells = cells.to_pylist()
         row = 0
 
         def refuse(message: str) -> NoReturn:
             self.fail(row, column, message)
 
         found = []
-        for row, cell in enumerate(cells):
+        for row, cell in enumerate(_listed(self.cells(column))):
             try:
                 if cell is MISSING and not optional:
                     refuse("missing")
@@ -386,6 +401,10 @@ class Block:
 
 
 _shown = _cells.shown
+
+
+def _listed(cells: Cells) -> list[object]:
+    return cells.to_pylist() if isinstance(cells, pa.Array) else list(cells)
 
 
 def _whole(cells: Cells) -> Ints | None:

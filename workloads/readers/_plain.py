@@ -191,7 +191,7 @@ def requests(block: Block, given: str | None) -> Requests:
     )  # fmt: skip
 
 
-def _known_numbers(block: Block, column: str) -> list[float | None]:
+def known_numbers(block: Block, column: str) -> list[float | None]:
     """Numbers, None where there is none."""
 
     def number(cell: object, refuse: _cells.Fail) -> float | None:
@@ -202,7 +202,7 @@ def _known_numbers(block: Block, column: str) -> list[float | None]:
 
 _MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
     ("delay", "_s", Block.numbers),
-    ("api", "_s", _known_numbers),
+    ("api", "_s", known_numbers),
     ("agent", "", lambda block, column: block.names(column, optional=True)),
     ("common", "_tokens", Block.tokens),
     ("cause", "", lambda block, column: block.names(column, optional=True)),

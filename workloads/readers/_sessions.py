@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from workloads.readers._collect import Ints, Mask
+    from workloads.readers._collect import Block, Ints, Mask
+    from workloads.readers._requests import Requests
+
+LOCAL = 1 << 59
+"""Bit of the ids of blocks that are known in one conversation only: then its number in the file, then its own id."""
+ID_BITS = 28
 
 
 class Links(NamedTuple):
@@ -141,6 +147,68 @@ class ByRow:
         counts = np.bincount(of_row[stays], minlength=len(given))[kept]
         offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
         return pa.ListArray.from_arrays(offsets, pa.array(number[stays], pa.int64()))
+
+
+class Turn(NamedTuple):
+    """The last turn of a session so far: its stamp, the tokens of its prompt and answer, and ids of the session's own.
+
+    `named` are the whole blocks of the first prompt that the file names.
+    """
+
+    at: float
+    tokens: int
+    base: int
+    named: list[int]
+
+
+class Conversations:
+    """Makes whole prompts of what turns add to their sessions, and stamps of delays, as if answers took no time."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._last: dict[str | int, Turn] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether the trace has such turns."""
+        return bool(self._last)
+
+    def take(self, block: Block, requests: Requests) -> Requests:
+        """The requests with whole prompts; those of a session share their blocks. One without a start is left out."""
+        if requests.session is None or requests.adds is None:
+            return requests
+        at, prompt, size = requests.at.tolist(), requests.prompt_tokens.tolist(), self._block_tokens
+        delay_s = requests.more["delay_s"].to_pylist()
+        ids = [[] for _ in at] if requests.prefix_ids is None else requests.prefix_ids.to_pylist()
+        for row, name in enumerate(requests.session.to_pylist()):
+            before = self._last.get(name) if name else None
+            if before is None:
+                base, delay_s[row] = LOCAL | len(self._last) << ID_BITS, 0.0
+                turn = Turn(at[row], 0, base, ids[row][: prompt[row] // size])
+                if math.isnan(at[row]):
+                    block.leave_out(row, requests.stamp, "the first turn of a session needs a stamp")
+                    at[row] = 0.0
+                    continue
+            else:
+                turn = before
+                if math.isnan(at[row]):
+                    delay_s[row] = 0.0 if math.isnan(delay_s[row]) else delay_s[row]
+                    at[row] = turn.at + requests.per_s * delay_s[row]
+                elif math.isnan(delay_s[row]):
+                    delay_s[row] = max(0.0, at[row] - turn.at) / requests.per_s
+                prompt[row] += turn.tokens if requests.adds[row] else 0
+            if before is not None or not ids[row]:
+                own = range(turn.base + len(turn.named), turn.base + prompt[row] // size)
+                ids[row] = [*turn.named, *own]
+            tokens = prompt[row] + int(requests.output_tokens[row])
+            self._last[name or len(self._last)] = turn._replace(at=at[row], tokens=tokens)
+        return replace(
+            requests,
+            at=np.array(at, np.float64),
+            prompt_tokens=np.array(prompt, np.int64),
+            prefix_ids=pa.array(ids, pa.list_(pa.int64())),
+            more={**requests.more, "delay_s": pa.array(delay_s, pa.float64())},
+        )
 
 
 def _rank(codes: Ints) -> Ints:

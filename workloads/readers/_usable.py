@@ -10,6 +10,7 @@ from harness.errors import UsageError
 from workloads.readers._cells import BadRow
 from workloads.readers._collect import Block, Floats, Ints, Mask, refusal
 from workloads.readers._requests import Reader, Requests
+from workloads.readers._sessions import Conversations
 
 
 class Unusable:
@@ -123,7 +124,12 @@ _PIECE = 1024  # rows that are read again where a row among them ends the readin
 
 
 def parsed(
-    blocks: Iterator[Block], reader: Reader, unusable: Unusable, clock: Clock, most_tokens: int
+    blocks: Iterator[Block],
+    reader: Reader,
+    unusable: Unusable,
+    clock: Clock,
+    conversations: Conversations,
+    most_tokens: int,
 ) -> Iterator[tuple[Block, Requests]]:
     """Each block with its requests; rows that cannot be used are dropped ones, or counted as lost."""
     rows, at = 0, 0.0
@@ -136,7 +142,7 @@ def parsed(
             if not part.size:
                 continue
             try:
-                requests = reader.requests(part)
+                requests = conversations.take(part, reader.requests(part))
             except BadRow as error:
                 unusable.lost[unusable.reason(error)] += 1
                 unusable.count += 1

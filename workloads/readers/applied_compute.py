@@ -10,7 +10,8 @@ import pyarrow as pa
 from workloads.readers import _cells
 from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, empty
-from workloads.readers.weka import ID_BITS, LOCAL, TOOL
+from workloads.readers._sessions import ID_BITS, LOCAL
+from workloads.readers.weka import TOOL
 
 _TURNS, _FIRST, _ANSWERS, _TOOLS, _LATENCY, _LAST = (
     "num_turns", "input_prompt_length", "assistant_response_length", "tool_call_output_length", "tool_call_latency",

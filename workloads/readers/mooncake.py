@@ -1,15 +1,15 @@
 """Mooncake traces (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.errors import UsageError
-from workloads.readers._collect import MISSING, Block, Floats, Ints
+from workloads.readers._collect import Block, Ints
+from workloads.readers._plain import known_numbers
 from workloads.readers._requests import Requests, empty
 
 BLOCK_TOKENS = 512
@@ -35,35 +35,38 @@ class Mooncake:
     }
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is reported as dropped."""
-        stamp, prompt, output, ids = self.needs
-        at_ms = stamps(block, stamp)
-        prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
-        return Requests(
-            stamp,
-            at_ms,
-            1000,
-            prompt_tokens,
-            output_tokens,
-            drops=empty(prompt, prompt_tokens, output, output_tokens),
-            prefix_ids=one_per_block(block, ids, prompt_tokens, BLOCK_TOKENS),
-        )
+        """As `rows_of`."""
+        return rows_of(block, 1000, BLOCK_TOKENS)
 
 
-def stamps(block: Block, column: str) -> Ints | Floats:
-    """The stamps. Raises UsageError for turns that have a `delay` after the answer before instead of a stamp.
+def rows_of(block: Block, per_s: int, block_tokens: int) -> Requests:
+    """Every row; a row without prompt or output tokens is reported as dropped.
 
-    They are not read: their lengths may be those of the whole prompt or of what a turn adds, and the file does not say.
+    Rows with a `session_id` are turns as AIPerf replays them: `input_length` is what a turn adds to the prompt and the
+    answer before, unless its `context_mode` is that of whole message arrays, and a turn without a stamp comes `delay`
+    after that answer. Source: ai-dynamo/aiperf, docs/reference/conversation-context-mode.md, and its fixed schedule.
     """
-    for row, (at, delay) in enumerate(zip(block.cells(column), block.cells("delay"), strict=True)):
-        if at in (MISSING, None) and delay not in (MISSING, None):
-            raise UsageError(
-                f"Trace '{block.file}', {block.where(row)}: a turn with `delay` instead of `{column}`, as AIPerf has "
-                "sessions. Write every turn with timestamp_ms (that of the turn before + delay), delay_s (seconds), "
-                "session_id, input_length (the whole prompt, with the turns before and their answers) and "
-                "output_length, and replay them with --turns think-only."
-            )
-    return block.numbers(column)
+    stamp, prompt, output, ids = Mooncake.needs
+    prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
+    in_sessions = block.has("session_id")
+    at = np.array(known_numbers(block, stamp), np.float64) if in_sessions else block.numbers(stamp)
+    requests = Requests(
+        stamp,
+        at,
+        per_s,
+        prompt_tokens,
+        output_tokens,
+        drops=empty(prompt, prompt_tokens, output, output_tokens),
+        prefix_ids=one_per_block(block, ids, prompt_tokens, block_tokens) if block.has(ids) else None,
+    )
+    if not in_sessions:
+        return requests
+    return replace(
+        requests,
+        session=block.names("session_id", optional=True),
+        adds=np.array([not str(mode).startswith("message_array") for mode in block.cells("context_mode")]),
+        more={"delay_s": pa.array(np.array(known_numbers(block, "delay"), np.float64) / per_s)},
+    )
 
 
 def one_per_block(block: Block, column: str, prompt_tokens: Ints, block_tokens: int) -> pa.ListArray:

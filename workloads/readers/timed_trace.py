@@ -7,8 +7,8 @@ from typing import ClassVar
 from harness.errors import no_such
 from workloads.readers._cells import block_size
 from workloads.readers._collect import Block
-from workloads.readers._requests import Requests, empty
-from workloads.readers.mooncake import one_per_block, stamps
+from workloads.readers._requests import Requests
+from workloads.readers.mooncake import rows_of
 
 _PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
 
@@ -18,11 +18,12 @@ class TimedTrace:
     """Stamps in `unit` (s, ms or us), counts in tokens; `hash_ids`, where there, name blocks of `block_tokens` tokens.
 
     Source of the format: vllm-project/vllm PR 39795, `vllm bench serve` with a timed trace, which reads Mooncake's rows
-    (ms, 512) and Bailian's (s, 16) alike. The file does not state unit and block size; those of Mooncake are assumed.
+    (ms, 512) and Bailian's (s, 16) alike. The file states neither unit nor block size: milliseconds are assumed, and
+    blocks of 16 tokens, in which the turns of a session share their prompts where there are no `hash_ids`.
     """
 
     unit: str = "ms"
-    block_tokens: int = 512
+    block_tokens: int = 16
 
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("timestamp", "input_length", "output_length")
@@ -38,17 +39,5 @@ class TimedTrace:
             raise no_such("unit", self.unit, _PER_S)
 
     def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is reported as dropped."""
-        stamp, prompt, output = self.needs
-        at = stamps(block, stamp)
-        prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
-        ids = block.has("hash_ids")
-        return Requests(
-            stamp,
-            at,
-            _PER_S[self.unit],
-            prompt_tokens,
-            output_tokens,
-            drops=empty(prompt, prompt_tokens, output, output_tokens),
-            prefix_ids=one_per_block(block, "hash_ids", prompt_tokens, self.block_tokens) if ids else None,
-        )
+        """As those of Mooncake."""
+        return rows_of(block, _PER_S[self.unit], self.block_tokens)

@@ -10,10 +10,8 @@ import pyarrow as pa
 from workloads.readers import _cells
 from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import MORE, Requests, empty
+from workloads.readers._sessions import ID_BITS, LOCAL
 
-LOCAL = 1 << 59
-"""Bit of the ids of blocks that are known in one conversation only: then its number in the file, then its own id."""
-ID_BITS = 28
 MAIN, SUBAGENT = "main", "subagent"
 TOOL, PERSON = "tool", "person"
 
