@@ -1,6 +1,7 @@
 """Names that earlier versions accepted, each with what to use instead: the sentence that refuses it says so."""
 
 REMOVED = {
+    ("command", "policy"): "'bench sweep --over policy=A,B --over backend=engine,sim' measures policies on both clocks",
     ("command", "import-command"): "docs/guide/import.md has the flags of other load generators beside those of bench",
     ("format", "aiperf"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("format", "guidellm"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",

@@ -69,32 +69,33 @@ class RunResult:
 
     def figures(self) -> list[str]:
         """The names of its figures."""
-        from harness import compose
+        from reports import rendered
 
-        return list(compose.run_figures(self.data))
+        return list(rendered.run_figures(self.data))
 
     def figure(self, name: str) -> go.Figure:
         """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
-        from harness import compose
+        from reports import rendered
 
-        return _figure(compose.run_figures(self.data), name)
+        return _figure(rendered.run_figures(self.data), name)
 
     def report(self, path: str | Path) -> Path:
         """Write the HTML page of the run."""
-        from harness import compose
+        from harness.data import files
+        from reports import rendered
 
-        compose.put(Path(path), compose.render_run("html", self.data))
+        files.write(Path(path), rendered.render_run("html", self.data))
         return Path(path)
 
     def __str__(self) -> str:
-        from harness import compose
+        from reports import rendered
 
-        return str(compose.render_run("text", self.data))
+        return rendered.render(self.data, "text")
 
     def _repr_markdown_(self) -> str:
-        from harness import compose
+        from reports import rendered
 
-        return str(compose.render_run("markdown", self.data))
+        return rendered.render(self.data, "markdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,38 +122,39 @@ class AnswerResult:
         """A row per point of a sweep, goal of a search, metric of a comparison; seconds, and shares from 0 to 1."""
         import pandas as pd
 
-        from harness import compose
+        from reports import answers
 
-        return pd.DataFrame(compose.answer_rows(self.answer))
+        return pd.DataFrame(answers.rows(self.answer))
 
     def figures(self) -> list[str]:
         """The names of its figures."""
-        from harness import compose
+        from reports import rendered
 
-        return list(compose.answer_figures(self.answer, self.path or Path()))
+        return list(rendered.answer_figures(self.answer, self.path or Path()))
 
     def figure(self, name: str) -> go.Figure:
         """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
-        from harness import compose
+        from reports import rendered
 
-        return _figure(compose.answer_figures(self.answer, self.path or Path()), name)
+        return _figure(rendered.answer_figures(self.answer, self.path or Path()), name)
 
     def report(self, path: str | Path) -> Path:
         """Write the HTML page of the answer."""
-        from harness import compose
+        from harness.data import files
+        from reports import answers
 
-        compose.put(Path(path), compose.answer_page(self.answer, self.path or Path()))
+        files.write(Path(path), answers.page(self.answer, self.path or Path()))
         return Path(path)
 
     def __str__(self) -> str:
-        from harness import compose
+        from reports import rendered
 
-        return compose.render_answer(self.answer, "text")
+        return rendered.render(self.answer, "text")
 
     def _repr_markdown_(self) -> str:
-        from harness import compose
+        from reports import rendered
 
-        return compose.render_answer(self.answer, "markdown")
+        return rendered.render(self.answer, "markdown")
 
 
 def _figure(known: Mapping[str, Any], name: str) -> go.Figure:
@@ -237,12 +239,12 @@ def sweep(
     **options: Option,
 ) -> AnswerResult:
     """Runs over rates, or over the values of any option, as `bench sweep`; run again with the same `out` to resume."""
-    from harness import compose
     from harness.data.folder import new_folder
     from harness.experiments.sweep import axes
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.options import Given
+    from reports import rendered
 
     swept = [axes.over(f"{name}={_listed(values, '|')}") for name, values in (over or {}).items()]
     if rate is not None:
@@ -257,7 +259,7 @@ def sweep(
     )
     folder = new_folder(planned.home) if out is None else Path(out)
     command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **options})
-    info = run_sweep(planned, folder, workers=workers, command=command, render=compose.render_answer)
+    info = run_sweep(planned, folder, workers=workers, command=command, render=rendered.render)
     return AnswerResult(info, folder)
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[1]
 PACKAGES = ("harness", "workloads", "backends", "reports")
 SHORT_LINES, LONG_LINES = 3, 60
-ROOTS = {"harness/compose.py", "harness/registry.py"}
+ROOTS = ("harness/cli/", "harness/results.py", "harness/registry.py")
 """The files that may name the packages beside harness."""
 READ_LINES = 20
 """Minimum lines of executed functions for a file to be on the reading path."""
@@ -107,13 +107,13 @@ def long_functions(files: list[Source]) -> list[str]:
 
 
 def siblings(files: list[Source]) -> list[str]:
-    """Places in harness, outside compose.py and the registry's table, that name another package of the product."""
+    """Places in harness, outside the commands, the Python API and the registry, that name another package."""
     others = "|".join(p for p in PACKAGES if p != "harness")
     named = re.compile(rf"^[ \t]*(?:from|import) (?:{others})\b|[\"'](?:{others})\.[a-z_.]+[\"'{{]", re.MULTILINE)
     return [
         f"{file.path}:{file.text.count(chr(10), 0, m.start()) + 1} {m.group().strip()}"
         for file in files
-        if file.path.startswith("harness/") and file.path not in ROOTS
+        if file.path.startswith("harness/") and not file.path.startswith(ROOTS)
         for m in named.finditer(file.text)
         if not file.text[: m.start()].rstrip().endswith("#")
     ]
@@ -220,7 +220,7 @@ def main(options: list[str]) -> None:
             if (n := len(re.findall(r"(?:dict|Mapping)\[str, (?:Any|object)\]", f.text)))
         ]),
         ("class names used twice", [f"{name} {n}" for name, n in classes.most_common() if n > 1]),
-        ("other packages named outside compose and registry", siblings(files)),
+        ("other packages named below the commands and the Python API", siblings(files)),
         ("import circles", circles(imports(files))),
     ]  # fmt: skip
     for title, places in lists:

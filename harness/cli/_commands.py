@@ -25,7 +25,7 @@ GROUPS = {
     "Compare": ("compare", "slo", "report"),
     "Plan": ("place", "theory"),
     "Traffic": ("trace",),
-    "Simulate": ("fit", "validate", "policy"),
+    "Simulate": ("fit", "validate"),
     "Tools": ("serve", "list", "explain", "doctor", "init", "sender"),
 }
 """Headings of `bench --help` and their commands, in the order in which a newcomer needs them."""

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness import compose
 from harness.api import Simulator, Slo
 from harness.cli import _terminal
 from harness.data import files
@@ -27,6 +26,9 @@ from harness.runner.plan import make_backend, plan
 from harness.runner.remote.ready import await_servers
 from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
+
+EXPORTS = ("github-smaller", "github-bigger", "bencher", "pytorch")
+"""Forms that other tools read, of `reports.answers.exports`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ def checked(options: Mapping[str, Any]) -> Files:
         form, equals, path = text.partition("=")
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
-        if form not in compose.EXPORTS:
-            raise no_such("format", form, compose.EXPORTS)
+        if form not in EXPORTS:
+            raise no_such("format", form, EXPORTS)
         forms.append((form, path))
     if sum(path == "-" for _, path in forms) > 1:
         raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
@@ -74,25 +76,28 @@ def checked(options: Mapping[str, Any]) -> Files:
     return Files(options["form"] or "text", tuple(forms))
 
 
-def write(info: CompareAnswer | TrendAnswer, files: Files) -> None:
+def write(info: CompareAnswer | TrendAnswer, targets: Files) -> None:
     """Print the answer, and write it in every other form."""
-    if not any(path == "-" for _, path in files.forms):
-        _terminal.show(files.printed, info)
-    for form, path in files.forms:
+    if not any(path == "-" for _, path in targets.forms):
+        _terminal.show(targets.printed, info)
+    for form, path in targets.forms:
         rendered = _render(form, info, path)
         if path == "-":
             _terminal.say(rendered.rstrip("\n"))
         else:
-            compose.put(Path(path), rendered)
+            files.write(Path(path), rendered)
 
 
 def _render(form: str, info: CompareAnswer | TrendAnswer, path: str = "-") -> str:
     """The answer in a form; the links of a page are relative to where it will stand."""
+    from reports import answers, rendered
+    from reports.answers import exports
+
     if form == "html":
-        return compose.answer_page(info, Path() if path == "-" else Path(path))
-    if form in ("junit", *compose.EXPORTS):
-        return compose.export_comparison(info, form)
-    return compose.render_answer(info, form)
+        return answers.page(info, Path() if path == "-" else Path(path))
+    if form in ("junit", *EXPORTS):
+        return str(getattr(exports, form.replace("-", "_"))(info))
+    return rendered.render(info, form)
 
 
 # Pairs of runs that are made now

@@ -1,6 +1,7 @@
 """Unexpected errors: one sentence for the user; the traceback goes to a file, without secrets."""
 
 import errno
+import os
 import platform
 import shlex
 import sys
@@ -9,7 +10,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness import compose
 from harness.errors import BenchError
 from harness.version import __version__
 
@@ -67,7 +67,9 @@ def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str
 def _redaction(words: Sequence[str]) -> Callable[[str], str]:
     """What hides the secrets of this command; everything, where they cannot be known."""
     try:
-        hide = compose.hidden_in_command(words)
+        from backends.client import secrets
+
+        hide = secrets.of_command(words, os.environ).text
         hide("")
     except Exception:  # noqa: BLE001  # no crash of its own
         return lambda _: "[hidden]"

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import compose, configs, registry
+from harness import configs, registry
 
 OPTION: Mapping[str, str] = MappingProxyType(
     {
@@ -59,7 +59,9 @@ def glossary() -> tuple[dict[str, str], dict[str, str]]:
 
 def names(kind: str) -> list[str]:
     if kind == "presets":
-        return compose.presets()
+        from workloads import catalog
+
+        return catalog.presets()
     if kind == "configs":
         return configs.names()
     if kind in _FILES:
@@ -70,7 +72,9 @@ def names(kind: str) -> list[str]:
 def rows(kind: str) -> list[tuple[str, str]]:
     """(name, one line about it) of a kind."""
     if kind == "presets":
-        texts = {name: tomllib.loads(compose.preset_text(name)).get("about", "") for name in names(kind)}
+        from workloads import catalog
+
+        texts = {name: tomllib.loads(catalog.preset_text(name)).get("about", "") for name in names(kind)}
         return [(name, " ".join(str(about).split())) for name, about in texts.items()]
     if kind == "configs":
         return [(name, configs.about(name)) for name in names(kind)]

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from harness import compose, registry, spec
+from harness import registry, spec
 from harness.cli import _terminal
-from harness.compose import Content
 from harness.data import files
 from harness.data.folder import OURS, Run
 from harness.data.large import load
@@ -19,6 +18,9 @@ from harness.experiments import answers, imports
 from harness.experiments.compare import history
 from harness.experiments.compare.trend import trend
 from harness.validity.conclude import completed
+
+if TYPE_CHECKING:
+    from reports.rendered import Content
 
 PICTURES = ("svg", "pdf", "png")
 """Forms of one figure; png without --figure: of every figure."""
@@ -43,7 +45,7 @@ class Look:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """The options of `compose.draw_document`."""
+        """The options of `reports.rendered.draw`."""
         return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections, "figures": self.figures}
 
 
@@ -95,7 +97,9 @@ def report_options(
         raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
     named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if any(_name(form) in PICTURES for form in forms):
-        compose.find_browser()  # before anything is drawn for it
+        from reports import _pictures
+
+        _pictures.find()  # before anything is drawn for it
     folder = None
     if out is not None:
         several = _wants_folder(forms, out, figure)
@@ -169,10 +173,10 @@ def write(content: Content, subject: Subject, form: str, options: ReportOptions)
     if isinstance(content, Mapping):
         for name, picture in content.items():
             drawn = path.with_name(f"{path.stem}-{name}{path.suffix}")
-            compose.put(drawn, picture)
+            files.write(drawn, picture)
             yield drawn
         return
-    compose.put(path, content)
+    files.write(path, content)
     yield path
 
 
@@ -235,11 +239,14 @@ class OneRun:
 
     def form(self, name: str, look: Look) -> Content:
         """A form that `reports` has for runs, or one of its figures."""
+        from reports import rendered
+        from reports.answers import run
+
         if look.figures:
-            document = compose.run_document(completed(self.load()))
-            return compose.draw_document(document, name, Path(), None, **look.drawn)
+            document = run.document(completed(self.load()))
+            return rendered.draw(document, name, Path(), None, **look.drawn)
         given = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
-        found: Content = compose.render_run(name, completed(self.load()), **given)
+        found: Content = rendered.render_run(name, completed(self.load()), **given)
         return found
 
     def show(self, form: str) -> None:
@@ -248,7 +255,9 @@ class OneRun:
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside the file of another tool."""
-        return compose.report_path(self.load(), ending)
+        from reports import rendered
+
+        return rendered.run_path(self.load(), ending)
 
     def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one run it is always one file
         """Itself."""
@@ -266,13 +275,16 @@ class OneAnswer:
 
     def form(self, name: str, look: Look) -> Content:
         """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
+        from reports import answers as reported
+        from reports import rendered
+
         if name not in ("html", *PICTURES):
             try:
-                return compose.render_answer(self.info, name)
+                return rendered.render(self.info, name)
             except answers.WRONG as error:
                 raise answers.damaged(self.info, self.path, error) from None
-        document = compose.answer_document(self.info, self.path)
-        return compose.draw_document(document, name, self.beside("html").parent, look.folder, **look.drawn)
+        document = reported.document(self.info, self.path)
+        return rendered.draw(document, name, self.beside("html").parent, look.folder, **look.drawn)
 
     def show(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
@@ -283,7 +295,9 @@ class OneAnswer:
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside its file."""
-        return compose.beside(self.path, ending)
+        from reports import rendered
+
+        return rendered.answer_path(self.path, ending)
 
     def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one answer it is always one file
         """Itself."""
@@ -302,12 +316,15 @@ class Several:
 
     def form(self, name: str, look: Look) -> Content:
         """The page of all, pictures of its figures, or the texts one after the other."""
+        from reports import answers as reported
+        from reports import rendered
+
         if name in ("html", *PICTURES):
             found = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
-            document = compose.several_document(found, runs, home)
-            return compose.draw_document(document, name, home, look.folder, **look.drawn)
+            document = reported.together(found, runs, home)
+            return rendered.draw(document, name, home, look.folder, **look.drawn)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
     def show(self, form: str) -> None:
@@ -320,7 +337,9 @@ class Several:
 
     def beside(self, ending: str) -> Path:
         """In the folder of all, or here."""
-        return Path(f"{HERE}.{ending}") if self.home is None else compose.beside(self.home, ending)
+        from reports import rendered
+
+        return Path(f"{HERE}.{ending}") if self.home is None else rendered.answer_path(self.home, ending)
 
     def split(self, form: str) -> Sequence[Subject]:
         """Itself; what a form has no common file for, one by one."""

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness import compose
 from harness.data import files
 from harness.errors import UsageError
 from harness.experiments.answers import Answer
 
 if TYPE_CHECKING:
-    from harness.compose import Report
     from harness.data.folder import Run
     from harness.experiments.agents.agents_json import AgentsAnswer
     from harness.experiments.capacity.capacity_json import CapacityAnswer
     from harness.experiments.place.place_json import PlaceAnswer
     from harness.runner.progress import Display
+    from reports.rendered import Report
 
 
 def say(text: str) -> None:
@@ -68,11 +67,13 @@ def complain(sentence: str) -> None:
 
 def show(form: str, result: Run | Answer | Report) -> None:
     """Print a result in the format of that name; on a terminal text has a small curve, and colours if wanted."""
+    from reports import rendered
+
     if form == "text" and sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
-        text = compose.render(result, form, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
+        text = rendered.render(result, form, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
     else:
-        text = compose.render(result, form)
+        text = rendered.render(result, form)
     say(text.rstrip("\n"))
 
 
@@ -110,7 +111,9 @@ def conclude(
     """Print an answer, write its page into its folder, and return its exit code."""
     show(form, info)
     if path is not None and not no_html:
-        report = compose.write_answer_page(info, path, complain)
+        from reports import rendered
+
+        report = rendered.write_answer_page(info, path, complain)
         if report is not None and not quiet:
             note(f"report: {report}")
     return info.exit_code
@@ -141,10 +144,12 @@ def check(out: str) -> None:
 
 
 def put(info: Answer, out: str) -> None:
+    from reports import answers, rendered
+
     check(out)
     form = _ENDS[Path(out).suffix]
-    text = compose.answer_page(info, Path(out)) if form == "html" else compose.render_answer(info, form)
-    compose.put(Path(out), text)
+    text = answers.page(info, Path(out)) if form == "html" else rendered.render(info, form)
+    files.write(Path(out), text)
     note(f"Written to {out}.")
 
 
@@ -155,10 +160,14 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
 
 def show_findings(info: Answer) -> None:
     """Print the findings of an answer that was written: its file alone would leave exit code 1 unexplained."""
-    say(compose.outcome_line(info))
+    from reports import answers
+
+    say("\n".join(finding.text for finding in answers.document(info).findings))
 
 
 def draw(html: str, facts: Mapping[str, object], title: str) -> None:
     """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
-    compose.put(Path(html), compose.traffic_page(facts, title))
+    from reports import traffic
+
+    files.write(Path(html), traffic.page(facts, title))
     note(f"Pictures: {html}")

@@ -221,12 +221,13 @@ def _made(
     runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None
 ) -> tuple[CompareAnswer, Path | None]:
     """The answer on pairs that are made now, and its page; both stand in their folder."""
-    from harness import compose, configs
+    from harness import configs
     from harness.cli import _compare, _terminal
     from harness.data.codec import encode
     from harness.data.storage import write_json
     from harness.errors import first_of
     from harness.experiments.compare.pair_log import shown
+    from reports import rendered
 
     if runs:
         raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")
@@ -243,7 +244,7 @@ def _made(
         exit_code=first_of(made.exit_code or 0, info.exit_code),
     )
     write_json(made.out / "compare.json", encode(info))
-    return info, None if options["no_html"] else compose.write_answer_page(info, made.out, say)
+    return info, None if options["no_html"] else rendered.write_answer_page(info, made.out, say)
 
 
 def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:

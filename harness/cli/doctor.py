@@ -16,7 +16,6 @@ from typing import Literal
 
 import click
 
-from harness import compose
 from harness.cli._installed import DISTRIBUTION, others
 from harness.cli._options import formats
 from harness.errors import BenchError
@@ -66,7 +65,9 @@ def _installed(name: str) -> bool:
 
 def core() -> Found:
     """Whether the simulator's core is compiled; its results are the same either way."""
-    if compose.core_is_compiled():
+    from backends.serving import replica
+
+    if not replica.__file__.endswith(".py"):
         return Found("simulator core", "ok", "compiled with mypyc")
     return Found("simulator core", "ok", "pure Python; HATCH_BUILD_HOOKS_ENABLE=1 pip install . compiles it")
 
@@ -115,7 +116,9 @@ def timer() -> Found:
 
 def stamps() -> Found:
     """Whether the kernel timestamps received bytes; token times of a remote server are taken from it."""
-    if compose.has_kernel_stamps():
+    from backends.client.stamps import kernel_stamps
+
+    if kernel_stamps():
         return Found("arrival stamps", "ok", "of the kernel (SO_TIMESTAMPNS)")
     remedy = (
         "token times of a remote server are those of reading; measure from Linux, or see the client floor in the report"
@@ -210,7 +213,9 @@ def command(no_engine: bool, form: str) -> int:
         if found.remedy:
             _terminal.say(f"      {'':<17} -> {found.remedy}")
     if form != "text":
-        _terminal.show(form, compose.table_report("Checks of this machine", rows))
+        from reports.rendered import table_report
+
+        _terminal.show(form, table_report("Checks of this machine", rows))
         return 3 if failed else 0
     _terminal.say("")
     ready = "Ready to run. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness import catalog, compose, configs, registry
+from harness import catalog, configs, registry
 from harness.cli import _names, _terminal
 from harness.cli._options import NEW_FILE, formats
 from harness.errors import UsageError, no_such
@@ -60,6 +60,8 @@ def command(name: str, html: str | None, form: str) -> int:
     A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma). Files are those
     of --workload and --model: mix.toml, ./config.json, models.FILE.toml, hardware.FILE.toml.
     """
+    from workloads import catalog as workloads
+
     kind, dot, short = name.partition(".")
     if not dot or kind not in _names.kinds():
         kind, short = "", name
@@ -67,7 +69,7 @@ def command(name: str, html: str | None, form: str) -> int:
     if kind in ("models", "hardware") and catalog.is_file(short):
         kinds, found = [kind], [_about(kind, short)]
     elif short.partition(":")[0].endswith(".toml"):  # a preset of the user
-        kinds, found = ["presets"], [compose.explain_workload(short)]
+        kinds, found = ["presets"], [workloads.explain(short)]
     elif not kind and catalog.is_file(name):
         kinds, found = ["models"], [_about("models", name)]
     else:
@@ -89,9 +91,11 @@ def command(name: str, html: str | None, form: str) -> int:
     if form == "text":
         _terminal.say("\n\n".join(found))
     else:  # each text begins with a line such as 'tpot (term)'
+        from reports.rendered import table_report
+
         parts = [text.partition("\n") for text in found]
         rows = [{"name": head, "explanation": textwrap.dedent(text).strip()} for head, _, text in parts]
-        _terminal.show(form, compose.table_report(name, rows))
+        _terminal.show(form, table_report(name, rows))
     if html is not None:
         _draw(html, kinds, short, "\n\n".join(found))
     return 0
@@ -114,7 +118,9 @@ def _facts(kind: str, spec: str) -> dict[str, Any]:
     if kind not in DRAWABLE:
         listed = f"{', '.join(DRAWABLE[:-1])} and {DRAWABLE[-1]}"
         raise UsageError(f"'{spec}' is of the kind {kind}, which draws no traffic; --html goes with {listed}.")
-    loaded = compose.load_workload(HELD, arrivals=spec) if kind == "arrivals" else compose.load_workload(spec)
+    from workloads.catalog import load
+
+    loaded = load(HELD, arrivals=spec) if kind == "arrivals" else load(spec)
     return _drawn(loaded, arrivals=kind != "lengths", lengths=kind != "arrivals")
 
 
@@ -168,7 +174,9 @@ def _settled(operational_time: Any, times_s: Any) -> float:
 
 def _about(kind: str, name: str) -> str:
     if kind == "presets":
-        text = compose.explain_workload(name).removeprefix(name).strip()
+        from workloads import catalog as workloads
+
+        text = workloads.explain(name).removeprefix(name).strip()
         return f"{name} (workload preset)\n{textwrap.indent(text, '  ')}"
     if kind == "configs":
         return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"

@@ -12,9 +12,9 @@ from harness.cli._options import formats
 @formats
 def command(kind: str | None, form: str) -> int:
     """List all names of one KIND (presets, models, hardware, policies, arrivals, ...), or of all kinds."""
-    from harness import compose
     from harness.cli import _names, _terminal
     from harness.errors import no_such
+    from reports.rendered import table_report
 
     kinds = _names.kinds()
     if kind is not None and kind not in kinds:
@@ -22,7 +22,7 @@ def command(kind: str | None, form: str) -> int:
     if form != "text":
         found = [{"kind": one, "name": name, "about": about} for one in ([kind] if kind else kinds)
                  for name, about in _names.rows(one)]  # fmt: skip
-        _terminal.show(form, compose.table_report("Names", found))
+        _terminal.show(form, table_report("Names", found))
         return 0
     lines: list[str] = []
     for shown in [kind] if kind is not None else kinds:

@@ -18,7 +18,7 @@ from harness.cli._options import (
     run_options,
     wait,
 )
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError, NotReady, UsageError
 from harness.options import ENDPOINT
 from harness.values import text
 
@@ -90,7 +90,8 @@ def command(
     """
     from msgspec.structs import replace
 
-    from harness import compose
+    from backends.client import discover
+    from harness import termination
     from harness.cli import _terminal
     from harness.experiments.capacity.conditions import settings
     from harness.experiments.capacity.execute import folder_of, set_up
@@ -100,14 +101,21 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.ready import when_ready
     from harness.spec import Spec, seconds
+    from reports.rendered import write_answer_page
 
     begun_s = time.monotonic() - STARTED_S
     tell = _terminal.nothing if quiet else _terminal.note
     limit_s = None if budget is None else seconds(budget, "--budget")
     search = settings(goal, None, None, None, None, None, None, max_requests)
     called_s = time.monotonic()
-    needed = None if wait is None else NOTHING  # who waits for a server does not want the built-in engine
-    server = when_ready(lambda: compose.find_server(url, model, needed), wait or 0.0, tell)
+
+    def find_server() -> discover.Found | None:
+        server = termination.run(discover.find(url, model))
+        if server is None and wait is not None:  # who waits for a server does not want the built-in engine
+            raise NotReady(NOTHING)
+        return server
+
+    server = when_ready(find_server, wait or 0.0, tell)
     begun_s += time.monotonic() - called_s if wait else 0.0
     if server is None and model is not None:
         raise BackendError(f"{NOTHING}, and the built-in engine has no --model here; give the URL of the server.")
@@ -132,7 +140,7 @@ def command(
         tell("measuring the client on a server that answers at once")
         info = replace(info, floor=client_floor(setup, info))
         store.finish(info)
-    report = None if no_html or store.path is None else compose.write_answer_page(info, store.path, _terminal.complain)
+    report = None if no_html or store.path is None else write_answer_page(info, store.path, _terminal.complain)
     _terminal.show(form, info)
     tell(f"{time.monotonic() - begun_s:.0f} s in all; report: {report}")
     return info.exit_code

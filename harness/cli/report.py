@@ -63,8 +63,8 @@ def command(
     """
     import webbrowser
 
-    from harness import compose
     from harness.cli import _report, _terminal
+    from reports import rendered
 
     # a wrong name is reported before the first run is read
     options = _report.report_options(
@@ -81,6 +81,6 @@ def command(
                 _terminal.say(str(path))
                 if options.show and form == "html":
                     webbrowser.open(path.resolve().as_uri())
-        if (lost := compose.omitted(form)) is not None:
+        if (lost := rendered.omitted(form)) is not None:
             _terminal.note(f"The format of {form.partition(':')[0]} does not hold {lost}.")
     return 0

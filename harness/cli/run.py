@@ -92,11 +92,12 @@ def command(
     The run folder holds run.json, requests.parquet, steps.parquet, schedule.parquet and report.html. All options
     except those under Output and General can also be set in a TOML file (bench init).
     """
-    from harness import compose, configs
+    from harness import configs
     from harness.cli import _terminal
     from harness.options import SCHEDULE, run_spec
     from harness.runner.remote.ready import await_servers
     from harness.runner.run import execute, why
+    from reports.rendered import write_run_page
 
     command_line = given(options)
     file = configs.read(config) if config is not None else None
@@ -106,7 +107,7 @@ def command(
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
     await_servers([spec], wait, say)
-    report = None if no_html else compose.write_run_page
+    report = None if no_html else write_run_page
     words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
     with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:
         result = execute(

@@ -63,32 +63,31 @@ def command(
     import os
     from pathlib import Path
 
-    from harness import compose
+    from backends.server import run
     from harness.cli import _terminal
 
     key = os.environ.get(api_key_env) if api_key_env is not None else None
     if api_key_env is not None and not key:
         raise UsageError(f"--api-key-env: there is nothing in the environment variable '{api_key_env}'.")
-    options = {
-        "backend": backend,
-        "host": host,
-        "port": port,
-        "name": name,
-        "log": Path(log) if log is not None else None,
-        "grace_s": grace,
-        "max_queue": max_queue,
-        "max_body_bytes": max_body,
-        "body_s": body_timeout,
-        "faults": faults,
-        "api_key": key,
-    }
+    options = run.Options(
+        backend=backend,
+        host=host,
+        port=port,
+        name=name,
+        log=Path(log) if log is not None else None,
+        grace_s=grace,
+        max_queue=max_queue,
+        max_body_bytes=max_body,
+        body_s=body_timeout,
+        faults=faults,
+        api_key=key,
+    )
 
-    def ready(running: object) -> None:
-        model = running.front.names[0]  # type: ignore[attr-defined]  # backends.server.run.Running
-        url = running.url  # type: ignore[attr-defined]
+    def ready(running: run.Running) -> None:
+        model, url = running.front.names[0], running.url
         if port == 0:
-            _terminal.say(str(running.port))  # type: ignore[attr-defined]
+            _terminal.say(str(running.port))
         _terminal.note(f"Serving '{model}' at {url} (Ctrl-C ends it). Try it from another terminal:")
         _terminal.note(f"  bench run --backend openai:url={url},model={model} --rate 2 --requests 20")
 
-    compose.serve(options, _terminal.note, ready)
+    run.serve(options, _terminal.note, ready)

@@ -96,13 +96,14 @@ def command(
     """
     from pathlib import Path
 
-    from harness import compose, configs
+    from harness import configs
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.experiments.sweep import axes
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.runner.remote.ready import await_servers
+    from reports import rendered
 
     file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
@@ -111,10 +112,10 @@ def command(
     await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
-        info = run_sweep(sweep, folder, workers=workers, display=display, say=say, render=compose.render_answer)
+        info = run_sweep(sweep, folder, workers=workers, display=display, say=say, render=rendered.render)
     _terminal.show(form, info)
-    if not no_html and compose.write_answer_page(info, folder, _terminal.complain) is not None:
-        say(f"report: {compose.beside(folder)}")
+    if not no_html and rendered.write_answer_page(info, folder, _terminal.complain) is not None:
+        say(f"report: {rendered.answer_path(folder)}")
     if info.error:
         _terminal.complain(info.error)
     return info.exit_code

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from harness import compose
 from harness.cli import _terminal
 from harness.cli._commands import Commands
 from harness.cli._options import COUNT, NEW_FILE, SEED, TIME, force, formats, quiet, run_options
 from harness.data import files
 from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    from workloads.fit.command import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 Progress = Callable[[int, int | None], None]
@@ -66,7 +68,11 @@ def _rows(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _show(form: str, report: str, *about: Any, facts: object = None) -> None:
     """Print the report of that name of `reports.answers.trace`; json and csv have its facts."""
-    _terminal.show(form, compose.trace_report(report, *about, facts=about[0] if facts is None else facts))
+    from reports.answers import trace
+    from reports.rendered import Report
+
+    facts = about[0] if facts is None else facts
+    _terminal.show(form, Report(getattr(trace, report)(*about), facts, tuple(trace.rows(facts))))
 
 
 def _written(form: str, target: str, requests: int, facts: Mapping[str, Any]) -> int:
@@ -83,11 +89,14 @@ def _written(form: str, target: str, requests: int, facts: Mapping[str, Any]) ->
 @formats
 def info(file: str, caches: tuple[str, ...], html: str | None, form: str, **options: Any) -> int:
     """Summarize the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
-    trace = compose.read_trace(file, **_rows(options))
-    facts = compose.trace_facts(trace, caches)
+    from workloads import replay
+    from workloads.trace_tools import info as summary
+
+    trace = replay.read(file, **_rows(options))
+    facts = summary.of(trace, caches)
     _show(form, "document", facts)
     if html is not None:
-        _terminal.draw(html, compose.trace_picture(trace, facts), f"Trace {trace.facts['file']}")
+        _terminal.draw(html, summary.picture(trace, facts), f"Trace {trace.facts['file']}")
     return 0
 
 
@@ -100,7 +109,9 @@ def check(file: str, form: str, **options: str | None) -> int:
 
     Exit code 0: clean, or only with known properties of its format; 1: anomalies found; 2: unreadable.
     """
-    facts = compose.check_trace(file, **options)
+    from workloads.trace_tools import check as checked
+
+    facts = checked.of(file, **options)
     _show(form, "check", facts)
     return 1 if facts["odd"] else 0
 
@@ -116,7 +127,9 @@ def convert(file: str, target: str, force: bool, sort: bool, form: str, **option
 
     Parquet stores the origin of the rows (file, SHA-256, rows left out) and the units.
     """
-    rows, facts = compose.convert_trace(file, target, sort=sort, force=force, **options)
+    from workloads.trace_tools.convert import convert as write_converted
+
+    rows, facts = write_converted(file, target, sort=sort, force=force, **options)
     return _written(form, target, rows, facts)
 
 
@@ -132,9 +145,11 @@ def cut(file: str, target: str, force: bool, tag: str | None, form: str, **optio
 
     Times count from the first row, or from --start. Excluded rows are counted by reason.
     """
+    from workloads.trace_tools.convert import cut as write_part
+
     conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
     options["where"] = ",".join(conditions) or None
-    trace = compose.cut_trace(file, target, force=force, **_rows(options))
+    trace = write_part(file, target, force=force, **_rows(options))
     return _written(form, target, len(trace), trace.facts)
 
 
@@ -159,7 +174,9 @@ def scale(
 
     Several STEPs apply in order. The file records the steps and how they change burstiness.
     """
-    trace = compose.scale_trace(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
+    from workloads.trace_tools.convert import scale as write_scaled
+
+    trace = write_scaled(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
     return _written(form, target, len(trace), trace.facts)
 
 
@@ -174,7 +191,7 @@ def scale(
 @formats
 @run_options((*READING, *SLICING))
 def fit(
-    file: str, target: str, force: bool, mode: str | None, window: float | None, html: str | None, form: str,
+    file: str, target: str, force: bool, mode: Mode | None, window: float | None, html: str | None, form: str,
     **options: Any,
 ) -> int:  # fmt: skip
     """Fit rate, inter-arrival times, lengths, conversations and shared prefixes of the trace FILE, for 'bench trace
@@ -182,6 +199,9 @@ def fit(
 
     The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """
+    from workloads import replay
+    from workloads.fit.command import fit_trace
+
     if mode is not None and mode not in MODES:
         raise no_such("mode of fitting", mode, MODES)
     if window is not None and mode != "rate-following":
@@ -189,7 +209,7 @@ def fit(
     files.check(target)  # before the work, not after it
     if Path(target).exists() and not force:
         raise UsageError(f"'{target}' is there already; --force replaces it.")
-    model = compose.fit_trace(compose.read_trace(file, **_rows(options)), mode=mode, window_s=window)
+    model = fit_trace(replay.read(file, **_rows(options)), mode=mode, window_s=window)
     model.save(target)
     _show(form, "fitted", model.lines(), target, facts=model.quality)
     if html is not None:
@@ -245,7 +265,10 @@ class Generated:
         follow_ups: bool = False, dropped: Sequence[str] = (),
     ) -> int:  # fmt: skip
         """Write the rows with their origin, and report them."""
-        requests = compose.write_trace(self.target, tables, facts, force=self.force, block_tokens=block_tokens)
+        from workloads.trace_tools.write import write
+
+        source = {"source": facts}
+        requests = write(self.target, tables, lambda: source, block_tokens=block_tokens, force=self.force)
         about = (self.target, requests, origin, facts["seed"], follow_ups, dropped)
         written = {"written": self.target, "requests": requests, **facts, "dropped": [*dropped]}
         _show(self.form, "generated", *about, facts=written)
@@ -254,23 +277,26 @@ class Generated:
 
 def _from_model(source: str, written: Generated, parts: Mapping[str, str], **options: Any) -> int:
     """Whole sessions where the model has them; --sessions fitted:FILE draws turns and times only, single requests."""
+    from workloads.fit import command as fitted
+    from workloads.fit.model import Model
+
     if other := [part for part in parts if part != "sessions"]:
         raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
-    model = compose.load_model(source)
+    model = Model.load(source)
     facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
     if not parts and model.whole is not None:
         if (workers := options.pop("workers")) != 1:
             raise UsageError(
                 f"--workers {workers} is for requests drawn one by one; add --sessions single, or leave it out."
             )
-        trace = compose.draw_sessions(model, **options)
+        trace = fitted.sessions(model, **options)
         facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
-        origin, dropped = f"model {source}", compose.dropped_by_model(model, source, whole=True)
+        origin, dropped = f"model {source}", fitted.left_out(model.source)
         return written.write([trace.table], facts, origin, block_tokens=trace.block_tokens, dropped=dropped)
     if parts and parts["sessions"] != "single":
         return _sessions_of(model, source, parts["sessions"], written, **options)
-    tables = compose.draw_model(model, **options)
-    return written.write(tables, facts, f"model {source}", dropped=compose.dropped_by_model(model, source))
+    tables = fitted.tables(model, **options)
+    return written.write(tables, facts, f"model {source}", dropped=fitted.dropped(model.services, model.source, source))
 
 
 def _sessions_of(
@@ -293,24 +319,31 @@ def _sessions_of(
 
 
 def _from_workload(
-    source: str, written: Generated, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
+    source: str, written: Generated, parts: Mapping[str, Any], rate: float | None, limits: Mapping[str, Any]
 ) -> int:
     from harness.data.schedule import Schedule
+    from workloads import catalog
+    from workloads.trace_tools.write import block_tokens, trace_table
 
-    loaded = compose.load_workload(source, rate_rps=rate, **limits, **parts)  # as `bench run` does
+    loaded = catalog.load(source, rate_rps=rate, **limits, **parts)  # as `bench run` does
     if loaded.timing == "closed":
         raise UsageError(
             f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
             "so there is no trace to draw; take other --arrivals, such as poisson."
         )
     schedule = Schedule.draw(loaded.workload, **limits)
-    table, tokens = compose.schedule_as_trace(schedule.table)
     facts = {
         "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
         "seed": limits["seed"], "schedule_sha256": schedule.sha256,
     }  # fmt: skip
     origin = f"{loaded.name}: arrivals {loaded.arrivals_text}, lengths {loaded.lengths_text}"
-    return written.write([table], facts, origin, block_tokens=tokens, follow_ups=schedule.has_follow_ups)
+    return written.write(
+        [trace_table(schedule.table)],
+        facts,
+        origin,
+        block_tokens=block_tokens(schedule.table),
+        follow_ups=schedule.has_follow_ups,
+    )
 
 
 @command.command("download", short_help="Download a public trace and verify its hash.")
@@ -328,15 +361,19 @@ def download(name: str | None, folder: str, force: bool, timeout: float, quiet: 
     An interrupted download resumes. If the SHA-256 differs from the official one, the file is saved as FILE.bad and the
     exit code is 4; a file without a known hash is reported as unverified.
     """
+    from workloads.trace_tools import download as traces
+
     if name is None:
-        known = [*compose.public_traces().values()]
+        known = [*traces.sources().values()]
         _show(form, "sources", known, facts=[asdict(one) for one in known])
         return 0
-    source = compose.public_trace(name)
+    source = traces.find(name)
     note = _terminal.nothing if quiet else _terminal.note
     note(f"{source.url} ({source.licence})" if source.licence else source.url)
     with _shown(quiet=quiet) as progress:
-        done = compose.download_trace(name, Path(folder), force=force, timeout_s=timeout, note=note, progress=progress)
+        watch = traces.Watch(note=note, progress=progress)
+        timeout_s = timeout or traces.TIMEOUT_S
+        done = traces.download(name, Path(folder), force=force, watch=watch, timeout_s=timeout_s)
     _show(form, "fetched", done, source, facts=asdict(done))
     return 0
 

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness.errors import BenchError, UsageError
@@ -77,3 +77,12 @@ def put(path: Path, content: bytes | Iterable[bytes]) -> None:
             part.unlink(missing_ok=True)
         error.filename = error.filename or str(path)  # the system names no file where a write fails
         raise
+
+
+def write(path: Path, content: str | bytes | Iterator[str]) -> None:
+    """Write the file whole or not at all, text in UTF-8. Raises the error of `refused`."""
+    pieces = [content] if isinstance(content, str | bytes) else content
+    try:
+        put(path, (piece.encode() if isinstance(piece, str) else piece for piece in pieces))
+    except OSError as error:
+        raise refused(path, error) from None

@@ -42,7 +42,6 @@ TYPES: dict[str, type[Document]] = {
     "fit": FitAnswer,
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
-    "policy": TheoryAnswer,
     "slo": SloAnswer,
     "theory_slo": TheorySloAnswer,
 }

@@ -53,7 +53,6 @@ LINES = [
     "theory attention",
     "fit --steps run",
     "validate --backend sim --against run",
-    "policy vllm-v0 --requests 4 --rate 2 --seeds 1",
     "list policies",
     "explain tpot",
     "doctor --no-engine",
@@ -173,7 +172,6 @@ def test_the_json_of_a_comparison_goes_to_a_file_or_is_printed(here: Path, capsy
     [
         "theory slo",
         "fit --steps run",
-        pytest.param("policy vllm-v0 --requests 4 --rate 2 --seeds 1", marks=pytest.mark.nightly),
         "theory moe",
     ],
 )

@@ -11,9 +11,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from harness import compose
 from harness.cli import _report, main
 from harness.errors import UsageError
+from reports import rendered
 
 SIM = ["--workload", "chatbot", "--backend", "sim", "--requests", "60", "--quiet"]
 
@@ -272,7 +272,7 @@ def test_one_figure_is_a_file(
 ) -> None:
     """A paper would need a screenshot."""
     found = {"svg": b"<svg/>", "pdf": b"%PDF", "png": b"a picture"}
-    monkeypatch.setattr(compose, "find_browser", lambda: "chromium")
+    monkeypatch.setattr("reports._pictures.find", lambda: "chromium")
     monkeypatch.setattr("reports._pictures.drawn", lambda parts, *, form, **_: {p.key: found[form] for p in parts})
     code, out, err = report(*line.split())
 
@@ -288,7 +288,7 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
     messages: list[str] = []
     monkeypatch.setattr("reports.answers.page", fail)
-    path = compose.write_answer_page(
+    path = rendered.write_answer_page(
         json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", messages.append
     )
 

@@ -23,7 +23,7 @@ def files(size):
     return size.sources()
 
 
-def test_only_the_composition_root_names_another_package(size, files):
+def test_only_the_commands_and_the_python_api_name_another_package(size, files):
     """An import by string would evade import-linter and mypy: harness would know of the others after all."""
     assert [] == size.siblings(files)
 

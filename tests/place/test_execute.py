@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from harness import compose
 from harness.catalog import Shape
 from harness.cli import main
 from harness.data.codec import encode
@@ -23,6 +22,7 @@ from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Deployment, Group
 from harness.experiments.place.task import TOO_SHORT, Found, searched, traffic
 from harness.options import Given
+from reports import rendered
 from reports.answers import place
 
 OWN: Mapping[str, Any] = {
@@ -150,7 +150,7 @@ def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
 def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> None:
     """The best of what was searched would be built, or an SLO be given up that another candidate keeps."""
     info = run_placement(placement({"slo": slo}), Store(None), Interrupts())
-    printed = compose.render_answer(info, "text")
+    printed = rendered.render(info, "text")
 
     assert (5, "interrupted") == (info.exit_code, info.state)
     assert ("Interrupted; best so far" in printed) is known

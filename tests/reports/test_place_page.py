@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from harness import compose
 from harness.data.codec import of
 from harness.experiments.place.place_json import PlaceAnswer
-from reports import answers, figures
+from reports import answers, figures, rendered
 from reports.document import Figure, text
 from reports.figures.search import placed
 from tests.reports.test_collisions import collisions
@@ -88,7 +87,7 @@ def test_every_row_has_its_name_and_none_is_covered_on_a_phone(
     info["candidates"] += [
         one | {"name": name} for one in info["candidates"] if one["kind"] != "decode" for name in ("(1,4)", "(4,1)")
     ]
-    compose.write_answer_page(of(PlaceAnswer, info), tmp_path, lambda _: None)
+    rendered.write_answer_page(of(PlaceAnswer, info), tmp_path, lambda _: None)
     seen = opened(tmp_path / "report.html", width=390)
 
     assert [] == collisions(seen)

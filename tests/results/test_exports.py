@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import compose, registry
+from harness import registry
 from harness.cli import main
-from harness.data import folder
+from harness.data import files, folder
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.experiments import imports
@@ -16,7 +16,7 @@ from harness.metrics.measure import metrics, sample, succeeded
 from harness.metrics.summary import summarize, vllm_keys
 from harness.options import Given, run_spec
 from harness.runner.run import execute
-from reports import _data
+from reports import _data, rendered
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "results"
 KEPT = {
@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 def written(run: Run, form: str, at: Path) -> Path:
     path = at / f"{form}.json"
-    compose.put(path, compose.render_run(form, run))
+    files.write(path, rendered.render_run(form, run))
     return path
 
 
@@ -94,7 +94,7 @@ def test_the_aggregates_are_those_of_the_requests(runs: dict[str, Run], form: st
 def test_what_a_file_does_not_have_is_not_made_up(file: str, form: str, why: str) -> None:
     """A converted file would show gaps, or a rate, that were not measured."""
     with pytest.raises(UsageError, match=why):
-        "".join(compose.render_run(form, imports.open(GOLDEN / file)[0]))
+        "".join(rendered.render_run(form, imports.open(GOLDEN / file)[0]))
 
 
 @pytest.mark.parametrize("form", [*KEPT, "llm-d"])
@@ -129,7 +129,7 @@ def test_every_format_of_a_tool_says_what_it_omits() -> None:
     tools = {*registry.names("reports")} & {*registry.names("results")}
 
     assert tools == {*KEPT, "llm-d"}
-    assert all(compose.omitted(form) for form in tools)
+    assert all(rendered.omitted(form) for form in tools)
 
 
 def test_a_report_as_yaml_is_read_as_the_same(runs: dict[str, Run], tmp_path: Path) -> None:

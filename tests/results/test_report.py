@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.compose import render_run as render
-from harness.compose import report_path
 from harness.experiments import imports
+from reports.rendered import render_run as render
+from reports.rendered import run_path
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 
@@ -40,7 +40,7 @@ def test_runs_of_one_file_get_a_page_each(file):
     path.write_text(2 * path.read_text())
 
     assert ["vllm-aggregate.json-1-of-2.report.html", "vllm-aggregate.json-2-of-2.report.html"] == [
-        report_path(run).name for run in imports.open(path)
+        run_path(run).name for run in imports.open(path)
     ]
 
 

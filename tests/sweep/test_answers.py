@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import compose
 from harness.errors import UsageError
 from harness.experiments import answers
 from harness.experiments.sweep.execute import Progress, shown
+from reports import rendered
 
 
 class Terminal(io.StringIO):
@@ -44,14 +44,14 @@ def test_unreadable_answer_is_an_error(tmp_path: Path, text: str, message: str) 
 def test_unknown_form_names_the_known_ones(tmp_path: Path) -> None:
     """Who asks for a form that is not there would have to guess."""
     with pytest.raises(UsageError, match="take text, markdown, csv, json"):
-        compose.render_answer({"kind": "sweep"}, "xml")
+        rendered.render({"kind": "sweep"}, "xml")
 
 
 def test_json_form_is_what_is_stored() -> None:
     """A script that reads standard output would see other keys than one that reads the file."""
     info = {"schema": 1, "kind": "sweep", "points": []}
 
-    assert info == json.loads(compose.render_answer(info, "json"))
+    assert info == json.loads(rendered.render(info, "json"))
 
 
 def test_bar_on_a_terminal_shows_how_far_it_is() -> None:

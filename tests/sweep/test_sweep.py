@@ -13,6 +13,8 @@ import pytest
 from harness.cli import main
 from harness.data.folder import load
 from harness.errors import BackendError
+from harness.experiments.sweep.axes import RATE, Axis
+from harness.experiments.sweep.plan import plan_sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order
 from harness.options import Given, run_spec
 from harness.runner.run import execute
@@ -433,7 +435,6 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--rate", "1,2", "--format", "html"), "No format named 'html'"),
         (("--rate", "1,2", "--arrivals", "closed:users=4"), "sweep over arrivals.users"),
         (("--rate", "1:900:1", "--over", "replicas=1,2,3"), "2,700 points together"),
-        (("--over", "backend=sim,engine"), "make one of each"),
     ],
 )
 def test_wrong_usage_is_one_sentence(
@@ -442,3 +443,20 @@ def test_wrong_usage_is_one_sentence(
     """The user would meet a traceback, or hours of the wrong runs."""
     assert message in refused(*arguments)
     assert not (tmp_path / "sweep").exists()  # reported before the first run
+
+
+def test_a_short_sweep_is_drawn_at_its_rates_not_at_the_workloads_own() -> None:
+    """`--rate 20,40 --duration 3s` would be refused: at 1 req/s nothing may be due in 3 s."""
+    axes = [Axis(RATE, ("20", "40"))]
+    options = {"backend": "sim", "workload": "uniform:prompt_max_tokens=256", "duration": "3s"}
+
+    assert 2 == len(plan_sweep(Given(options), None, axes, seeds="1").tasks)
+
+
+def test_engine_and_simulator_go_one_after_another_on_one_axis() -> None:
+    """Runs in real time beside simulations on all cores would be measured late."""
+    axes = [Axis("backend", ("null", "sim:latency=linear"))]
+    sweep = plan_sweep(Given({"requests": "5"}), None, axes)
+
+    assert not sweep.virtual
+    assert [0, 0] == [task.spec.seed for task in sweep.tasks]

@@ -114,14 +114,14 @@ def plan_sweep(
     options = dict(given.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
     run_axes = [a for a in axes if not a.rescored]
     specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
-    virtual = isinstance(make_backend(next(iter(specs.values()))), Simulator)
+    virtual = all(isinstance(make_backend(spec), Simulator) for spec in specs.values())
     for point, spec in specs.items():
         if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
             specs[point] = replace(spec, requests=SIMULATED)  # a simulated run is long enough for its tail
-    checked = _checked(specs, axes)
-    first = checked[0]
     systems = {_system(point): spec for point, spec in specs.items()}
     specs = _rated(specs)
+    checked = _checked(specs, axes)
+    first = checked[0]
     near = None if refine == "none" or (refine is None and not virtual) else _near(refine)
     fixed = False
     if virtual and first.recorded:  # a recording that no seed moves: all simulated runs of a point are one
@@ -194,10 +194,7 @@ def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan
         others = a.values[1:] if a.name != RATE else ()
         wanted += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
     plans = [plan(_short(specs[point])) for point in wanted]
-    plans += [plan(_short(replace(specs[first], slo=value))) for value in slos]
-    if len({p.virtual for p in plans}) > 1:
-        raise UsageError("Simulated and real time do not go into one sweep; make one of each.")
-    return plans
+    return plans + [plan(_short(replace(specs[first], slo=value))) for value in slos]
 
 
 def _short(spec: RunSpec) -> RunSpec:

@@ -45,10 +45,10 @@ class Picture(Part, frozen=True):
 
 
 class TheoryAnswer(Document, frozen=True, kw_only=True):
-    """The results of `bench theory FORM`, or of `bench policy`, for the options `given`."""
+    """The results of `bench theory FORM`, for the options `given`."""
 
     schema: int = 1
-    kind: Literal["theory", "policy"] = "theory"
+    kind: Literal["theory"] = "theory"
     versions: Facts = field(default_factory=dict)
     exit_code: int = 0
     form: str

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import compose
-from harness.data import folder
+from harness.data import files, folder
 from harness.experiments import imports
 from harness.metrics.measure import metrics, sample, succeeded
 from harness.options import Given, run_spec
 from harness.runner.run import execute
+from reports import rendered
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "results"
 LOADERS = {
@@ -51,7 +51,7 @@ def written(form: str, path: Path, at: Path) -> Path:
     """The file of a run in a format."""
     (run,) = [folder.load(path)] if path.is_dir() else imports.open(path)
     file = at / f"{form}.json"
-    compose.put(file, compose.render_run(form, run))
+    files.write(file, rendered.render_run(form, run))
     return file
 
 

@@ -1,0 +1,184 @@
+"""A result in any form: text for a terminal, a page, pictures of its figures, the file of another tool.
+
+A result is a run, the answer of a command that stores one, or a `Report`, which is printed and not stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import registry
+from harness.api import Omits
+from harness.data import codec, files
+from harness.errors import BenchError, UsageError
+from harness.experiments import answers
+from harness.experiments.answers import Answer
+
+if TYPE_CHECKING:
+    from harness.data.folder import Run
+    from reports.document import Document
+
+Content = str | bytes | Iterator[str] | Mapping[str, bytes | Iterator[str]]
+"""A result in one form: text, a binary file, or several of them by name."""
+_STANDS_FOR_FOLDER = ("sweep.json", "capacity.json")
+"""Files that stand for the folder they are in, as run.json does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A result that is not stored: its document, facts for json and rows for csv."""
+
+    document: Document
+    facts: object
+    rows: Sequence[Mapping[str, object]]
+
+
+def table_report(title: str, rows: Sequence[Mapping[str, str]]) -> Report:
+    """Return the report of rows of texts that have the same columns."""
+    from reports.document import Document, Section, Table
+
+    heads = tuple(rows[0]) if rows else ()
+    table = Table("", heads, tuple(tuple(row.values()) for row in rows), words=len(heads) - 1)
+    document = Document(title, "", "", None, (), sections=(Section("rows", title, (table,)),), definitions=())
+    return Report(document, rows, rows)
+
+
+def render(
+    result: Run | Answer | Report, form: str, *, color: bool = False, blocks: bool = True, columns: int | None = None
+) -> str:
+    """Return a result as text, markdown, csv (a row for each of its values) or json.
+
+    For a terminal of that many `columns` the text has a curve, where they suffice; without `blocks` it has only
+    characters that every encoding has. Raises UsageError for a form that the result does not have.
+    """
+    if isinstance(result, Mapping | codec.Document):
+        return _render_answer(result, form, color=color, blocks=blocks, columns=columns)
+    if not isinstance(result, Report):
+        content = render_run(form, result, color=color, curve=columns is not None, ascii=not blocks)
+        return content if isinstance(content, str) else "".join(content)
+    if form == "json":
+        return json.dumps(result.facts, indent=2, default=str) + "\n"
+    from reports.document import csv, markdown, text
+
+    if form == "csv":
+        return csv.render(result.rows)
+    if form == "markdown":
+        return markdown.render(result.document)
+    return text.render(result.document, text.Look(color=color, blocks=blocks))
+
+
+def _render_answer(info: Answer, form: str, *, color: bool, blocks: bool, columns: int | None) -> str:
+    if form == "json":
+        return json.dumps(codec.encode(info), indent=2, allow_nan=False) + "\n"
+    if form not in answers.FORMS:
+        raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
+    from reports import answers as reported
+    from reports.document import csv, markdown, text
+
+    if form == "csv":
+        return csv.render(reported.rows(info))
+    if form == "markdown":
+        return markdown.render(reported.document(info))
+    curve = columns is not None and columns >= text.CURVE_COLUMNS
+    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
+
+
+def render_run(form: str, run: Run, **options: object) -> Any:
+    """Return a run in the form of that name (`html`, `text`, `vllm`, ...)."""
+    return registry.make("reports", form, **options).render(run)
+
+
+def omitted(form: str) -> str | None:
+    """Return what a format of another tool cannot hold of a run, in one line; None for our own formats."""
+    name = form.partition(":")[0]
+    made = registry.make("reports", form) if name in registry.names("reports") else None
+    return made.omits if isinstance(made, Omits) else None
+
+
+def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
+    """Return the figures of a run by name: each a plotly figure when called, or what is missing."""
+    from reports import figures
+
+    measured, rows = figures.measured(run), {**figures.of("run"), **figures.of("cluster")}
+    whole = {name: row.section == figures.FIDELITY or row.over_time for name, row in rows.items()}
+    return {name: partial(row.draw, run if whole[name] else measured) for name, row in rows.items()}
+
+
+def answer_figures(info: Answer, path: Path) -> dict[str, Callable[[], Any]]:
+    """Return the figures of an answer, as `run_figures` those of a run."""
+    from reports import answers as reported
+    from reports.document import Figure
+
+    sections = reported.document(info, path).sections
+    return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
+
+
+def draw(
+    document: Document,
+    form: str,
+    home: Path,
+    folder: Path | None,
+    *,
+    bundle: str | None = None,
+    plain: bool = False,
+    sections: Sequence[str] = (),
+    figures: Sequence[str] = (),
+) -> Content:
+    """Return a page as html, or its figures as png, svg or pdf; links of the page in `home` are adjusted to `folder`.
+
+    With `figures` only these are drawn. Raises UsageError for an unknown one, and for one without data.
+    """
+    from reports import _pictures
+    from reports.document import html
+
+    if form != "html":
+        return _pictures.drawn(html.figures(document, sections, figures), form=form, bundle=bundle)
+    document = document if folder is None else html.moved(document, home, folder)
+    return html.render(document, bundle=bundle, plain=plain, sections=sections)
+
+
+def run_path(run: Run, ending: str = "html") -> Path:
+    """Return where the report of a run stands: in its folder, or beside the file that it was read from."""
+    from harness.experiments import imports
+
+    if imports.is_foreign(run):
+        name = "-".join(re.findall(r"[^\s()]+", run.info.source.name or ""))  # of several in a file: "all.json-1-of-2"
+        return run.path.with_name(f"{name}.report.{ending}")
+    return run.path / f"report.{ending}"
+
+
+def answer_path(path: str | Path, ending: str = "html") -> Path:
+    """Return where the report of what is stored at `path` stands: in its folder, or beside it as FILE.report.html."""
+    stored = Path(path)
+    if stored.is_dir():
+        return stored / f"report.{ending}"
+    name = f"report.{ending}" if stored.name in _STANDS_FOR_FOLDER else f"{stored.name}.report.{ending}"
+    return stored.with_name(name)
+
+
+def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
+    """Write the page of a run to `run_path`. A failure is reported by `say`; it never costs the data."""
+    return _write_page(run_path(run), lambda: str(render_run("html", run)), say, run.path)
+
+
+def write_answer_page(info: Answer, folder: Path, say: Callable[[str], None]) -> Path | None:
+    """Write the page of an answer into its folder; as `write_run_page`."""
+    from reports import answers as reported
+
+    return _write_page(answer_path(folder), lambda: reported.page(info, folder), say, folder)
+
+
+def _write_page(path: Path, make: Callable[[], str], say: Callable[[str], None], stored: Path) -> Path | None:
+    try:
+        files.write(path, make())
+    except Exception as error:  # noqa: BLE001  # the measurement is stored; a failed report must not end it
+        text = str(error).rstrip(".") if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+        say(f"{path.name} could not be written ({text}); see '{stored}'.")
+        return None
+    return path
