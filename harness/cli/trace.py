@@ -1,5 +1,7 @@
 """`bench trace`: inspects, checks, converts, slices, scales, fits, generates and downloads recorded traffic."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

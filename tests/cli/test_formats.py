@@ -83,7 +83,6 @@ def here(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what is stored, which is the working directory."""
     shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.experiments.policies.CALIBRATION_RPS", (250,))  # of two, the one of a second
     return tmp_path
 
 
