@@ -78,20 +78,56 @@ def option(*names: str, group: str = OUTPUT, **more: Any) -> Callable[[F], F]:
     return click.option(*names, cls=GroupedOption, group=group, **more)
 
 
+COMMON = {
+    "workload", "trace", "rate", "requests", "duration", "slo", "fail-under", "backend", "model", "hardware", "policy",
+    "wait",
+}  # fmt: skip
+"""Options of a run that most users need."""
+RARE = {"json", "quiet", "force", "no-html", "metrics-port"}
+"""Other options, which the shorter help leaves out."""
+MANY = 30
+"""Options of a command above which --help shows its own and the common ones of a run; --help-all shows every one."""
+
+
 class GroupedCommand(click.Command):
     """A command whose help shows its options under their headings; those without one come last."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if len(self.params) > MANY:
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=_help_all,
+                    help=f"Show all {len(self.params)} options.",
+                )
+            )
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups one below the other."""
+        shows_all = len(self.params) <= MANY or ctx.meta.get(_help_all.__name__, False)
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
+            heading = param.group if isinstance(param, GroupedOption) else GENERAL
+            name = param.opts[0].removeprefix("--")
+            if not shows_all and (name in RARE or (heading in run.GROUPS and name not in COMMON)):
+                continue
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # arguments: in the usage
             if record is not None:
-                heading = param.group if isinstance(param, GroupedOption) else GENERAL
                 groups.setdefault(heading, []).append(record)
         for heading in sorted(groups, key=GENERAL.__eq__):
             with formatter.section(heading):
                 formatter.write_dl(groups[heading])
+
+
+def _help_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_help_all.__name__] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 # The options of a run

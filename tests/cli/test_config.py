@@ -139,7 +139,7 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
     """An option would work in a file and not on the command line, or the other way round."""
     from harness.cli import run
 
-    main(["run", "--help"])
+    main(["run", "--help-all"])
     shown = capsys.readouterr().out
     blocks = {block.partition(":\n")[0].strip(): block for block in shown.split("\n\n")}
     taken = {param.opts[0].removeprefix("--") for param in run.command.params}
@@ -156,6 +156,7 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
         "probed",
         "url",
         "wait",
+        "help-all",
     }
     assert {*OPTIONS} <= taken
     assert list(GROUPS) == [heading for heading in blocks if heading in GROUPS]

@@ -1,6 +1,7 @@
 """The command line starts fast because it imports late."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -40,6 +41,30 @@ def test_help_names_every_command() -> None:
     assert ["Usage", "Options", *_commands.GROUPS][-len(_commands.GROUPS) :] == headings[-len(_commands.GROUPS) :]
     for command in _commands.COMMANDS:
         assert f"\n  {command} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "shown", "hidden"),
+    [
+        ("run", {"workload", "slo", "backend", "wait", "out"}, {"jitter", "senders", "admission", "metrics-port"}),
+        ("compare", {"gate", "base", "head", "junit", "export"}, {"jitter", "senders", "admission"}),
+        ("capacity", {"goal", "tolerance", "max-requests"}, {"jitter", "metrics-port"}),
+    ],
+)
+def test_help_shows_what_most_users_need_and_help_all_the_rest(
+    command: str, shown: set[str], hidden: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sixty options hid the dozen that a newcomer needs."""
+    options = []
+    for words in ("--help", "--help-all"):
+        assert 0 == _commands.run([command, words])
+        options.append(set(re.findall(r"^  (?:-h, )?--([a-z-]+)", capsys.readouterr().out, re.MULTILINE)))
+    short, every = options
+
+    assert shown <= short
+    assert hidden.isdisjoint(short)
+    assert shown | hidden <= every
+    assert 2 * len(short) < len(every) + 5
 
 
 @pytest.mark.parametrize(
