@@ -79,8 +79,8 @@ def option(*names: str, group: str = OUTPUT, **more: Any) -> Callable[[F], F]:
 
 
 COMMON = {
-    "workload", "trace", "rate", "requests", "duration", "slo", "fail-under", "backend", "model", "hardware", "policy",
-    "wait",
+    "workload", "trace", "rate", "requests", "duration", "slo", "goal", "fail-under", "backend", "model", "hardware",
+    "policy", "wait",
 }  # fmt: skip
 """Options of a run that most users need."""
 RARE = {"json", "quiet", "force", "no-html", "metrics-port"}
