@@ -2,8 +2,9 @@
 
 `arrivals/weibull.py` is `weibull`, because it holds the class whose lower-cased name is the file name without
 underscores. A file that starts with `_` is not a member. Where plug-ins of a kind are short, `builtin.py` in its folder
-holds several: each public class (`ReserveMax` is `reserve-max`), and each row of the tuple `ROWS`, a dataclass with
-`name` and `about`. Where they are data, each key of `KIND.toml` is one, and `_rows.py` beside it makes the class.
+holds several: each public class (`ReserveMax` is `reserve-max`), each public function where they are closed forms, and
+each row of the tuple `ROWS`, a dataclass with `name` and `about`. Where they are data, each key of `KIND.toml` is one,
+and `_rows.py` beside it makes the class.
 A published system is one file in `backends/systems/` with plug-ins of several kinds, each a class that ends with its
 kind: in `llumnix.py` the class `FreenessRouter` is the router `freeness`.
 Other packages register an entry point in the group `bench.<kind>`. Listing imports nothing: names come from the folder,
@@ -51,6 +52,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "profiles": "harness.metrics.profiles",
         "reports": "reports",
         "results": "harness.experiments.imports",
+        "theory": "harness.experiments.theory.forms",
     }
 )
 _KIND_OF_SUFFIX = MappingProxyType({
@@ -58,6 +60,8 @@ _KIND_OF_SUFFIX = MappingProxyType({
     "Latency": "latency",
 })  # fmt: skip
 _SYSTEM_CLASS = re.compile(rf"^class (?P<name>[A-Z]\w*)(?P<suffix>{'|'.join(_KIND_OF_SUFFIX)})\b", re.MULTILINE)
+FORMS = "theory"
+"""The kind whose plug-ins are functions: closed forms."""
 OF_TRIALS = ("workloads.catalog", "backends.sim")
 """Modules that every simulated trial needs, for processes that import them before the first trial."""
 SYSTEM = ("model", "hardware", "tp", "pp", "dp", "ep")
@@ -66,7 +70,8 @@ _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency"
                           "run_metrics": "metric of a run", "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
                           "kv": "KV memory mode", "admission": "rule of admission",
-                          "predictors": "length predictor", "systems": "published system"})  # fmt: skip
+                          "predictors": "length predictor", "systems": "published system",
+                          "theory": "closed form"})  # fmt: skip
 
 
 @cache
@@ -129,7 +134,7 @@ def about(plugin: Any) -> str:
     Those of a published system say first what the plug-in does, then what the system is.
     """
     if not isinstance(plugin, type):
-        return inspect.cleandoc(plugin.about)
+        return inspect.cleandoc(inspect.getdoc(plugin) or "" if inspect.isfunction(plugin) else plugin.about)
     of_file, of_class = _docstrings(plugin)
     if plugin.__module__.startswith(f"{SYSTEMS}."):
         docs = [of_class, of_file]
@@ -171,7 +176,7 @@ def _together(kind: str, package: str) -> Mapping[str, str]:
     file = folder(package) / "builtin.py"
     found = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.FunctionDef if kind == FORMS else ast.ClassDef) and not node.name.startswith("_"):
             found[_dashed(node.name)] = ast.get_docstring(node) or ""
         elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ROWS":
             for row in getattr(node.value, "elts", ()):
@@ -187,8 +192,8 @@ def _table(kind: str, package: str) -> Mapping[str, Any]:
 
 
 def _dashed(name: str) -> str:
-    """The plug-in of a class: `ReserveMax` is `reserve-max`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+    """The plug-in of a class or function: `ReserveMax` is `reserve-max`, `kv_reuse` is `kv-reuse`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", "-", name).lower()
 
 
 def _of_row(name: str) -> str:
@@ -236,7 +241,7 @@ def find(kind: str, name: str) -> Any:
             if _of_row(row.name) == dashed:
                 return row
         for attribute in vars(module).values():
-            if _is_own(attribute, module) and _dashed(attribute.__name__) == dashed:
+            if _is_own(attribute, module, kind) and _dashed(attribute.__name__) == dashed:
                 return attribute
     if (kind, dashed) in _in_systems():
         file, cls = _in_systems()[kind, dashed]
@@ -249,9 +254,10 @@ def find(kind: str, name: str) -> Any:
     raise no_such(_WORD.get(kind, kind), name, names(kind))
 
 
-def _is_own(attribute: object, module: Any) -> bool:
-    """Whether a module holds the class itself: not rich.text.Text, imported by reports/text.py."""
-    return isinstance(attribute, type) and attribute.__module__ == module.__name__
+def _is_own(attribute: Any, module: Any, kind: str = "") -> bool:
+    """Whether a module holds the plug-in itself: not rich.text.Text, imported by reports/text.py."""
+    of_kind = inspect.isfunction(attribute) if kind == FORMS else isinstance(attribute, type)
+    return of_kind and attribute.__module__ == module.__name__
 
 
 def make(kind: str, spec: str | Spec, **given: object) -> Any:

@@ -6,6 +6,7 @@ REMOVED = {
     ("format", "aiperf"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("format", "guidellm"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("figure", "gantt"): "'bench report RUN --format perfetto' shows single requests, phase by phase",
+    ("option of bench theory", "--KEY"): "parameters stand with the name of the form, and --over varies them",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
 }
 """What it was, and its name: what takes its place, as the end of a sentence."""

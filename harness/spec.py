@@ -4,12 +4,14 @@
     paged:16                   a value without a key fills the first field
     sim:policy=sarathi:budget=512   a value may itself be a spec with one argument
 
-Field types are those of the dataclass: int, float, bool, str, each optionally None. A field whose name ends
-in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`, `24GB`).
+Field types are those of the dataclass, or of the parameters of the function: int, float, bool, str, each optionally
+None. A field whose name ends in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`,
+`24GB`).
 """
 
 import ast
 import dataclasses
+import inspect
 import math
 import re
 import sys
@@ -102,9 +104,9 @@ def source_of(cls: type[Any]) -> tuple[ast.Module, ast.ClassDef] | None:
     return tree, next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
 
 
-def types_of(cls: type[Any]) -> dict[str, Any]:
-    """The types of its fields, of a compiled class from its source: mypyc keeps only those without arguments."""
-    if (source := source_of(cls)) is None:
+def types_of(cls: Any) -> dict[str, Any]:
+    """The types of its arguments, of a compiled class from its source: mypyc keeps only those without arguments."""
+    if inspect.isfunction(cls) or (source := source_of(cls)) is None:
         return typing.get_type_hints(cls)
     fields = (node for node in source[1].body if isinstance(node, ast.AnnAssign))
     names = vars(sys.modules[cls.__module__])
@@ -117,8 +119,29 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
     Raises UsageError for unknown keys, wrong types, missing values, and whatever the class itself refuses
     with ValueError.
     """
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]  # cls is a dataclass
-    hints = types_of(cls) if spec.args or spec.first is not None else {}
+    values = arguments(cls, spec, **given)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise UsageError(f"'{spec}': {error}") from None
+
+
+def defaults(plugin: Any) -> dict[str, Any]:
+    """Return the default of each argument of a dataclass or a function; MISSING where it must be given."""
+    if inspect.isfunction(plugin):
+        of = inspect.signature(plugin).parameters.values()
+        return {p.name: MISSING if p.default is p.empty else p.default for p in of}
+    return {
+        f.name: f.default if f.default_factory is MISSING else f.default_factory()
+        for f in dataclasses.fields(plugin)
+        if f.init
+    }
+
+
+def arguments(plugin: Any, spec: Spec, **given: object) -> dict[str, Any]:
+    """Return the arguments that a spec has for a plug-in, in their types; `given` are those it does not override."""
+    fields = defaults(plugin)
+    hints = types_of(plugin) if spec.args or spec.first is not None else {}
     values: dict[str, object] = {k: v for k, v in given.items() if k in fields}
     if spec.first is not None:
         if not fields:
@@ -131,14 +154,10 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
         if spec.first is not None and name == next(iter(fields)):
             raise UsageError(f"'{spec}': {name} is given twice.")
         values[name] = convert(text, hints[name], name, str(spec))
-    needed = [n for n, f in fields.items() if f.default is MISSING and f.default_factory is MISSING]
-    missing = [n for n in needed if n not in values]
+    missing = [name for name, default in fields.items() if default is MISSING and name not in values]
     if missing:
         raise UsageError(f"'{spec}': {missing[0]} must be given, e.g. '{spec.name}:{missing[0]}=...'.")
-    try:
-        return cls(**values)
-    except ValueError as error:
-        raise UsageError(f"'{spec}': {error}") from None
+    return values
 
 
 def _no_key_alone(spec: Spec, fields: typing.Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "profiles": "bench slo RUN --profile NAME",
         "reports": "bench report --format NAME",
         "results": "bench report FILE, bench slo FILE, bench compare FILE FILE",
+        "theory": "bench theory NAME:key=value,...",
     }
 )
 """Kind -> how its members are used."""

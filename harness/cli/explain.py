@@ -6,6 +6,7 @@ With --html a page of pictures of the traffic that a preset, arrivals or lengths
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import textwrap
 import typing
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from harness import catalog, configs, registry
 from harness.cli import _names, _terminal
 from harness.cli._options import NEW_FILE, formats
 from harness.errors import UsageError, no_such
-from harness.spec import types_of
+from harness.spec import defaults, types_of
 
 if TYPE_CHECKING:
     from harness.data.schedule import Schedule
@@ -268,12 +269,12 @@ def _plugin(kind: str, name: str) -> str:
     return "\n".join(lines)
 
 
-def _arguments(cls: Any) -> list[tuple[str, str]]:
-    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+def _arguments(plugin: Any) -> list[tuple[str, str]]:
+    if not (inspect.isfunction(plugin) or (isinstance(plugin, type) and dataclasses.is_dataclass(plugin))):
         return []
-    hints = types_of(cls)
-    shown = [f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")]
-    return [(f.name, _argument(f, hints[f.name])) for f in shown]
+    hints = types_of(plugin)
+    shown = {name: default for name, default in defaults(plugin).items() if not name.startswith("_")}
+    return [(name, _argument(name, default, hints[name])) for name, default in shown.items()]
 
 
 def _kind(hint: Any) -> str:
@@ -287,14 +288,10 @@ def _kind(hint: Any) -> str:
     return _KINDS.get(name, name)
 
 
-def _argument(f: dataclasses.Field[Any], hint: Any) -> str:
-    kind = _kind(hint)
-    unit = next((text for end, text in _UNITS.items() if f.name.endswith(end)), "")
-    if f.default is not dataclasses.MISSING:
-        shown = str(f.default)  # as a spec has it: none, true, 0.5
-        default = f"default {shown.lower() if f.default is None or isinstance(f.default, bool) else shown}"
-    elif f.default_factory is not dataclasses.MISSING:
-        default = f"default {f.default_factory()!r}"
-    else:
-        default = "must be given"
-    return ", ".join(part for part in (kind, unit, default) if part)
+def _argument(name: str, default: object, hint: Any) -> str:
+    unit = next((text for end, text in _UNITS.items() if name.endswith(end)), "")
+    if default is dataclasses.MISSING:
+        shown = "must be given"
+    else:  # as a spec has it: none, true, 0.5
+        shown = f"default {str(default).lower() if default is None or isinstance(default, bool) else default}"
+    return ", ".join(part for part in (_kind(hint), unit, shown) if part)

@@ -16,7 +16,7 @@ from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.rescore.slo_json import SloAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.experiments.theory.tables import TheoryAnswer, TheorySloAnswer
+from harness.experiments.theory.tables import TheoryAnswer
 from harness.experiments.validate.answer import ValidateAnswer
 
 Answer: TypeAlias = (
@@ -30,7 +30,6 @@ Answer: TypeAlias = (
     | ValidateAnswer
     | TheoryAnswer
     | SloAnswer
-    | TheorySloAnswer
 )
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
@@ -43,7 +42,6 @@ TYPES: dict[str, type[Document]] = {
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
     "slo": SloAnswer,
-    "theory_slo": TheorySloAnswer,
 }
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")

@@ -1,4 +1,4 @@
-"""The report of `bench theory`: a closed form, its tables, a simulation beside it where there is one, and figures."""
+"""The report of `bench theory`: the table of a closed form, and what its columns mean."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -7,24 +7,18 @@ from typing import Any
 
 from harness.experiments.theory import tables
 from harness.experiments.theory.tables import TheoryAnswer
-from reports import _format, figures
+from reports import _format
 from reports._format import clean
-from reports.document import Block, Document, Figure, Section, Table
+from reports.document import Document, Section, Table
 
-_UNITS = {"_s": "s", "_rps": "req/s", "_tokens": "tokens", "_bytes": "bytes"}
+_ACRONYMS = ("gpu", "itl", "kv", "slo", "ttft")
+_UNITS = {"_s": "s", "_rps": "req/s", "_tokens": "tokens", "_bytes": "bytes", "_flops": "FLOP/s"}
 
 
-def document(info: TheoryAnswer, path: Path | None = None) -> Document:
-    """The report of a form; with `path` that of a page, with figures."""
-    # beside the formula: as a column, or as the memory modes of `bench theory kv`
+def document(info: TheoryAnswer, path: Path | None = None) -> Document:  # noqa: ARG001  # it has no figures
+    """The report of a form."""
     heads = [column.head for table in info.tables for column in table.columns]
-    simulated = bool(info.given.get("kv")) or any(head.startswith("simulated") for head in heads)
-    blocks: tuple[Block, ...] = (*map(_table, info.tables), *(clean(note, None) for note in info.notes))
-    (row,) = figures.of("theory").values()
-    drawn = tuple(
-        Figure(f"picture-{number}", clean(picture.title, 100), partial(row.draw, picture))
-        for number, picture in enumerate(info.pictures, start=1)
-    )
+    simulated = any(head.startswith("simulated") for head in heads)
     return Document(
         title=f"bench theory {clean(info.form, 40)}",
         subtitle=" ".join(clean(sentence, None) for sentence in info.sentences),
@@ -32,16 +26,16 @@ def document(info: TheoryAnswer, path: Path | None = None) -> Document:
         good=None,
         findings=(),
         key_facts=tuple((_name(k), clean(_value(v), 200)) for k, v in info.given.items() if v is not None),
-        sections=(Section("tables", "Numbers", blocks if path is None else (*blocks, *drawn)),),
+        sections=(
+            Section("tables", "Numbers", (*map(_table, info.tables), *(clean(note, None) for note in info.notes))),
+        ),
         used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in info.versions.items()),
         definitions=(),
     )
 
 
 def _name(option: str) -> str:
-    """An option with its unit: 'rates (req/s)' of 'rates_rps'."""
-    if option == "tp_pp":
-        return "(tp,pp)"
+    """A parameter with its unit: 'rate (req/s)' of 'rate_rps'."""
     end, unit = next(((end, unit) for end, unit in _UNITS.items() if option.endswith(end)), ("", ""))
     return clean(option.removesuffix(end).replace("_", " ") + (f" ({unit})" if unit else ""), 40)
 
@@ -52,10 +46,6 @@ def _value(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
         return _format.option(value, 12)
-    if isinstance(value, list | tuple):
-        return ", ".join(
-            f"({','.join(map(_value, one))})" if isinstance(one, list | tuple) else _value(one) for one in value
-        )
     return str(value)
 
 
@@ -65,7 +55,13 @@ def _table(one: tables.Table) -> Table:
     rows = tuple(
         tuple(clean(_cell(value, unit), 200) for value, unit in zip(row, units, strict=True)) for row in one.rows
     )
-    return Table(clean(one.title, 100), tuple(clean(column.head, 60) for column in one.columns), rows, left)
+    return Table(clean(one.title, 100), tuple(map(_head, one.columns)), rows, left)
+
+
+def _head(column: tables.Column) -> str:
+    """The name of a column without its unit, which stands with each cell."""
+    words = column.head.removesuffix(f"_{column.unit}").split("_")
+    return clean(" ".join(word.upper() if word in _ACRONYMS else word for word in words), 60)
 
 
 def _cell(value: Any, unit: str) -> str:
@@ -89,6 +85,7 @@ _CELLS: Mapping[str, Callable[[Any], str]] = {
     "bytes": _bytes,
     "bytes_per_s": lambda value: f"{_format.number(value / 1e9)} GB/s",
     "tokens_per_s": lambda value: f"{_format.number(value) if value < 100 else f'{value:,.0f}'} tok/s",
+    "flops": lambda value: f"{_format.number(value / 1e12)} TFLOP/s",
     "rps": lambda value: f"{_format.number(value)} req/s",
     "share": _format.share,
     "ratio": lambda value: f"{_format.number(value)}x",
@@ -97,9 +94,6 @@ _CELLS: Mapping[str, Callable[[Any], str]] = {
 
 
 def rows(info: TheoryAnswer) -> Iterator[dict[str, Any]]:
-    """A row per row of each table; times in seconds, shares from 0 to 1."""
+    """A row per row of the table; times in seconds, shares from 0 to 1."""
     for one in info.tables:
-        heads = [column.head for column in one.columns]
-        before = [heads[:number].count(head) for number, head in enumerate(heads)]  # two columns may share a head
-        names = [f"{head} {count + 1}" if count else head for head, count in zip(heads, before, strict=True)]
-        yield from ({"table": one.title, **dict(zip(names, row, strict=True))} for row in one.rows)
+        yield from (dict(zip([column.head for column in one.columns], row, strict=True)) for row in one.rows)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "agents", "theory"]
+Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "agents"]
 SUBJECTS: dict[Subject, str] = {
     "run": "a harness.data.folder.Run",
     "cluster": "a harness.data.folder.Run of replicas with roles, failures, or a router that acts",
@@ -36,7 +36,6 @@ SUBJECTS: dict[Subject, str] = {
     "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
     "place": "the answer of `bench place` as place.json has it",
     "agents": "the answer of `bench agents` as agents.json has it",
-    "theory": "a picture of the answer of `bench theory`: its title, axes and lines",
 }
 """What figures are made of."""
 
@@ -116,7 +115,6 @@ def _of_answers() -> tuple[Figure, ...]:
         Figure("real_plane", "validate", "figures", "Simulated against measured", validate.real_plane),
         Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", agents.agents_share),
         Figure("placed", "place", "figures", "Rate per GPU of each placement", search.placed),
-        Figure("formula", "theory", "figures", "By the formula", validate.formula),
     )
 
 

@@ -1,11 +1,10 @@
-"""Simulator against real, over the rate and as a plane; and closed forms with what was simulated beside them."""
+"""Simulator against real, over the rate and as a plane."""
 
 from collections.abc import Sequence
 from itertools import count
 
 import plotly.graph_objects as go
 
-from harness.experiments.theory.tables import Picture
 from harness.experiments.validate.answer import PairRow, ValidationRow
 from reports import _format
 from reports import _validated as wording
@@ -152,25 +151,3 @@ def real_plane(one: ValidationRow) -> go.Figure | str:
     near = sum(abs(pair.error) <= 10 for pair in scored)
     finding = style.finding({"Simulated times within 10% of the measured ones": [f"{near:,} of {len(scored):,}"]})
     return style.done(drawn, finding, _notes(pairs, len(shown)))
-
-
-def formula(picture: Picture) -> go.Figure | str:
-    """Every line of a closed form; simulated points as open marks of the colour of their formula."""
-    lines = [line for line in picture.lines if line.points]
-    if not lines:
-        return "This form has no curve."
-    drawn = style.new()
-    places = {name: place for place, name in enumerate(dict.fromkeys(line.name for line in lines))}
-    for line in lines:
-        look, name = look_of(places[line.name]), in_figure(line.name, 60)
-        x, y = zip(*line.points, strict=True)
-        if line.simulated:
-            mark = {"size": 10, "symbol": f"{look.symbol}-open", "color": look.color}
-            drawn.add_scatter(x=x, y=y, name=f"{name}, simulated", mode="markers", marker=mark)
-        else:
-            drawn.add_scatter(x=x, y=y, name=name, mode="lines", line=look.line)
-    values, title = [y for line in lines for _, y in line.points], in_figure(picture.y)
-    y_axis = style.log_axis(title, values) if picture.y_log else style.axis(title, rangemode="tozero")
-    style.axes(drawn, style.axis(in_figure(picture.x)), y_axis)
-    note = "Open marks were simulated." if any(line.simulated for line in lines) else ""
-    return style.done(drawn, f"{in_figure(picture.title, 100)}.", [note])

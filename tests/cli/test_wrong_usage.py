@@ -215,6 +215,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
     arguments = {
         "command": [name],
         "option": ["run", name],
+        "option of bench theory": ["theory", "prefill", "--rate", "5,12", "--simulate"],
         "format": ["report", run, "--format", name],
         "figure": ["report", run, "--figure", name],
         "section": ["report", run, "--sections", name],

@@ -22,7 +22,6 @@ COMMANDS = {
     "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--max-requests 4000"),
     "agents": "agents --trace chats.parquet --backend sim --slo p90:tpot=0.02 --horizon 5min --workers 1",
     "theory": "theory chunking",
-    "theory_slo": "theory slo",
     "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",
     "compare": "compare --base sim --head sim:policy=vllm-v0 --workload chatbot --requests 40 --pairs 2",
     "trend": "compare --trend series",
@@ -31,7 +30,7 @@ COMMANDS = {
     "place": "place --gpus 2 --hardware h100 --algorithm low --slo ttft=0.2,tpot=0.1 --max-requests 5000 --rate 3",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
-PRINTED = ("trend", "fit", "theory", "theory_slo", "slo", "validate")
+PRINTED = ("trend", "fit", "theory", "slo", "validate")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in answers.TYPES if f"{kind}.json" in schemas.FILES])

@@ -1,15 +1,11 @@
 """Arithmetic of experts, ping-pong pipelines, reuse of KV, links, batches and drafts against published numbers."""
 
-import json
 from math import inf
-from pathlib import Path
 
 import pytest
 
 from harness import registry
-from harness.cli import main
 from harness.errors import UsageError
-from harness.experiments import answers
 from harness.experiments.theory import kv, moe
 from harness.experiments.theory.batching import (
     batched_speed_up,
@@ -22,8 +18,6 @@ from harness.experiments.theory.batching import (
 from harness.experiments.theory.kv import Reuse
 from harness.experiments.theory.moe import PingPong
 from harness.experiments.theory.simulated import LONGEST_TOKENS, Traffic, filled
-from reports import answers as pages
-from reports import figures
 
 H800, H20 = 1979e12 / 3.35e12, 74.0
 DEEPSEEK = moe.Experts()
@@ -206,123 +200,3 @@ def test_lengths_have_the_requested_means():
 
     assert (161.31, 337.99) == pytest.approx(tuple(sum(one) / 800 for one in zip(*lengths, strict=True)), rel=1e-3)
     assert max(map(sum, lengths)) <= LONGEST_TOKENS
-
-
-FORMS = ["moe", "ping-pong", "kv-reuse", "knee", "chunking", "speculative", "handoff", "kv", "prefill"]
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_every_form_has_every_format(capsys, name: str):
-    """A form would end in a traceback, or in lines that a terminal cannot show."""
-    outputs = {}
-    for form in ("text", "markdown", "json"):
-        assert 0 == main(["theory", name, "--format", form])
-        outputs[form] = capsys.readouterr().out
-    result = json.loads(outputs["json"])
-
-    assert name == result["form"]
-    assert max(map(len, outputs["text"].splitlines())) <= 100
-    assert all(len(row) == len(table["columns"]) for table in result["tables"] for row in table["rows"])
-    assert all(table["title"] in outputs["text"] for table in result["tables"])
-
-
-@pytest.mark.parametrize(("rate", "notes"), [("5", 0), ("5,20", 1)])
-def test_a_dash_is_explained_only_where_one_stands(capsys, rate: str, notes: int):
-    """A reader would look for a '-' that is not there."""
-    assert 0 == main(["theory", "prefill", "--execution", "80ms", "--rate", rate])
-    assert notes == capsys.readouterr().out.count("'-'")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "outputs"),
-    [
-        (["speculative", "--k", "4", "--alpha", "0.7", "--batch", "1"], "4  70.0%            44.3%          2.773"),
-        (["moe", "--link", "50GBps", "--tokens", "32"], "67.8 tok/s"),
-        (
-            [
-                "chunking",
-                "--prompt",
-                "16k",
-                "--chunk",
-                "2k",
-                "--model",
-                "yi-34b",
-                "--tp",
-                "2",
-                "--latency",
-                "table:yi-34b-tp2",
-            ],
-            "A ratio below 1:",
-        ),
-    ],
-)
-def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], outputs: str):
-    """Alpha would be taken for the share of drafts, a rounded rate for another one, a measured gain for a mistake."""
-    assert 0 == main(["theory", *arguments])
-    assert outputs in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "outputs"),
-    [
-        (["kv", "--memory", "-1GiB"], "--memory must hold a token of opt-13b, 819,200 bytes, got '-1GiB'"),
-        (["moe", "--gpu", "h80"], "No hardware named 'h80'"),
-        (["moe", "--gpu", "a10"], "a10 has no FP8 tensor cores; use --element-bytes 2"),
-        (["kv", "--hardware", "a100-90g"], "No hardware named 'a100-90g'"),
-        (["moe", "--top-k", "300"], "--top-k 300 is more than the 256 --experts"),
-        (["ping-pong", "--m", "0"], "--m must be micro-batches from 1 to 1,000"),
-        (["ping-pong", "--Ta", "0"], "--Ta must be longer than 0 s"),
-        (["kv", "--kv", "paged"], "--kv needs --memory"),
-        (["kv", "--link", "fast"], "A link is a rate such as 25Gbps"),
-        (["kv", "--memory", "1GiB", "--kv", "paged"], "hold no sequence of 2,048 tokens"),
-        (["kv", "--length", "4x"], "--length must be whole numbers above 0"),
-        (["knee", "--phase", "decod"], "No phase named 'decod'. Did you mean 'decode'?"),
-        (["speculative", "--alpha", "1.2"], "--alpha must be shares of at most 1"),
-        (["chunking", "--prompt", "4k..2k"], "is an empty range"),
-        (["moe", "--out", "moe.pdf"], "--out 'moe.pdf' must end in .html"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(capsys, arguments: list[str], outputs: str):
-    """A mistyped value would end in a traceback, or be taken for another."""
-    assert 2 == main(["theory", *arguments])
-    assert outputs in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["prefill", "ping-pong", "knee"])
-def test_a_form_has_a_page_with_its_picture(tmp_path: Path, name: str):
-    """The simulation laid over a formula could not be shown to anybody."""
-    assert 0 == main(["theory", name, "--out", str(tmp_path / "result.json")])
-    info = answers.of(tmp_path / "result.json")
-    assert info is not None
-    page = pages.page(info, tmp_path)
-    (row,) = figures.of("theory").values()
-    drawn = [row.draw(picture) for picture in info.pictures]
-
-    assert f"bench theory {name}" in page
-    assert drawn
-    assert not any(isinstance(one, str) for one in drawn)
-    assert figures.caption(drawn[0]).startswith(info.pictures[0].title)
-
-
-def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
-    """What was computed would be taken for what was simulated."""
-    arguments = ["prefill", "--rate", "0.5", "--simulate", "--requests", "100", "--out", f"{tmp_path}/a.json"]
-    assert 0 == main(["theory", *arguments])
-    info = answers.of(tmp_path / "a.json")
-    assert info is not None
-    drawn = figures.of("theory")["formula"].draw(info.pictures[0])
-
-    assert not isinstance(drawn, str)
-    assert ["lines", "markers"] * 3 == [trace.mode for trace in drawn.data]
-    assert "Open marks were simulated." in figures.caption(drawn)
-
-
-@pytest.mark.parametrize("name", ["chunking --prompt 2047 --chunk 512", "speculative --batch 1,64 --context 256"])
-def test_the_simulator_lies_on_the_form(capsys: pytest.CaptureFixture[str], name: str):
-    """A form and the simulator would price the same steps differently."""
-    assert 0 == main(["theory", *name.split(), "--simulate", "--model", "llama2-7b", "--format", "json"])
-    rows = json.loads(capsys.readouterr().out)["tables"][-1]["rows"]
-    place = 4 if name.startswith("chunking") else 3
-
-    for row in rows:
-        assert row[place] == pytest.approx(row[-1], rel=1e-9 if place == 4 else 0.08)

@@ -5,7 +5,6 @@ import pytest
 
 from harness import catalog
 from harness.catalog import Shape
-from harness.cli import main
 from harness.errors import UsageError
 from harness.experiments.theory.expert_load import ExpertUnit, chosen, failure, imbalance, least_most, popularity
 
@@ -118,23 +117,3 @@ def test_two_copies_of_an_expert_are_on_two_gpus():
 
     assert 1 == where.max()
     assert {2} == set(where.sum(axis=0).tolist())
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--redundant 5", "take 0 or 32 redundant experts"),
-        ("--model opt-13b", "opt-13b has no experts"),
-        ("--copies 2", "2 copies of 256 experts need 256 redundant ones or more"),
-        ("--redundant x", "--redundant must be redundant experts from 0"),
-        ("--tokens 1000000", "more than 1,000,000 tokens a step"),
-    ],
-)
-def test_wrong_options_are_answered_by_one_sentence(line: str, message: str, capsys: pytest.CaptureFixture[str]):
-    """A user would get a traceback, or wait for an hour."""
-    code = main(["theory", "experts", *line.split()])
-    printed = capsys.readouterr().err
-
-    assert 2 == code
-    assert message in printed
-    assert 1 == len(printed.strip().splitlines())

@@ -1,12 +1,9 @@
 """Weights of few bits and attention of unequal lengths against published numbers and rules that must hold."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli import main
 from harness.experiments.theory.attention import Decodes, lengths_of, share_needed
 from harness.experiments.theory.weights import Weights, marlin
 
@@ -95,31 +92,3 @@ def test_the_share_that_explains_a_reduction():
     assert 0.58 == pytest.approx(share_needed(0.29, 2.0))
     assert share_needed(0.69, 2.0) is None
     assert share_needed(0.1, 1.0) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("weights --bits 9", "--bits must be bits from 1 to 8, such as 3, 1,2,3 or 1..4, got '9'"),
-        ("weights --bits 1..99999999", "--bits must be bits from 1 to 8"),
-        ("weights --gpu a11", "Did you mean 'a10'?"),
-        ("attention --lengths zip", "No shape of lengths named 'zip'. Did you mean 'zipf'?"),
-        ("attention --slots 0", "--slots"),
-    ],
-)
-def test_wrong_options_are_answered_by_one_sentence(line: str, message: str, capsys: pytest.CaptureFixture[str]):
-    """A user would get a traceback."""
-    code = main(["theory", *line.split()])
-    printed = capsys.readouterr().err
-
-    assert 2 == code
-    assert message in printed
-    assert 1 == len(printed.strip().splitlines())
-
-
-def test_json_has_every_number(capsys: pytest.CaptureFixture[str]):
-    """A script would have to read text."""
-    assert 0 == main(["theory", "attention", "--lengths", "constant", "--json"])
-    found = json.loads(capsys.readouterr().out)
-
-    assert ["constant", 64, 32, 64, 32] == found["tables"][0]["rows"][0][:5]

@@ -43,9 +43,9 @@ def test_a_latency_model_of_another_system_was_valid(
     "command",
     [
         ["run", "--backend", "sim:latency=roofline:model=llama3-70b,model=opt-13b", "--requests", "5"],
-        ["theory", "knee", "--latency", OTHER],
-        ["theory", "slo", "--latency", OTHER],
-        ["theory", "chunking", "--latency", "table:yi-34b-tp2"],
+        ["theory", "knee", "--over", f"latency={OTHER}|"],
+        ["theory", "slo", "--over", f"latency={OTHER}|"],
+        ["theory", "chunking:latency=table:yi-34b-tp2"],
         [
             "place",
             "--gpus",

@@ -1,12 +1,10 @@
 """TTFT of prefill as a queue: closed forms, their distribution, and the simulator laid over them."""
 
-import json
 from math import exp, factorial, inf
 
 import numpy as np
 import pytest
 
-from harness.cli import main
 from harness.experiments.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
 from harness.experiments.theory.simulated import prefill_times_s, recursion_times_s
 
@@ -73,34 +71,12 @@ def test_the_simulated_pipeline_lies_on_its_form(stages: int, rho: float, mean: 
 
 
 def test_the_simulator_lies_on_the_form_for_tensor_parallelism():
-    """The overlay of `bench theory prefill --simulate` would belie its own formula (E5, E6)."""
+    """The overlay of `bench theory prefill:simulate=true` would belie its own formula (E5, E6)."""
     form = Prefill(0.08, tp=2, speedup=1.6)
     times = prefill_times_s(form, 12.0, 30_000, seed=3)
 
     assert form.mean_s(12.0) == pytest.approx(float(times.mean()), rel=0.02)
     assert form.quantile_s(12.0, 0.9) == pytest.approx(float(np.quantile(times, 0.9)), rel=0.03)
-
-
-def test_the_command_tells_forms_and_crossover(capsys):
-    """It would be unclear which parallelism wins."""
-    code = main(["theory", "prefill", "--D", "80ms", "--K", "1.6,2.1", "--rate", "5", "--format", "json"])
-    result = json.loads(capsys.readouterr().out)
-    rows = {row[0]: row for row in result["tables"][0]["rows"]}
-
-    assert 0 == code
-    assert Prefill(0.08).mean_s(5) == rows["one GPU"][3]
-    assert [1.6, 2.1] == [row[0] for row in result["tables"][1]["rows"]]
-    assert None is result["tables"][1]["rows"][1][1]
-
-
-def test_a_queue_without_end_has_no_mean(capsys):
-    """A mean TTFT of an unstable queue would be a made-up number."""
-    code = main(["theory", "prefill", "--execution", "1s", "--rate", "1.5", "--format", "json"])
-    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
-
-    assert 0 == code
-    assert [None, None, None] == rows[0][3:]
-    assert None is not rows[2][3]
 
 
 @pytest.mark.parametrize("rate_rps", [0.5, 0.8])

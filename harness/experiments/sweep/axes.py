@@ -67,12 +67,17 @@ def axis(name: str, text: str) -> Axis:
     return found
 
 
+def named(text: str) -> tuple[str, str]:
+    """The name and the list of `NAME=VALUES`. Raises UsageError where one of them is missing."""
+    name, _, rest = (part.strip() for part in text.partition("="))
+    if not name or not rest:
+        raise UsageError(f"--over '{text}' has no values; write --over NAME=VALUES, such as --over replicas=1,2,4.")
+    return name.lstrip("-").replace("_", "-"), rest
+
+
 def over(text: str) -> Axis:
     """The axis of `NAME=VALUES`."""
-    name, equals, rest = text.partition("=")
-    name = name.strip().lstrip("-").replace("_", "-")
-    if not equals or not rest.strip():
-        raise UsageError(f"--over '{text}' has no values; write --over NAME=VALUES, such as --over replicas=1,2,4.")
+    name, rest = named(text)
     if name in INSTEAD:
         raise UsageError(f"--over {name}: give several at once with {INSTEAD[name]} instead.")
     option, dot, argument = name.partition(".")
@@ -83,7 +88,7 @@ def over(text: str) -> Axis:
     known = {SCALE, *(name for name, option in OPTIONS.items() if not option.secret)}  # a secret must not name a folder
     if not dot and name not in known:
         raise no_such("option to sweep over", name, known - {*INSTEAD})
-    return axis(name, rest.strip())
+    return axis(name, rest)
 
 
 def points(axes: Sequence[Axis]) -> list[Values]:

@@ -9,7 +9,6 @@ SLOs that follow from how long a decode step takes, and the published ones they 
 Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 5.1 and table 3.
 """
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,8 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from harness.api import Bound, LatencyModel, Slo
-from harness.errors import UsageError, no_such
-from harness.experiments.theory.tables import Derived, Published
-from harness.metrics.slo import text
+from harness.api import LatencyModel
+from harness.data.codec import Number, Part
 
 
 def prefill_tokens_per_s(latency: LatencyModel, batch: int, length: int) -> float:
@@ -82,13 +79,16 @@ def batched_speed_up(
     return tokens_per_step(drafts, accepted) * plain_s / (verify_s + drafts * cost * plain_s)
 
 
-FACTORS: Mapping[str, float] = MappingProxyType({"strict": 5.0, "relaxed": 25.0})
-"""How many decode steps a token may take (Sarathi-Serve, section 5.1)."""
-
 BATCH, CONTEXT_TOKENS = 32, 4096
 """The decode step that is counted: sequences, and tokens of context of each (Sarathi-Serve, section 5.1)."""
 
-PERCENTILE = 99.0
+
+class Published(Part, frozen=True):
+    """The SLOs of a model and its hardware as they were published: p99 of ITL in seconds."""
+
+    title: str
+    strict_s: Number
+    relaxed_s: Number
 
 
 @cache
@@ -106,29 +106,3 @@ def decode_step_s(
     A batch passes `stages` pipeline stages, each as long as the latency model says.
     """
     return stages * latency.decode_s(batch, batch * context)
-
-
-def derive(step_s: float, names: str) -> list[Derived]:
-    """The SLOs of 'strict,relaxed,10x' for a decode step of `step_s` seconds. Raises UsageError for another name."""
-    found = []
-    for name, factor in map(_factor, names.split(",")):
-        bound = Bound("itl", factor * step_s, percentile=PERCENTILE)
-        found.append(Derived(name, factor, bound.limit, text(Slo((bound,)))))
-    return found
-
-
-def _factor(name: str) -> tuple[str, float]:
-    name = name.strip()
-    if name in FACTORS:
-        return name, FACTORS[name]
-    if re.fullmatch(r"\d+(\.\d+)?x", name) and float(name[:-1]) > 0:
-        return name, float(name[:-1])
-    raise no_such("SLO to derive", name, FACTORS, "Or a number of decode steps: 10x.")
-
-
-def tokens(given: str, name: str) -> int:
-    """A number of tokens: '4096', or '4k' of 1,024 each. Raises UsageError."""
-    match = re.fullmatch(r"(\d+)([kK]?)", given.strip())
-    if match is None or not int(match[1]):
-        raise UsageError(f"{name} must be a number of tokens above 0, such as 4096 or 4k (4,096), got '{given}'.")
-    return int(match[1]) * (1024 if match[2] else 1)

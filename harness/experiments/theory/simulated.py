@@ -163,7 +163,7 @@ def filled(mode: str, slots: int, traffic: Traffic, **system: object) -> Filled:
     size = registry.make("backends", "sim", kv=spec, kv_blocks=1, **system).cluster.replicas[0].blocks.size
     total = slots // size
     if total * size < LONGEST_TOKENS:
-        raise UsageError(f"{slots:,} slots hold no sequence of {LONGEST_TOKENS:,} tokens; give more --memory.")
+        raise UsageError(f"{slots:,} slots hold no sequence of {LONGEST_TOKENS:,} tokens; give more memory.")
     simulator = registry.make(
         "backends", "sim", policy="orca:max_batch=100000", kv=spec, kv_blocks=total, leap=False,
         latency="linear:base_s=0.02,prefill_token_s=0.0001,decode_seq_s=0,context_token_s=0", **system,
@@ -175,7 +175,7 @@ def filled(mode: str, slots: int, traffic: Traffic, **system: object) -> Filled:
     lasting = np.flatnonzero(steps["waiting"] > 0)
     kept = lasting[len(lasting) // 5 :]
     if not len(kept):
-        raise UsageError(f"{traffic.requests} requests never filled {slots:,} slots; give more --requests.")
+        raise UsageError(f"{traffic.requests} requests never filled {slots:,} slots; give more requests.")
     stored = (steps["context_tokens"] + steps["decode_seqs"] + steps["prefill_tokens"])[kept].sum()
     given = ((simulator.cluster.replicas[0].blocks.total - steps["free_blocks"]) * size)[kept].sum()
     whole = len(kept) * simulator.cluster.replicas[0].blocks.total * size

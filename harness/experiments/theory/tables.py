@@ -1,13 +1,21 @@
 """The answer of a closed form, as bench theory stores it: sentences, tables whose columns have units, and notes."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from dataclasses import replace
+from math import isfinite
+from typing import Any, Literal
 
-from msgspec import UNSET, UnsetType, field
+from msgspec import field
 
+from harness import registry
 from harness.data.codec import Document, Facts, Number, Part
+from harness.errors import UsageError
+from harness.experiments.sweep.axes import Axis, named, points, values
+from harness.spec import Spec, arguments, defaults, parse
 
-Unit = Literal["text", "number", "count", "s", "bytes", "bytes_per_s", "tokens_per_s", "rps", "share", "ratio", "yes"]
+Unit = Literal[
+    "text", "number", "count", "s", "bytes", "bytes_per_s", "tokens_per_s", "rps", "flops", "share", "ratio", "yes"
+]
 Cell = str | Number | bool | None
 
 
@@ -26,24 +34,6 @@ class Table(Part, frozen=True):
     rows: tuple[tuple[Cell, ...], ...]
 
 
-class Line(Part, frozen=True):
-    """Points of one curve; `simulated` ones are drawn as marks over the lines of the formulas."""
-
-    name: str
-    points: tuple[tuple[Number, Number], ...]
-    simulated: bool = False
-
-
-class Picture(Part, frozen=True):
-    """Lines over one axis for the page; `y_log` spreads a value over decades."""
-
-    title: str
-    x: str
-    y: str
-    lines: tuple[Line, ...]
-    y_log: bool = False
-
-
 class TheoryAnswer(Document, frozen=True, kw_only=True):
     """The results of `bench theory FORM`, for the options `given`."""
 
@@ -56,51 +46,63 @@ class TheoryAnswer(Document, frozen=True, kw_only=True):
     sentences: list[str]
     tables: list[Table]
     notes: list[str]
-    pictures: list[Picture]
 
 
-class Published(Part, frozen=True):
-    """The SLOs of a model and its hardware as they were published: p99 of ITL in seconds."""
+Row = dict[str, Cell]
+"""A row of a form: the name of a column ends in its unit."""
+UNITS: tuple[Unit, ...] = ("bytes_per_s", "tokens_per_s", "rps", "flops", "bytes", "share", "ratio", "s")
+"""Units that end the name of a column, the longer ones first."""
 
-    title: str
-    strict_s: Number
-    relaxed_s: Number
-    note: str = ""
-
-
-class Derived(Part, frozen=True):
-    """One SLO: `factor` decode steps, as the p99 of ITL in seconds, and as --slo takes it."""
-
-    name: str
-    factor: Number
-    itl_p99_s: Number
-    slo: str
+NO_RESULT = "these values have no finite result; change one of them."
 
 
-class PricedSystem(Part, frozen=True, kw_only=True):
-    """What a step was priced for; constants know neither model nor hardware."""
+def evaluate(text: str, over: Sequence[str] = ()) -> TheoryAnswer:
+    """Evaluate the form of a spec at every point of the lists `over` (NAME=VALUES). Raises UsageError.
 
-    model: str | UnsetType = UNSET
-    hardware: str | UnsetType = UNSET
-    latency: str
-    tp: int
-    pp: int
+    Columns begin with the parameters that vary.
+    """
+    spec = parse(text)
+    form = registry.find("theory", spec.name)
+    usual = defaults(form)
+    given: list[dict[str, Any]] = []
+    results: list[list[Row]] = []
+    for point in points([Axis(name, values(texts, f"--over {name}")) for name, texts in map(named, over)]):
+        at = replace(spec, args={**spec.args, **dict(point)})
+        given.append(usual | arguments(form, at))
+        _check(at, given[-1], usual)
+        try:
+            results.append(form(**given[-1]))
+        except (ValueError, ArithmeticError) as error:
+            raise UsageError(f"'{at}': {error if isinstance(error, ValueError) else NO_RESULT}") from None
+        if any(isinstance(value, float) and not isfinite(value) for row in results[-1] for value in row.values()):
+            raise UsageError(f"'{at}': {NO_RESULT}")
+    varied = [name for name in usual if any(at[name] != given[0][name] for at in given)]
+    rows = [
+        {name: at[name] for name in varied} | row for at, found in zip(given, results, strict=True) for row in found
+    ]
+    columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
+    first, *notes = (" ".join(paragraph.split()) for paragraph in registry.about(form).split("\n\n"))
+    heads = [(name, _unit(name, cells)) for name, cells in columns.items()]
+    fixed = {name: value for name, value in given[0].items() if name not in varied}
+    shown = table(spec.name, heads, zip(*columns.values(), strict=True))
+    return answer(spec.name, fixed, [first], [shown], notes)
 
 
-class TheorySloAnswer(Document, frozen=True, kw_only=True):
-    """The results of `bench theory slo`: SLOs derived from a decode step, beside those that were published."""
+def _check(spec: Spec, given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number below 0, and for a count of 0 where that is not the default."""
+    for name, value in given.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        least = 1 if isinstance(value, int) and usual[name] != 0 else 0
+        if number and value < least:
+            raise UsageError(f"'{spec}': {name} must be at least {least}, got {value}.")
 
-    schema: int = 1
-    kind: Literal["theory_slo"] = "theory_slo"
-    versions: Facts = field(default_factory=dict)
-    exit_code: int = 0
-    system: PricedSystem
-    batch: int
-    context_tokens: int
-    decode_step_s: Number
-    derived: list[Derived]
-    published: dict[str, Published]
-    warnings: list[dict[str, str]]
+
+def _unit(name: str, cells: Sequence[Cell]) -> Unit:
+    """Return the unit that ends the name of a column, else that of the type of its cells."""
+    types = {type(cell) for cell in cells if cell is not None}
+    of_type: dict[type, Unit] = {str: "text", bool: "yes", int: "count"}
+    of_name: Unit = next((unit for unit in UNITS if name.endswith(f"_{unit}")), "number")
+    return of_type.get(next(iter(types)), of_name) if len(types) == 1 and of_name == "number" else of_name
 
 
 def table(title: str, columns: Iterable[tuple[str, Unit]], rows: Iterable[Sequence[Cell]]) -> Table:
@@ -110,12 +112,12 @@ def table(title: str, columns: Iterable[tuple[str, Unit]], rows: Iterable[Sequen
 
 def answer(
     form: str, given: Mapping[str, object], sentences: Sequence[str], tables: Sequence[Table],
-    notes: Sequence[str] = (), pictures: Sequence[Picture] = (),
+    notes: Sequence[str] = (),
 ) -> TheoryAnswer:  # fmt: skip
     """The results, with the versions that made them."""
     from harness.data.host import versions
 
     return TheoryAnswer(
         versions=dict(versions()), form=form, given=dict(given), sentences=list(sentences), tables=list(tables),
-        notes=list(notes), pictures=list(pictures),
+        notes=list(notes),
     )  # fmt: skip

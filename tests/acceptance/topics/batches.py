@@ -30,15 +30,15 @@ def _chunks() -> Iterator[Row]:
             f"S12.{letter}", "chunk overhead", "formula",
             f"chunks of {chunk}, prompts 2,047 to 16,383: {spelled(published, 3)} times as long",
             spelled(obtained, 3), "3 %", near(published, obtained, relative=0.03),
-            f"bench theory chunking --chunk {chunk} --prompt 2047,4095,8191,16383 "
-            "--model yi-34b --tp 2 --latency table:yi-34b-tp2",
+            f"bench theory chunking:chunk={chunk},model=yi-34b,tp=2,latency=table:yi-34b-tp2 "
+            "--over prompt=2047,4095,8191,16383",
             "The table holds these measurements as mean chunks by stored tokens, so this checks its interpolation.",
         )  # fmt: skip
     found = [chunked(table, prompt, 512) for prompt in (512, 2048, 16384)]
     yield Row(
         "S12.c", "chunk overhead", "formula", "KV of earlier chunks is loaded N (N - 1) / 2 times: 0, 6, 496",
         spelled(one.reloads for one in found), "exact", [one.reloads for one in found] == [0, 6, 496],
-        "bench theory chunking --chunk 512 --prompt 512,2048,16384",
+        "bench theory chunking:chunk=512 --over prompt=512,2048,16384",
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def _foretold(place: Place) -> Row:
     return Row(
         "S12.d", "chunk overhead", "formula", "the same chunks of 512, predicted from prefills alone: 1.15 to 0.995",
         spelled(obtained, 3), "none", None,
-        "bench theory chunking --chunk 512 --model yi-34b --tp 2 --latency mixed:yi-34b-tp2",
+        "bench theory chunking:chunk=512,model=yi-34b,tp=2,latency=mixed:yi-34b-tp2 --over prompt=2047,4095,8191,16383",
         "Without the measured chunks the table charges attention by a square term, which long chunked prompts lack.",
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ def _additive() -> Row:
         worst = max(worst, abs(found.chunked_s - found.whole_s - (found.chunks - 1) * base_s))
     return Row(
         "E14", "abc under chunking", "formula", "in chunks = in one piece + (chunks - 1) x a", f"off by {worst:.0e} s",
-        "1e-9 s", worst < 1e-9, "bench theory chunking --latency abc:distserve --prompt 2048 --chunk 512",
+        "1e-9 s", worst < 1e-9, "bench theory chunking:prompt=2048,chunk=512,latency=abc:distserve",
     )  # fmt: skip
 
 
@@ -78,13 +78,13 @@ def _knee() -> Iterator[Row]:
     yield Row(
         "S29.a", "batching knee, OPT-13B", "formula", "prefill is flat beyond 512 tokens: B 8 >= 85 % of the peak",
         f"{100 * share:.0f} % of the peak ({100 * rates[1] / max(rates.values()):.0f} % at B 1)", ">= 85 %",
-        share >= 0.85, "bench theory knee --phase prefill --length 512 --latency abc:distserve",
+        share >= 0.85, "bench theory knee:phase=prefill,length=512,latency=abc:distserve",
     )  # fmt: skip
     gains = [decode_tokens_per_s(model, 128, n) / decode_tokens_per_s(model, 1, n) for n in (128, 256, 512)]
     yield Row(
         "S29.b", "batching knee, OPT-13B", "formula", "decode is near linear: B 128 gives 25x B 1 and more",
         f"{spelled(gains, 3)}x at context 128, 256, 512", ">= 25x", min(gains) >= 25,
-        "bench theory knee --phase decode --length 128..512 --batch 1,128 --latency abc:distserve",
+        "bench theory knee:phase=decode,latency=abc:distserve --over length=128,256,512",
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _parallel() -> Iterator[Row]:
         "S30.a", "decode by TP, OPT-13B", "formula", "B 128, context 512, TP 1/2/4: 65.4, 42.0, 27.5 ms",
         f"{', '.join(f'{1e3 * s:.1f}' for s in steps_s)} ms", "0.1 ms",
         near((0.0654, 0.0420, 0.0275), steps_s, absolute=1e-4),
-        "bench theory knee --phase decode --length 512 --batch 128 --tp 1,2,4 --latency abc:distserve",
+        "bench theory knee:phase=decode,length=512,latency=abc:distserve --over tp=1,2,4",
     )  # fmt: skip
     one, two = (
         decode_tokens_per_s(registry.make("latency", "abc:distserve", model="opt-13b", pp=pp), 128, 256)
@@ -105,6 +105,6 @@ def _parallel() -> Iterator[Row]:
     yield Row(
         "S30.b", "decode by PP, OPT-13B", "formula", "two stages give 1.9x the throughput and more",
         f"{two / one:.2f}x", ">= 1.9x", two / one >= 1.9,
-        "bench theory knee --phase decode --length 256 --batch 128 --pp 1,2 --latency abc:distserve",
+        "bench theory knee:phase=decode,length=256,latency=abc:distserve --over pp=1,2",
         "Two batches of 128 in flight, one per stage.",
     )  # fmt: skip

@@ -48,7 +48,7 @@ def _configuration() -> Row:
         "; ".join(f"{name}: {gpus} GPUs with {held}" for name, (gpus, held) in found.items())
         + f"; {refused} of {len(wrong)} wrong units are refused", "exact",
         found == {"prefill": (32, 9), "decode": (320, 1)} and refused == len(wrong),
-        "bench theory experts --dp 80 --redundant 63 --shared --tokens 30",
+        "bench theory experts:dp=80,redundant=63,shared=true,tokens=30",
         "63 redundant experts and the shared one on 64 GPUs.",
     )  # fmt: skip
 
@@ -63,9 +63,10 @@ def _is_refused(unit: ExpertUnit) -> bool:
 def _balance() -> Iterator[Row]:
     """Tokens of the most loaded GPU over the mean, by redundant experts."""
     cases = (
-        ("b", "prefill", [ExpertUnit(DEEPSEEK, PREFILL, n) for n in (0, 32, 64)], 1024, "--redundant 0,32,64"),
+        ("b", "prefill", [ExpertUnit(DEEPSEEK, PREFILL, n) for n in (0, 32, 64)], 1024,
+         " --over redundant=0,32,64"),
         ("c", "decode", [ExpertUnit(DEEPSEEK, DECODE, n, shared=True) for n in (63, 383)], 30,
-         "--dp 80 --redundant 63,383 --shared --tokens 30"),
+         ":dp=80,shared=true,tokens=30 --over redundant=63,383"),
     )  # fmt: skip
     for letter, name, units, tokens, options in cases:
         found = [[imbalance(unit, tokens * unit.shape.gpus, 1.01, seed) for seed in SEEDS] for unit in units]
@@ -80,7 +81,7 @@ def _balance() -> Iterator[Row]:
         yield Row(
             f"S36.{letter}", _UNITS, "simulated", f"{name}: max / mean expert load falls with redundant experts",
             f"{order:.2f} in order; placed by load {', '.join(texts)}; {found[0][0].tokens:,.0f} tokens an expert",
-            "falls", all(a > b for a, b in zip(steps, steps[1:], strict=False)), f"bench theory experts {options}",
+            "falls", all(a > b for a, b in zip(steps, steps[1:], strict=False)), f"bench theory experts{options}",
             f"{tokens:,} tokens per GPU and step, 5 seeds, popularity by a power law of exponent 1.01 (a model)."
             + (" The paper has within 256 tokens an expert in decode." if name == "decode" else ""),
         )  # fmt: skip
@@ -99,7 +100,7 @@ def _apart() -> Iterator[Row]:
         ratios[routed] = best[routed].rate / together.rate
         near[routed] = sum(abs(one.nodes - one.rule) <= 1 for one in apart), len(apart)
     texts = ", ".join(f"{ratio:.2f} times with {routed}" for routed, ratio in ratios.items())
-    command = "bench theory afd --experts 8,16,32"
+    command = "bench theory afd --over experts=8,16,32"
     yield Row(
         "S38.a", _APART, "formula", "decode rate per GPU beside colocated: up to 2.56 times vLLM, 1.28 TensorRT-LLM",
         f"Mixtral-8x22B: {texts} experts", "1.2 and more with 8", ratios[8] >= 1.2, command,
@@ -165,7 +166,7 @@ def _failures() -> Iterator[Row]:
             losses += [1.0 if one.loss is None else one.loss for one in found]
             texts.append(f"{fmean(losses[-len(SEEDS) :]):.1%} ({gpus} GPUs, {name})")
             stops += [failure(ExpertUnit(DEEPSEEK, shape), 64 * gpus, skew, seed).stops for seed in SEEDS]
-    command = "bench theory experts --dp 16 --copies 2 --redundant 256 --fail --tokens 64"
+    command = "bench theory experts:copies=2,redundant=256,fail=true,tokens=64 --over dp=8,16 --over skew=0,1.01"
     yield Row(
         "S39.a", _SERVICE, "formula", "less than 2 % of throughput lost under failures (abstract)", "; ".join(texts),
         "at most 3 % in each", max(losses) <= 0.03, command,
@@ -176,5 +177,5 @@ def _failures() -> Iterator[Row]:
     yield Row(
         "S39.b", _SERVICE, "formula", "a failure halts plain expert parallelism",
         f"the failure of {fmean(stops):.0%} of the GPUs leaves experts without a copy", "exact", set(stops) == {1.0},
-        "bench theory experts --redundant 0 --fail", "one copy of each expert",
+        "bench theory experts:redundant=0,fail=true", "one copy of each expert",
     )  # fmt: skip

@@ -32,7 +32,7 @@ def _marlin() -> Iterator[Row]:
     ideal = [INT4.speed_up(batch) for batch in batches]
     yield Row(
         "S60.a", "MARLIN", "formula", f"ideal curve, batch 1 to 128: {spelled(derived)}", spelled(ideal), "0.0005",
-        near(derived, ideal, absolute=0.0005), "bench theory weights --bits 4 --gpu a10",
+        near(derived, ideal, absolute=0.0005), "bench theory weights:bits=4,gpu=a10 --over batch=1:128:x2",
         "A10, 18,432 x 73,728, groups of 128, activations counted. The figure shows 3.87, 3.86 (batch 16), 3.85, 3.27, "
         "1.64.",
     )  # fmt: skip
@@ -42,7 +42,7 @@ def _marlin() -> Iterator[Row]:
         "S60.b", "MARLIN", "formula",
         f"measured at batch {', '.join(map(str, measured))}: {spelled(measured.values(), 3)}",
         f"of the ideal curve: {', '.join(f'{share:.1%}' for share in shares)}", "94 % to 101 %",
-        all(0.94 <= share <= 1.01 for share in shares), "bench theory weights --bits 4 --gpu a10",
+        all(0.94 <= share <= 1.01 for share in shares), "bench theory weights:bits=4,gpu=a10 --over batch=1:128:x2",
         "Read off the figure of the repository to about 0.02; not read at 32 and 64.",
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ def _attention() -> Iterator[Row]:
         "unbalanced over balanced makespan: 2.0 constant, 2.0 uniform, 8.3 Zipf-like (a model, drawn otherwise)",
         ", ".join(f"{mean:.1f} {shape}" for shape, mean in means.items()), "above 1, largest for zipf",
         least > 1 and max(means, key=lambda shape: means[shape]) == "zipf",
-        "bench theory attention --lengths constant,uniform,zipf",
+        "bench theory attention --over lengths=constant,uniform,zipf",
         "16 decodes, 8 KV heads, 264 thread blocks, 5 seeds of uniform lengths; zipf: 4,224 tokens over the rank.",
     )  # fmt: skip
     every = [one for several in plans.values() for one in several]
@@ -102,7 +102,7 @@ def _attention() -> Iterator[Row]:
     yield Row(
         "S61.b", "FlashInfer", "exact", "chunks sum to the pages; total / slots <= balanced <= unbalanced",
         f"{whole} and {bounded} of {len(every)} batches", "exact", whole == bounded == len(every),
-        "bench theory attention --seed 0",
+        "bench theory attention:seed=0 --over lengths=constant,uniform,zipf",
     )  # fmt: skip
     needed = {shape: [share_needed(cut, means[shape]) for cut in (0.29, 0.69)] for shape in SHAPES}
     texts = [
@@ -124,7 +124,7 @@ def _bits() -> Iterator[Row]:
     yield Row(
         "S62.a", "Tilus", "formula", f"bound 16 / (bits + 16 / g), 1 to 8 bits: {spelled(expected)}",
         spelled(bounds), "0.005", near(expected, bounds, absolute=0.005) and falls,
-        "bench theory weights --bits 1..8", "groups of 128; falls with every bit",
+        "bench theory weights --over bits=1:8:1", "groups of 128; falls with every bit",
     )  # fmt: skip
     # at the crossover, arithmetic takes exactly as long as reading the weights
     sides = [
@@ -135,10 +135,10 @@ def _bits() -> Iterator[Row]:
     yield Row(
         "S62.b", "Tilus", "formula", "crossover at 4 bits, groups of 128, A10: batch 53.7",
         f"{INT4.crossover:.1f}; arithmetic is longer only above it for {sum(sides) // 2} of 8 widths", "exact",
-        round(INT4.crossover, 1) == 53.7 and all(sides), "bench theory weights --bits 1..8 --gpu a10",
+        round(INT4.crossover, 1) == 53.7 and all(sides), "bench theory weights:gpu=a10 --over bits=1:8:1",
     )  # fmt: skip
     yield Row(
         "S62.c", "Tilus", "formula", "1.03 times as fast as MARLIN (abstract)",
         f"at 4 bits and batch 16 {TILUS * marlin().at(INT4, 'a10')[16]:.2f} times FP16, the bound is {INT4.bound:.2f}",
-        "-", None, "bench theory weights --bits 4", "data only, not measured again; Tilus measured on other GPUs",
+        "-", None, "bench theory weights:bits=4", "data only, not measured again; Tilus measured on other GPUs",
     )  # fmt: skip

@@ -31,20 +31,21 @@ def _sizes() -> Iterator[Row]:
     yield Row(
         "E1", "KV bytes a token", "formula", "; ".join(f"{name} {size:,}" for name, size in published.items()),
         "; ".join(f"{size:,}" for size in obtained.values()), "exact", published == obtained,
-        "bench theory kv --model deepseek-v3 --length 1", "The shape of Yi-34B is unverified in the source.",
+        "bench theory kv:length=1 --over model=opt-13b,opt-66b,opt-175b,llama3-70b,yi-34b,deepseek-v3",
+        "The shape of Yi-34B is unverified in the source.",
     )  # fmt: skip
     kv_bytes = 512 * obtained["opt-66b"]
     rate = 10 * kv_bytes * 8 / 1e9
     yield Row(
         "E2", "KV of a prompt", "formula", "512 tokens of OPT-66B: 1,207,959,552 B = 1.125 GiB; 10 req/s: 96.6 Gbps",
         f"{kv_bytes:,} B = {kv_bytes / _GIB:g} GiB; {rate:.1f} Gbps", "exact",
-        kv_bytes == 1_207_959_552 and round(rate, 1) == 96.6, "bench theory kv --model opt-66b --length 512 --rate 10",
+        kv_bytes == 1_207_959_552 and round(rate, 1) == 96.6, "bench theory kv:model=opt-66b,length=512,rate=10",
         "The paper prints 1.13 GB and 90 Gbps: its GB are GiB.",
     )  # fmt: skip
     slots = [gib * _GIB // obtained[name] for name, gib in (("opt-13b", 12), ("opt-66b", 21), ("opt-175b", 264))]
     yield Row(
         "E3", "vLLM table 1", "formula", "slots of 12, 21, 264 GiB: 15,728; 9,557; 60,074", spelled(slots, 4), "exact",
-        slots == [15_728, 9_557, 60_074], "bench theory kv --model opt-13b --memory 12GiB",
+        slots == [15_728, 9_557, 60_074], "bench theory kv:model=opt-13b,memory=12GiB",
     )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def _capacities(place: Place) -> Row:
 
 def _modes() -> Iterator[Row]:
     published = {"paged": (96.3, 30.42), "oracle": (38.2, 13.62), "pow2": (26.8, None), "max": (20.4, 7.00)}
-    command = "bench theory kv --model opt-13b --memory 12GiB --kv paged,oracle,pow2,max"
+    command = "bench theory memory:model=opt-13b,memory=12GiB --over kv=paged,oracle,pow2,max"
     note = (
         "Lengths are lognormal with ShareGPT's means as reported by vLLM and an assumed variation (1.0); "
         "reserved memory comes from a buddy allocator. Paging has only a lower bound: 96.3 % is from a real engine."
@@ -101,7 +102,7 @@ def _block_sizes() -> Row:
         f"blocks of {', '.join(map(str, published))} tokens: {spelled(published.values(), 3)} %",
         f"{', '.join(f'{share:.1f}' for share in obtained)} %", "+-1 point",
         near([*published.values()], obtained, absolute=1.0),
-        "bench theory kv --model opt-13b --memory 12GiB --kv paged:1,paged:8,paged:16,paged:32,paged:64,paged:256",
+        "bench theory memory:model=opt-13b,memory=12GiB --over kv=paged:1,paged:8,paged:16,paged:32,paged:64,paged:256",
         "Published: from a simulation of the specification, not from the paper.",
     )  # fmt: skip
 
@@ -117,14 +118,14 @@ def _hand_offs() -> Iterator[Row]:
     yield Row(
         "S31.a", "hand-off", "formula", "OPT-66B, 512 tokens at 10 req/s: 1.125 GiB, 96.6 Gbps (paper 1.13, 90)",
         f"{size['opt-66b'] / _GIB:g} GiB, {needed:.1f} Gbps", "exact", round(needed, 1) == 96.6,
-        "bench theory kv --model opt-66b --length 512 --rate 10 --link 25Gbps,800Gbps,600GBps",
+        "bench theory kv:model=opt-66b,length=512,rate=10 --over link=25Gbps,800Gbps,600GBps",
     )  # fmt: skip
     times = [size["opt-175b"] / link_bytes_per_s(name) for name in ("600GBps", "25Gbps")]
     yield Row(
         "S31.b", "hand-off", "formula", "OPT-175B, 512 tokens: 4.0 ms on 600 GB/s, 0.77 s on 25 Gbps",
         f"{times[0] * 1e3:.1f} ms, {times[1]:.2f} s", "exact",
         (round(times[0], 4), round(times[1], 2)) == (0.004, 0.77),
-        "bench theory kv --model opt-175b --tp 8 --length 512 --link 600GBps,25Gbps",
+        "bench theory kv:model=opt-175b,tp=8,length=512 --over link=600GBps,25Gbps",
     )  # fmt: skip
     links = [Link(name, link_bytes_per_s(name), size["opt-66b"], 10) for name in ("25Gbps", "800Gbps", "600GBps")]
     prefill_s = registry.make("latency", "abc:distserve", model="opt-66b", tp=4).step_s([(512, 0)], 0, 0)
@@ -134,6 +135,7 @@ def _hand_offs() -> Iterator[Row]:
         ", ".join(f"{one.name} {'hidden' if h else 'not hidden'} ({one.transfer_s * 1e3:.0f} ms)"
                   for one, h in zip(links, hidden, strict=True)),
         "exact", hidden == [False, True, True],
-        "bench theory kv --model opt-66b --tp 4 --length 512 --rate 10 --latency abc:distserve",
+        "bench theory kv:model=opt-66b,tp=4,length=512,rate=10,latency=abc:distserve "
+        "--over link=25Gbps,800Gbps,600GBps",
         f"behind a prefill of {prefill_s * 1e3:.0f} ms, by DistServe's constants of OPT-66B on 4 GPUs",
     )  # fmt: skip

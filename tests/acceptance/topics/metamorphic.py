@@ -77,7 +77,7 @@ def _drafts() -> Row:
         "tokens a step at k 1, 2, 6 and a .5, .8, .9: " + ", ".join(f"{n:.3f}" for n in published),
         ", ".join(f"{n:.3f}" for n in obtained), "1 %",
         all(abs(b / a - 1) <= 0.01 for a, b in zip(published, obtained, strict=True)),
-        "bench theory speculative --k 1,2,6 --alpha 0.5,0.8,0.9",
+        "bench theory speculative --over k=1,2,6 --over alpha=0.5,0.8,0.9",
     )  # fmt: skip
 
 

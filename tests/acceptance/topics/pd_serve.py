@@ -153,6 +153,6 @@ def _transfer() -> Row:
         "S48.b", SYSTEM, "exact", "contiguous transfer takes 46 % less time than one in blocks",
         ", ".join(f"{share:.1%} in blocks of {size}" for size, share in saved.items()),
         "30 to 70 % for some block size", any(0.3 <= share <= 0.7 for share in saved.values()),
-        "bench theory handoff --block 16..128",
+        "bench theory handoff --over block=16:128:x2",
         "2,048 tokens of OPT-13B over 200 Gbit/s; 10 us a piece are ours, one piece a block and layer or a layer",
     )  # fmt: skip

@@ -35,7 +35,7 @@ def _quantiles() -> Row:
     return Row(
         "S28.a", _SYSTEM, "formula", f"time in system / D, rho .5/.8/.95: mean, P90, P99 = {spelled(published)}",
         spelled(obtained), "0.005", near(published, obtained, absolute=0.005),
-        "bench theory prefill --rate 0.5,0.8,0.95 --pp 1 --tp 1 --speedup 1",
+        "bench theory prefill:tp=1,pp=1 --over rate=0.5,0.8,0.95",
     )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def _crossovers() -> Row:
     return Row(
         "S28.b", _SYSTEM, "formula", f"crossover of 2-way TP and PP at K 1.2 to 1.9: rho* = {spelled(published, 4)}",
         spelled(obtained), "0.0005", near(published, obtained, absolute=5e-4),
-        "bench theory prefill --speedup 1.2,1.4,1.6,1.8,1.9",
+        "bench theory crossover --over speedup=1.2,1.4,1.6,1.8,1.9",
     )  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def _replicas() -> Row:
     return Row(
         "S28.c", _SYSTEM, "formula", f"mean TTFT at 6 req/s, D 80 ms, one GPU and PP 4; 3 replicas at 18: "
         f"{spelled(1e3 * s for s in published)} ms", f"{spelled(1e3 * s for s in obtained)} ms", "exact",
-        near(published, obtained, relative=1e-9), "bench theory prefill --execution 80ms --rate 18 --pp 4 --replicas 3",
+        near(published, obtained, relative=1e-9), "bench theory prefill:execution=80ms,rate=18,pp=4,replicas=3",
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def _queue() -> Row:
         "E5", _SYSTEM, "exact", "simulated mean, P90 and P99 are those of the formula (rho .5 and .8)",
         f"off by {100 * worst_mean:.2f} % (mean) and {100 * worst_tail:.2f} % (quantiles) at most", "2 %, 3 %",
         worst_mean <= 0.02 and worst_tail <= 0.03 and apart_s < 1e-6,
-        f"bench theory prefill --rate 0.8 --simulate --requests {_ARRIVALS}",
+        f"bench theory prefill:rate=0.8,simulate=true,requests={_ARRIVALS}",
         f"The P99 of 200,000 arrivals at rho .8 has a standard deviation of 2.9 %, so {4 * _MANY:,} are drawn by "
         f"Lindley's recursion, with which the simulator agrees to {apart_s:.0e} s on each of {_ARRIVALS:,}.",
     )  # fmt: skip
@@ -92,7 +92,7 @@ def _parallel() -> Iterator[Row]:
             f"E6.{letter}", _SYSTEM, "exact", f"{ways}, R*D {rate:g}: mean {published:.4f} D",
             f"{obtained:.4f} D simulated, {form.mean_s(rate):.4f} D by the formula", "2 %",
             near((published, published), (obtained, form.mean_s(rate)), relative=0.02),
-            f"bench theory prefill --rate {rate:g} --pp {form.pp} --simulate",
+            f"bench theory prefill:rate={rate:g},pp={form.pp},simulate=true",
         )  # fmt: skip
 
 

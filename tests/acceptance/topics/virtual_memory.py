@@ -86,7 +86,7 @@ def _use() -> Row:
         + ", ".join(f"{name} {closed:.1f} %" for name, (_, closed) in pairs.items()),
         spelled(shares, 3) + " %", "+-1 point, in that order",
         all(abs(a - b) <= 1 for a, b in pairs.values()) and sorted(shares, reverse=True) == shares,
-        f"bench theory kv --model llama3-8b --memory 15GiB --kv {','.join(MODES)}",
+        f"bench theory memory:model=llama3-8b,memory=15GiB --over kv={','.join(MODES)}",
         "the closed form is the sum of stored over given tokens of all steps of all requests; ShareGPT's mean lengths "
         f"(161 in, 338 out), {SEEDS} seeds. For longer sequences, of 600 tokens on average, the specification has "
         "98.7 % with pages of 16 tokens and 47.7 % with 1,024.",
