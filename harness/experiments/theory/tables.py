@@ -1,6 +1,6 @@
 """The answer of a closed form, as bench theory stores it: sentences, tables whose columns have units, and notes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from msgspec import field
 
 from harness import registry
 from harness.data.codec import Document, Facts, Number, Part
+from harness.data.host import versions
 from harness.errors import UsageError
 from harness.experiments.sweep.axes import Axis, named, points, values
 from harness.spec import Spec, arguments, defaults, parse
@@ -82,10 +83,12 @@ def evaluate(text: str, over: Sequence[str] = ()) -> TheoryAnswer:
     ]
     columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
     first, *notes = (" ".join(paragraph.split()) for paragraph in registry.about(form).split("\n\n"))
-    heads = [(name, _unit(name, cells)) for name, cells in columns.items()]
     fixed = {name: value for name, value in given[0].items() if name not in varied}
-    shown = table(spec.name, heads, zip(*columns.values(), strict=True))
-    return answer(spec.name, fixed, [first], [shown], notes)
+    heads = tuple(Column(name, _unit(name, cells)) for name, cells in columns.items())
+    shown = Table(spec.name, heads, tuple(zip(*columns.values(), strict=True)))
+    return TheoryAnswer(
+        versions=dict(versions()), form=spec.name, given=fixed, sentences=[first], tables=[shown], notes=notes
+    )
 
 
 def _check(spec: Spec, given: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
@@ -103,21 +106,3 @@ def _unit(name: str, cells: Sequence[Cell]) -> Unit:
     of_type: dict[type, Unit] = {str: "text", bool: "yes", int: "count"}
     of_name: Unit = next((unit for unit in UNITS if name.endswith(f"_{unit}")), "number")
     return of_type.get(next(iter(types)), of_name) if len(types) == 1 and of_name == "number" else of_name
-
-
-def table(title: str, columns: Iterable[tuple[str, Unit]], rows: Iterable[Sequence[Cell]]) -> Table:
-    """A table of (head, unit) columns."""
-    return Table(title, tuple(Column(*one) for one in columns), tuple(tuple(row) for row in rows))
-
-
-def answer(
-    form: str, given: Mapping[str, object], sentences: Sequence[str], tables: Sequence[Table],
-    notes: Sequence[str] = (),
-) -> TheoryAnswer:  # fmt: skip
-    """The results, with the versions that made them."""
-    from harness.data.host import versions
-
-    return TheoryAnswer(
-        versions=dict(versions()), form=form, given=dict(given), sentences=list(sentences), tables=list(tables),
-        notes=list(notes),
-    )  # fmt: skip
