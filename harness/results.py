@@ -13,6 +13,7 @@ Options are those of the commands with `_` for `-`, as Python values or as text.
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from harness.data.folder import Run
     from harness.experiments.answers import Answer
     from harness.experiments.compare.pairing import Source
+    from harness.options import RunSpec
 
 Option: TypeAlias = "str | float | bool | Path | None"
 """A value of an option: 2, '250ms', 'gamma:cv=2', Path("trace.csv"); None: not given."""
@@ -212,7 +214,9 @@ def _call(function: str, options: Mapping[str, object]) -> str:
 
 
 @_advising_python
-def run(*, out: str | Path | None = None, force: bool = False, **options: Option) -> RunResult:
+def run(
+    *, out: str | Path | None = None, force: bool = False, wait: float | str | None = None, **options: Option
+) -> RunResult:
     """One run of a workload or a trace, as `bench run`; its folder is `out`, by default a new one in bench-runs.
 
     An earlier run in `out` is only replaced with `force`. Raises UsageError for wrong options, BackendError where the
@@ -222,7 +226,9 @@ def run(*, out: str | Path | None = None, force: bool = False, **options: Option
     from harness.options import Given, run_spec
     from harness.runner.run import execute
 
-    result = execute(run_spec(Given(_named(options))), out=out, force=force, command=_call("run", options))
+    spec = run_spec(Given(_named(options)))
+    _await_servers([spec], wait)
+    result = execute(spec, out=out, force=force, command=_call("run", options))
     return RunResult(result.run if result.run.whole is None else folder.load(result.run.path), result.exit_code)
 
 
@@ -236,6 +242,7 @@ def sweep(
     refine: float | str | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    wait: float | str | None = None,
     **options: Option,
 ) -> AnswerResult:
     """Runs over rates, or over the values of any option, as `bench sweep`; run again with the same `out` to resume."""
@@ -257,6 +264,7 @@ def sweep(
         goals=None if goal is None else _listed(goal, ","),
         refine=_text(refine),
     )
+    _await_servers([task.spec for task in planned.tasks], wait)
     folder = new_folder(planned.home) if out is None else Path(out)
     command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **options})
     info = run_sweep(planned, folder, workers=workers, command=command, render=rendered.render)
@@ -276,6 +284,7 @@ def capacity(
     rate_from: float | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    wait: float | str | None = None,
     **options: Option,
 ) -> AnswerResult:
     """The highest rate that meets the SLO, with its interval, as `bench capacity`; `at` asks whether one rate does."""
@@ -293,6 +302,7 @@ def capacity(
     search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), at_rps, from_rps, most)
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
+    _await_servers([setup.spec], wait)
     info = run_search(setup, store, workers=workers)
     return AnswerResult(info, store.path)
 
@@ -339,6 +349,15 @@ def load(path: str | Path) -> RunResult | AnswerResult:
     if len(found) != 1:
         raise UsageError(f"'{path}' holds {len(found)} runs; load one of them.")
     return RunResult(found[0])
+
+
+def _await_servers(specs: Sequence[RunSpec], wait: float | str | None) -> None:
+    """As --wait, with what it waits for on standard error."""
+    from harness import values
+    from harness.runner.remote.ready import await_servers
+
+    limit_s = None if wait is None else values.duration_s(wait, "wait")
+    await_servers(specs, limit_s, lambda line: print(line, file=sys.stderr))  # noqa: T201  # as in a notebook
 
 
 def _named(options: Mapping[str, Option]) -> dict[str, object]:

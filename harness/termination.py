@@ -24,27 +24,27 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received; whatever handles Ctrl-C handles it in the same way."""
+    """One of `ENDING` was received; whatever handles Ctrl-C handles it in the same way."""
 
 
 class Handler:
-    """What SIGINT or SIGTERM does for a while; it and the handlers that stood before remember a SIGTERM."""
+    """What SIGINT or one of `ENDING` does for a while; it and the handlers that stood before remember the latter."""
 
     def __init__(self, handle: Callable[[int], None]) -> None:
         self._handle = handle
         self._before: object = None
-        self.received = False
+        self.received: signal.Signals | None = None
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         """The signal has come."""
         if number != signal.SIGINT:
-            self.remember()
+            self.remember(signal.Signals(number))
         self._handle(number)
 
-    def remember(self) -> None:
-        self.received = True
+    def remember(self, number: signal.Signals) -> None:
+        self.received = number
         if isinstance(self._before, Handler):
-            self._before.remember()
+            self._before.remember(number)
 
     @contextmanager
     def installed(self, *numbers: signal.Signals) -> Iterator[Handler]:
@@ -86,11 +86,13 @@ class _LoopThread(threading.Thread):
 
 
 class Command(Handler):
-    """SIGTERM during a command raises `Terminated`, until `over` is set; then it is remembered alone."""
+    """One of `ENDING` during a command raises `Terminated`, until `over` is set; then it is remembered alone."""
 
     def __init__(self) -> None:
         super().__init__(self._raise)
         self.over = False
+        self.swallowed = False
+        """Whether a signal fell into code that cannot raise; it comes again, but what follows may already be wrong."""
 
     def _raise(self, _: int) -> None:
         if not self.over:
@@ -98,16 +100,18 @@ class Command(Handler):
 
     @contextmanager
     def guarding(self) -> Iterator[Command]:
-        """Handles SIGTERM in the body, also one that falls into code whose exceptions Python can only print."""
+        """Handles `ENDING` in the body, also one that falls into code whose exceptions Python can only print."""
         before = sys.unraisablehook
 
         def unraisable(ignored: Any) -> None:  # sys.UnraisableHookArgs exists for type checkers only
-            if not isinstance(ignored.exc_value, Terminated):
+            if not isinstance(ignored.exc_value, KeyboardInterrupt):
                 before(ignored)
-            elif not self.over:  # raised in a destructor or a callback, where it ended nothing: once more
-                _thread.start_new_thread(
-                    _again, (signal.SIGTERM,)
-                )  # Note: Thread.start waits, and would wait in this hook
+            elif (
+                not self.over
+            ):  # raised in a destructor, a callback or compiled code, where it ended nothing: once more
+                self.swallowed = True
+                # Note: Thread.start waits, and would wait in this hook
+                _thread.start_new_thread(_again, (self.received or signal.SIGINT,))
 
         sys.unraisablehook = unraisable
         try:
@@ -123,19 +127,19 @@ def _again(number: int) -> None:
 
 
 def received() -> bool:
-    """Whether SIGTERM has come during this command: a run that was about to end then is a whole one, and no other one
-    may begin."""
+    """Whether one of `ENDING` has come during this command: a run that was about to end then is a whole one, and no
+    other one may begin."""
     handler = signal.getsignal(signal.SIGTERM)
-    return isinstance(handler, Handler) and handler.received
+    return isinstance(handler, Handler) and handler.received is not None
 
 
 def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
-    """A context in which SIGINT and SIGTERM call `handle` with their number and raise nothing."""
+    """A context in which SIGINT and `ENDING` call `handle` with their number and raise nothing."""
     return Handler(handle).installed(signal.SIGINT, *ENDING)
 
 
 def ignored() -> None:
-    """Ignore Ctrl-C and SIGTERM in a child process: they may reach the whole group, but the parent decides."""
+    """Ignore SIGINT and `ENDING` in a child process: they may reach the whole group, but the parent decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
@@ -154,7 +158,7 @@ def led() -> None:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, in which SIGTERM cancels the task as Ctrl-C does; raises Terminated then.
+    """`asyncio.run`, in which one of `ENDING` cancels the task as Ctrl-C does; raises Terminated then.
 
     Where this thread has a running loop, as in a notebook, another thread runs the coroutine while this one waits.
     An exception of a task that is never awaited goes to `threading.excepthook`, as that of a thread does.
@@ -164,7 +168,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     signals: list[int] = []
 
     def ended() -> KeyboardInterrupt:
-        return Terminated() if signal.SIGTERM in signals else KeyboardInterrupt()
+        return Terminated() if {*signals} & {*ENDING} else KeyboardInterrupt()
 
     async def watched() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -214,7 +218,7 @@ def _in_thread(run_loop: Callable[[], T]) -> T:
             future.set_exception(error)
 
     thread = _LoopThread(work)
-    with Handler(thread.forward).installed(signal.SIGINT, signal.SIGTERM):
+    with Handler(thread.forward).installed(signal.SIGINT, *ENDING):
         thread.start()
         thread.join()
     return future.result()

@@ -57,11 +57,12 @@ def _ended(arguments: Sequence[str] | None, command: termination.Command, unwatc
             if arguments is None:  # the process is about to end, and a second Ctrl-C must not take its exit code
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
     except Interrupted as error:
-        return _complain(f"terminated by SIGTERM: {error}" if command.received else str(error), error.exit_code)
+        sentence = f"terminated by {command.received.name}: {error}" if command.received else str(error)
+        return _complain(sentence, error.exit_code)
     except BenchError as error:
         return _complain(str(error), error.exit_code) if error.exit_code != CRASHED else _crashed(error, arguments)
     except KeyboardInterrupt:
-        what = "terminated by SIGTERM" if command.received else "interrupted"
+        what = f"terminated by {command.received.name}" if command.received else "interrupted"
         return _complain(f"{what} before there was anything to report.", INTERRUPTED)
     except BrokenPipeError:  # a reader who has left is no failure
         _detach()
@@ -75,14 +76,14 @@ def _ended(arguments: Sequence[str] | None, command: termination.Command, unwatc
         return _complain(f"the operating system refused: {what}.", FAILED)
     except BaseException as error:  # noqa: BLE001  # a bug, whatever it is
         if command.received and isinstance(error, ImportError):  # an import that SIGTERM cut in two
-            return _complain("terminated by SIGTERM before there was anything to report.", TERMINATED)
-        if isinstance(error.__context__, KeyboardInterrupt):  # a library made another error of Ctrl-C in its import
+            return _complain(f"terminated by {command.received.name} before there was anything to report.", TERMINATED)
+        if command.swallowed or isinstance(error.__context__, KeyboardInterrupt):  # a library made another error of it
             return _complain("interrupted before there was anything to report.", INTERRUPTED)
         return _crashed(error, arguments)
     if unwatched and not command.received:  # a thread or a task broke that was not waited for
         return _crashed(unwatched[0], arguments)
     if command.received and first_of(code, TERMINATED) == TERMINATED:
-        _complain(f"exit code {TERMINATED}: terminated by SIGTERM.", TERMINATED)
+        _complain(f"exit code {TERMINATED}: terminated by {command.received.name}.", TERMINATED)
     return code
 
 

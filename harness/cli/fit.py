@@ -6,14 +6,14 @@ import click
 from click.core import ParameterSource
 
 from harness import values
-from harness.cli._options import COUNT, SEED, Value, formats
+from harness.cli._options import COUNT, SEED, Value, formats, wait
 from harness.errors import UsageError
 from harness.experiments.fit.fit_json import FitAnswer
 
 OWN = {
     "--steps": ("gaps",),
     "--requests": ("backend",),
-    "--url": ("users", "most_tokens"),
+    "--url": ("users", "most_tokens", "wait"),
     "--latency fit6": ("model", "hardware", "tp"),
 }
 """Options that only one kind of measurements, or one latency model, has a use for."""
@@ -49,6 +49,7 @@ def _users(value: object, name: str) -> tuple[int, ...]:
               help="--url: concurrency levels.")  # fmt: skip
 @click.option("--most-tokens", type=click.IntRange(min=32), default=1024, show_default=True, metavar="N",
               help="--url: longest prompt.")  # fmt: skip
+@wait
 @click.option("--backend", default="sim", show_default=True, metavar="SPEC",
               help="--requests: simulator with the policy and KV memory of the measured system.")  # fmt: skip
 @click.option("--latency", default="mixed", show_default=True, metavar="NAME",
@@ -78,8 +79,8 @@ def command(form: str, **given: Any) -> int:
 
 def _answer(
     *, steps: tuple[str, ...], requests: tuple[str, ...], url: str | None, users: tuple[int, ...], most_tokens: int,
-    backend: str, latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...],
-    holdout: float, gaps: bool, seed: int,
+    wait: float | None, backend: str, latency: str, out: str | None, model: str, hardware: str, tp: int,
+    fix: tuple[str, ...], holdout: float, gaps: bool, seed: int,
 ) -> FitAnswer:  # fmt: skip
     from pathlib import Path
 
@@ -87,6 +88,8 @@ def _answer(
     from harness.experiments.fit.answer import FitOptions, from_endpoint, from_requests, from_steps
     from harness.experiments.fit.forms import System
     from harness.experiments.fit.probe import Probe
+    from harness.options import RunSpec
+    from harness.runner.remote.ready import await_servers
     from harness.spec import parse
 
     query = FitOptions(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
@@ -99,8 +102,9 @@ def _answer(
         raise UsageError(f"{what}: name measurements with one of --steps, --requests and --url.")
     _refuse_what_would_be_ignored(sources[0], latency)
     if url is not None:
-        probe = Probe(users, most_tokens)
-        return from_endpoint(values.backend(url, "--url"), probe, query, path, _terminal.note)
+        server = values.backend(url, "--url")
+        await_servers([RunSpec(backend=server)], wait, _terminal.note)
+        return from_endpoint(server, Probe(users, most_tokens), query, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":
             raise UsageError(f"--backend must be the simulator, such as sim:policy=sarathi, got '{backend}'.")

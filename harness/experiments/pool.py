@@ -148,7 +148,7 @@ def _start_server() -> None:
             resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
     finally:
         sys.warnoptions.remove(_NO_WORD)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *termination.ENDING})
     try:
         with safe_path():
             forkserver.ensure_running()

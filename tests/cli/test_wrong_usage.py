@@ -24,6 +24,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("fit --target x", 2, "No option '--target'", "'bench fit --url http://HOST:PORT'"),
     ("run http://127.0.0.1:1 --header Host:c", 2, "The header Host is set by the client", "leave it out"),
     ("run --backend sim --wait 1s", 2, "--wait is for a server", "'sim' needs none"),
+    ("fit --steps a --wait 1s", 2, "--wait belongs to --url", "leave it out"),
     ("compare a b --wait 1s", 2, "--wait is for runs that are made", "--base"),
     ("run --wrkload chatbot", 2, "No option '--wrkload'.", "Did you mean '--workload'?"),
     ("run --rate", 2, "Option '--rate' requires an argument", "--help"),

@@ -14,7 +14,7 @@ import pytest
 
 import harness
 from harness import termination
-from harness.errors import UsageError
+from harness.errors import NotReady, UsageError
 
 FEW = {"workload": "fixed:prompt=8,output=4", "rate": 50, "requests": 3}
 
@@ -101,11 +101,13 @@ def test_a_notebook_that_is_interrupted_keeps_what_it_measured(
 
 
 @pytest.mark.parametrize(
-    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, termination.Terminated)]
+    ("number", "error"),
+    [(signal.SIGINT, KeyboardInterrupt), *((number, termination.Terminated) for number in termination.ENDING)],
 )
 def test_a_signal_cancels_what_runs_beside_the_loop(number: signal.Signals, error: type[BaseException]) -> None:
     """A backend that is starting would be left behind, and the cell could not be ended."""
     closed = []
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 
     async def starting() -> None:
         os.kill(os.getpid(), number)
@@ -116,6 +118,7 @@ def test_a_signal_cancels_what_runs_beside_the_loop(number: signal.Signals, erro
 
     with pytest.raises(KeyboardInterrupt) as raised:
         with_a_loop(lambda: termination.run(starting()))
+    signal.signal(signal.SIGHUP, inherited)
 
     assert ([True], error) == (closed, raised.type)
 
@@ -134,6 +137,9 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
         "seeds": lambda: harness.capacity(max_seeds=2, slo="ttft=1", backend="sim"),
         "run": lambda: harness.load(tmp_path / "run" / "none"),
         "gate": lambda: harness.compare(tmp_path / "run", tmp_path / "run", gate="ttft=5%=6"),
+        "wait": lambda: harness.run(wait="2s", **sim),
+        "wait for a sweep": lambda: harness.sweep(wait=2, **{**sim, "rate": "1,2"}),
+        "wait for a search": lambda: harness.capacity(wait=2, slo="ttft=1", backend="sim"),
         "trace": lambda: harness.run(trace=tmp_path / "file", backend="sim"),
     }.items():
         with pytest.raises(UsageError) as raised:
@@ -144,5 +150,10 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
     assert "such as slo='ttft=0.25,tpot=0.1'." in sentences["slo"]
     assert "give rate='1:4:0.5', over={'policy': 'sarathi,static'} or seeds=5." in sentences["over"]
     assert "compare several with bench sweep: over={'policy': 'vllm-v0|sarathi'}" in sentences["policy"]
+    assert {"wait is for a server; the backend 'sim' needs none."} == {
+        sentence for name, sentence in sentences.items() if name.startswith("wait")
+    }
     assert [] == [sentence for sentence in sentences.values() if "--" in sentence]
     assert 0 == harness.run(out=tmp_path / "run", force=True, **sim).exit_code
+    with pytest.raises(NotReady, match=r"; wait='10min' waits for it\.$"):
+        harness.run(backend="http://127.0.0.1:1", **FEW)
