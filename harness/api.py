@@ -988,6 +988,7 @@ class RunMetric:
     of: Callable[[RunTables], np.ndarray]
     place: int = 100  # among the metrics of a run, rising
     title: str | None = None  # in reports; the name where there is none
+    in_text: bool = True  # in the text of every run; json and csv have it in any case
 
     @property
     def label(self) -> str:

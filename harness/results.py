@@ -71,31 +71,31 @@ class RunResult:
 
     def figures(self) -> list[str]:
         """The names of its figures."""
-        from reports import rendered
+        from reports.document import rendered
 
         return list(rendered.run_figures(self.data))
 
     def figure(self, name: str) -> go.Figure:
         """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
-        from reports import rendered
+        from reports.document import rendered
 
         return _figure(rendered.run_figures(self.data), name)
 
     def report(self, path: str | Path) -> Path:
         """Write the HTML page of the run."""
         from harness.data import files
-        from reports import rendered
+        from reports.document import rendered
 
         files.write(Path(path), rendered.render_run("html", self.data))
         return Path(path)
 
     def __str__(self) -> str:
-        from reports import rendered
+        from reports.document import rendered
 
         return rendered.render(self.data, "text")
 
     def _repr_markdown_(self) -> str:
-        from reports import rendered
+        from reports.document import rendered
 
         return rendered.render(self.data, "markdown")
 
@@ -130,13 +130,13 @@ class AnswerResult:
 
     def figures(self) -> list[str]:
         """The names of its figures."""
-        from reports import rendered
+        from reports.document import rendered
 
         return list(rendered.answer_figures(self.answer, self.path or Path()))
 
     def figure(self, name: str) -> go.Figure:
         """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
-        from reports import rendered
+        from reports.document import rendered
 
         return _figure(rendered.answer_figures(self.answer, self.path or Path()), name)
 
@@ -149,12 +149,12 @@ class AnswerResult:
         return Path(path)
 
     def __str__(self) -> str:
-        from reports import rendered
+        from reports.document import rendered
 
         return rendered.render(self.answer, "text")
 
     def _repr_markdown_(self) -> str:
-        from reports import rendered
+        from reports.document import rendered
 
         return rendered.render(self.answer, "markdown")
 
@@ -251,7 +251,7 @@ def sweep(
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.options import Given
-    from reports import rendered
+    from reports.document import rendered
 
     swept = [axes.over(f"{name}={_listed(values, '|')}") for name, values in (over or {}).items()]
     if rate is not None:

@@ -90,8 +90,9 @@ def write(info: CompareAnswer | TrendAnswer, targets: Files) -> None:
 
 def _render(form: str, info: CompareAnswer | TrendAnswer, path: str = "-") -> str:
     """The answer in a form; the links of a page are relative to where it will stand."""
-    from reports import answers, rendered
+    from reports import answers
     from reports.answers import exports
+    from reports.document import rendered
 
     if form == "html":
         return answers.page(info, Path() if path == "-" else Path(path))

@@ -20,7 +20,7 @@ from harness.experiments.compare.trend import trend
 from harness.validity.conclude import completed
 
 if TYPE_CHECKING:
-    from reports.rendered import Content
+    from reports.document.rendered import Content
 
 PICTURES = ("svg", "pdf", "png")
 """Forms of one figure; png without --figure: of every figure."""
@@ -45,7 +45,7 @@ class Look:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """The options of `reports.rendered.draw`."""
+        """The options of `reports.document.rendered.draw`."""
         return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections, "figures": self.figures}
 
 
@@ -239,8 +239,8 @@ class OneRun:
 
     def form(self, name: str, look: Look) -> Content:
         """A form that `reports` has for runs, or one of its figures."""
-        from reports import rendered
         from reports.answers import run
+        from reports.document import rendered
 
         if look.figures:
             document = run.document(completed(self.load()))
@@ -255,7 +255,7 @@ class OneRun:
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside the file of another tool."""
-        from reports import rendered
+        from reports.document import rendered
 
         return rendered.run_path(self.load(), ending)
 
@@ -276,7 +276,7 @@ class OneAnswer:
     def form(self, name: str, look: Look) -> Content:
         """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
         from reports import answers as reported
-        from reports import rendered
+        from reports.document import rendered
 
         if name not in ("html", *PICTURES):
             try:
@@ -295,7 +295,7 @@ class OneAnswer:
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside its file."""
-        from reports import rendered
+        from reports.document import rendered
 
         return rendered.answer_path(self.path, ending)
 
@@ -317,7 +317,7 @@ class Several:
     def form(self, name: str, look: Look) -> Content:
         """The page of all, pictures of its figures, or the texts one after the other."""
         from reports import answers as reported
-        from reports import rendered
+        from reports.document import rendered
 
         if name in ("html", *PICTURES):
             found = [(answer.info, answer.path) for answer in self.answers]
@@ -337,7 +337,7 @@ class Several:
 
     def beside(self, ending: str) -> Path:
         """In the folder of all, or here."""
-        from reports import rendered
+        from reports.document import rendered
 
         return Path(f"{HERE}.{ending}") if self.home is None else rendered.answer_path(self.home, ending)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.experiments.capacity.capacity_json import CapacityAnswer
     from harness.experiments.place.place_json import PlaceAnswer
     from harness.runner.progress import Display
-    from reports.rendered import Report
+    from reports.document.rendered import Report
 
 
 def say(text: str) -> None:
@@ -67,7 +67,7 @@ def complain(sentence: str) -> None:
 
 def show(form: str, result: Run | Answer | Report) -> None:
     """Print a result in the format of that name; on a terminal text has a small curve, and colours if wanted."""
-    from reports import rendered
+    from reports.document import rendered
 
     if form == "text" and sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
@@ -111,7 +111,7 @@ def conclude(
     """Print an answer, write its page into its folder, and return its exit code."""
     show(form, info)
     if path is not None and not no_html:
-        from reports import rendered
+        from reports.document import rendered
 
         report = rendered.write_answer_page(info, path, complain)
         if report is not None and not quiet:
@@ -144,7 +144,8 @@ def check(out: str) -> None:
 
 
 def put(info: Answer, out: str) -> None:
-    from reports import answers, rendered
+    from reports import answers
+    from reports.document import rendered
 
     check(out)
     form = _ENDS[Path(out).suffix]

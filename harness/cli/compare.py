@@ -227,7 +227,7 @@ def _made(
     from harness.data.storage import write_json
     from harness.errors import first_of
     from harness.experiments.compare.pair_log import shown
-    from reports import rendered
+    from reports.document import rendered
 
     if runs:
         raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")

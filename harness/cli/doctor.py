@@ -213,7 +213,7 @@ def command(no_engine: bool, form: str) -> int:
         if found.remedy:
             _terminal.say(f"      {'':<17} -> {found.remedy}")
     if form != "text":
-        from reports.rendered import table_report
+        from reports.document.rendered import table_report
 
         _terminal.show(form, table_report("Checks of this machine", rows))
         return 3 if failed else 0

@@ -92,7 +92,7 @@ def command(name: str, html: str | None, form: str) -> int:
     if form == "text":
         _terminal.say("\n\n".join(found))
     else:  # each text begins with a line such as 'tpot (term)'
-        from reports.rendered import table_report
+        from reports.document.rendered import table_report
 
         parts = [text.partition("\n") for text in found]
         rows = [{"name": head, "explanation": textwrap.dedent(text).strip()} for head, _, text in parts]

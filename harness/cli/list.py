@@ -14,7 +14,7 @@ def command(kind: str | None, form: str) -> int:
     """List all names of one KIND (presets, models, hardware, policies, arrivals, ...), or of all kinds."""
     from harness.cli import _names, _terminal
     from harness.errors import no_such
-    from reports.rendered import table_report
+    from reports.document.rendered import table_report
 
     kinds = _names.kinds()
     if kind is not None and kind not in kinds:

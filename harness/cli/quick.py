@@ -101,7 +101,7 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.ready import when_ready
     from harness.spec import Spec, seconds
-    from reports.rendered import write_answer_page
+    from reports.document.rendered import write_answer_page
 
     begun_s = time.monotonic() - STARTED_S
     tell = _terminal.nothing if quiet else _terminal.note

@@ -64,7 +64,7 @@ def command(
     import webbrowser
 
     from harness.cli import _report, _terminal
-    from reports import rendered
+    from reports.document import rendered
 
     # a wrong name is reported before the first run is read
     options = _report.report_options(

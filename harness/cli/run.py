@@ -97,7 +97,7 @@ def command(
     from harness.options import SCHEDULE, run_spec
     from harness.runner.remote.ready import await_servers
     from harness.runner.run import execute, why
-    from reports.rendered import write_run_page
+    from reports.document.rendered import write_run_page
 
     command_line = given(options)
     file = configs.read(config) if config is not None else None

@@ -103,7 +103,7 @@ def command(
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.runner.remote.ready import await_servers
-    from reports import rendered
+    from reports.document import rendered
 
     file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]

@@ -71,7 +71,7 @@ def _rows(options: Mapping[str, Any]) -> dict[str, Any]:
 def _show(form: str, report: str, *about: Any, facts: object = None) -> None:
     """Print the report of that name of `reports.answers.trace`; json and csv have its facts."""
     from reports.answers import trace
-    from reports.rendered import Report
+    from reports.document.rendered import Report
 
     facts = about[0] if facts is None else facts
     _terminal.show(form, Report(getattr(trace, report)(*about), facts, tuple(trace.rows(facts))))

@@ -53,7 +53,7 @@ def test_a_report_that_cannot_be_written_costs_no_data(
     """A bug in a figure would take an hour of measurement along."""
     out = tmp_path / "out"
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("reports.rendered.render_run", failing(RuntimeError("no such colour")))
+    monkeypatch.setattr("reports.document.rendered.render_run", failing(RuntimeError("no such colour")))
     monkeypatch.setattr("harness.cli._terminal.show", lambda *_: None)
     code = main(["run", "--backend", "sim", "--requests", "5", "--out", str(out)])
 

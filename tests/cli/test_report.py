@@ -13,7 +13,7 @@ import pytest
 
 from harness.cli import _report, main
 from harness.errors import UsageError
-from reports import rendered
+from reports.document import rendered
 
 SIM = ["--workload", "chatbot", "--backend", "sim", "--requests", "60", "--quiet"]
 

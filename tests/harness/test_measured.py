@@ -12,7 +12,7 @@ from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.options import Given, run_spec
 from harness.runner.run import execute
-from reports.rendered import render_run as render
+from reports.document.rendered import render_run as render
 
 SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo": "ttft=0.15,tpot=0.1", "rate": 1}
 

@@ -22,8 +22,8 @@ from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Deployment, Group
 from harness.experiments.place.task import TOO_SHORT, Found, searched, traffic
 from harness.options import Given
-from reports import rendered
 from reports.answers import place
+from reports.document import rendered
 
 OWN: Mapping[str, Any] = {
     "nodes": 1, "gpus": 2, "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",

@@ -358,7 +358,7 @@ def test_what_is_named_twice_is_shown_once(mixed, capsys):
 def test_an_answer_that_was_kept_is_reported(mixed, tmp_path, capsys):
     """What was computed once would have to be computed again to be shown."""
     from harness.experiments import answers
-    from reports import rendered
+    from reports.document import rendered
 
     assert 0 == main(["slo", str(mixed), "--out", str(tmp_path / "slo.json")])
     first = capsys.readouterr().out

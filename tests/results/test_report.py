@@ -7,8 +7,8 @@ import pytest
 
 from harness.cli import main
 from harness.experiments import imports
-from reports.rendered import render_run as render
-from reports.rendered import run_path
+from reports.document.rendered import render_run as render
+from reports.document.rendered import run_path
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import UsageError
 from harness.experiments import answers
 from harness.experiments.sweep.execute import Progress, shown
-from reports import rendered
+from reports.document import rendered
 
 
 class Terminal(io.StringIO):

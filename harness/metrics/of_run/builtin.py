@@ -204,7 +204,7 @@ def session_time(run: RunTables) -> Floats:
 # fmt: off
 ROWS: tuple[RunMetric, ...] = (
     RunMetric(
-        name="kv_swing", title="KV swing", unit="share", place=0, of=kv_swing,
+        name="kv_swing", title="KV swing", unit="share", place=0, of=kv_swing, in_text=False,
         about="""
         How far the use of KV memory rises and falls within a minute (share of the memory of a replica, per window).
 
@@ -215,7 +215,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="straggler_tail", title="straggler tail", unit="share", place=1, of=straggler_tail,
+        name="straggler_tail", title="straggler tail", unit="share", place=1, of=straggler_tail, in_text=False,
         about="""
         How long the last tenth of the requests takes (share of the run).
 
@@ -226,7 +226,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="tail_waste", title="tail waste", unit="share", place=2, of=tail_waste,
+        name="tail_waste", title="tail waste", unit="share", place=2, of=tail_waste, in_text=False,
         about="""
         How much of the batch stands empty (share of slots times seconds).
 
@@ -238,6 +238,7 @@ ROWS: tuple[RunMetric, ...] = (
     ),
     RunMetric(
         name="adaptivity", title="adaptivity", unit="correlation", better="higher", place=3, of=adaptivity,
+        in_text=False,
         about="""
         Whether the time of a request follows its difficulty (rank correlation, -1 to 1).
 

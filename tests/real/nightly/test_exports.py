@@ -11,7 +11,7 @@ from harness.experiments import imports
 from harness.metrics.measure import metrics, sample, succeeded
 from harness.options import Given, run_spec
 from harness.runner.run import execute
-from reports import rendered
+from reports.document import rendered
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "results"
 LOADERS = {
