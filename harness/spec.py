@@ -30,8 +30,11 @@ UNITS = ("_s", "_tokens", "_rps", "_bytes", "_flops")
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
           "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}  # fmt: skip
+_BITS = {"bps": 8, "b/s": 8, "bit/s": 8, "Bps": 1, "B/s": 1}
+_BANDWIDTH = {f"{prefix}{unit}": scale / bits for unit, bits in _BITS.items()
+              for prefix, scale in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))}  # fmt: skip
 _SECRET = re.compile("key|token|secret|passw|auth", re.IGNORECASE)
-_QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)")
+_QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,14 @@ def seconds(text: str, what: str = "duration") -> float:
 def size_bytes(text: str, what: str = "size") -> float:
     """Bytes of '80GiB', '24GB' or a plain number; raises UsageError otherwise."""
     return _quantity(text, _BYTES, f"{what} must be a size such as 24GB or 80GiB, got '{text}'.")
+
+
+def link_bytes_per_s(text: str, allowed: str = "A link is a rate such as 25Gbps (bits) or 600GBps (bytes)") -> float:
+    """Bytes per second of '25Gbps' (bits) or '600GBps' (bytes); raises UsageError otherwise."""
+    message = f"{allowed}, got '{text}'."
+    if (rate := _quantity(text, _BANDWIDTH, message)) <= 0:
+        raise UsageError(message)
+    return rate
 
 
 def _quantity(text: str, units: dict[str, float], message: str) -> float:

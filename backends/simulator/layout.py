@@ -40,13 +40,10 @@ from harness.catalog import (
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles
 from harness.registry import make, system_of
-from harness.spec import build, parse, seconds
+from harness.spec import build, link_bytes_per_s, parse, seconds
 
 if TYPE_CHECKING:
     from backends.sim import Sim
-
-_RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kMGT]?)(bps|b/s|bit/s|Bps|B/s)")
-_SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +102,10 @@ def rate(text: str, gpu: Hardware) -> Rate:
     latency_s = build(_Latency, spec).latency_s
     if latency_s < 0:
         raise UsageError(f"'{text}': the latency of a link must not be negative.")
-    return Rate(_bytes_per_s(spec.name, text, gpu), latency_s)
+    return Rate(_bytes_per_s(spec.name, gpu), latency_s)
 
 
-def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
+def _bytes_per_s(name: str, gpu: Hardware) -> float:
     if name == "none":
         return inf
     if name == "pcie":
@@ -117,11 +114,7 @@ def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
         if gpu.nvlink_bytes_per_s is None:
             raise UsageError(f"link=nvlink: {gpu.name} has none; give link=pcie or a rate such as link=25Gbps.")
         return gpu.nvlink_bytes_per_s
-    match = _RATE.fullmatch(name)
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"link must be nvlink, pcie, none or a rate such as 25Gbps or 600GBps, got '{text}'.")
-    bits = match[3] in ("bps", "b/s", "bit/s")
-    return float(match[1]) * _SCALE[match[2]] / (8 if bits else 1)
+    return link_bytes_per_s(name, "link must be nvlink, pcie, none or a rate such as 25Gbps or 600GBps")
 
 
 DIVISIONS = ("tp", "pp", "dp", "ep")

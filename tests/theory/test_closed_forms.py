@@ -6,7 +6,6 @@ import pytest
 
 from harness import registry
 from harness.errors import UsageError
-from harness.experiments.theory import kv, moe
 from harness.experiments.theory.batching import (
     batched_speed_up,
     chunked,
@@ -15,12 +14,12 @@ from harness.experiments.theory.batching import (
     speed_up,
     tokens_per_step,
 )
-from harness.experiments.theory.kv import Reuse
-from harness.experiments.theory.moe import PingPong
+from harness.experiments.theory.forms import builtin as forms
+from harness.experiments.theory.moe import ExpertMatrix, PingPong
 from harness.experiments.theory.simulated import LONGEST_TOKENS, Traffic, filled
+from harness.spec import link_bytes_per_s
 
-H800, H20 = 1979e12 / 3.35e12, 74.0
-DEEPSEEK = moe.Experts()
+DEEPSEEK = ExpertMatrix()
 
 
 def test_intensity_of_an_expert_is_that_of_the_roofline():
@@ -31,16 +30,21 @@ def test_intensity_of_an_expert_is_that_of_the_roofline():
 
 
 @pytest.mark.parametrize(
-    ("ridge", "slide", "exact"), [(H800, (295, 300, 9600, 320), (363, 388)), (H20, (37, 40, 1280, 128 / 3), (38, 41))]
+    ("gpu", "slide", "exact"), [("h800", (295, 300, 9600, 320), (363, 388)), ("h20", (37, 40, 1280, 128 / 3), (38, 41))]
 )
-def test_both_modes_give_their_widths(ridge: float, slide: tuple[float, ...], exact: tuple[int, int]):
+def test_both_modes_give_their_widths(gpu: str, slide: tuple[float, ...], exact: tuple[int, int]):
     """The slide's rounding would be taken for the formula, or the other way round (E15, S35)."""
-    by_slide, by_formula = moe.slide(DEEPSEEK, ridge, 30), moe.exact(DEEPSEEK, ridge, 30)
+    by_slide, by_formula = forms.moe(gpu)
 
-    assert pytest.approx(slide) == (by_slide.least, by_slide.rows, by_slide.tokens, by_slide.width)
-    assert by_formula is not None
-    assert exact[0] == by_formula.rows
-    assert exact[1] - 1 < by_formula.width <= exact[1]
+    assert pytest.approx(slide) == tuple(by_slide[name] for name in ("least_m", "m", "tokens_in_flight", "gpus"))
+    assert exact == (by_formula["m"], by_formula["whole_gpus"])
+
+
+def test_a_gpu_that_endless_batches_cannot_fill_has_no_width():
+    """Experts would be spread over GPUs that they never fill."""
+    _, by_formula = forms.moe("h800", inner=64, columns=64)
+
+    assert {"mode", "ridge", "endless"} == {*by_formula}
 
 
 @pytest.mark.parametrize("ridge", [0.5, 10.0, 156.0, 900.0, 3185.0])
@@ -56,14 +60,9 @@ def test_the_least_number_of_tokens_is_the_least(ridge: float):
 
 def test_exchanges_of_experts_take_their_time():
     """The bound of 67 tokens per second would not come out (E16, K11.b)."""
-    result = moe.Traffic()
+    (result,) = forms.exchange()
 
-    assert pytest.approx([120.96e-6, 241.92e-6, 14.757e-3], rel=1e-4) == [
-        result.exchange_s,
-        result.layer_s,
-        result.token_s,
-    ]
-    assert 67 == int(1 / result.token_s)
+    assert pytest.approx([120.96e-6, 241.92e-6, 14.757e-3, 67.76], rel=1e-4) == [*result.values()]
 
 
 @pytest.mark.parametrize(
@@ -108,37 +107,44 @@ def test_a_second_and_a_third_micro_batch_gain_as_published():
 
 def test_stored_kv_pays_only_above_the_threshold():
     """KV would be fetched over links on which computing it is faster (E18, K17.a)."""
-    model = Reuse()
-    for peak, published in ((8 * 312e12, 5.86e9), (8 * 989e12, 18.6e9)):
-        threshold = model.threshold_bytes_per_s(8192, peak)
+    for peak, published in ((312e12, 5.86e9), (989e12, 18.6e9)):
+        (row,) = forms.kv_reuse(8192, peak)
+        least = row["least_link_bytes_per_s"]
 
-        assert published == pytest.approx(threshold, rel=0.01)
+        assert published == pytest.approx(least, rel=0.01)
         for factor, pays in ((1.01, True), (0.99, False)):
-            load_s, compute_s = model.times_s(8192, peak, factor * threshold)
-            assert pays == (load_s < compute_s)
+            assert pays == forms.kv_reuse(8192, peak, link=f"{factor * least / 1e9}GBps")[0]["pays"]
 
 
 def test_links_are_read_in_bits_and_bytes():
     """25 Gbps would be eight times as fast."""
-    assert (3.125e9, 100e9, 600e9) == tuple(map(kv.link_bytes_per_s, ("25Gbps", "800Gbps", "600GBps")))
+    assert (3.125e9, 100e9, 600e9) == tuple(map(link_bytes_per_s, ("25Gbps", "800Gbps", "600GBps")))
     with pytest.raises(UsageError, match="A link is a rate such as 25Gbps"):
-        kv.link_bytes_per_s("25")
+        link_bytes_per_s("25")
 
 
 def test_a_hand_off_is_hidden_where_the_link_keeps_up_and_ends_with_the_prefill():
     """A link that is too slow would be called good enough (S31)."""
-    slow, fast = (kv.Link("x", rate, 1_207_959_552, 10) for rate in (3.125e9, 600e9))
+    slow, fast, long = (
+        forms.kv("opt-66b", link=link, latency=latency, tp=4)[0]
+        for link, latency in (
+            ("25Gbps", "roofline"),
+            ("600GBps", "roofline"),
+            ("600GBps", "linear:base=1e-4,prefill_token=1e-6"),
+        )
+    )
 
-    assert 3.87 == pytest.approx(slow.busy, abs=0.01)
-    assert (False, True) == (slow.hidden(0.1), fast.hidden(0.1))
-    assert not fast.hidden(0.001)
+    assert 3.87 == pytest.approx(slow["in_use_share"], abs=0.01)
+    assert (False, True, False) == (slow["hidden"], fast["hidden"], long["hidden"])
 
 
 def test_pieces_of_a_hand_off_cost_besides_their_bytes():
     """Contiguous KV would seem to gain nothing (K14.d)."""
-    assert 3 * 40 == kv.segments(33, 16, 40)
-    assert 40 == kv.segments(33, None, 40)
-    assert 2.0 + 1e-5 * 40 == pytest.approx(kv.segmented_s(200.0, 40, 1e-5, 100.0))
+    (row,) = forms.handoff(length_tokens=33, link="200Gbps", control_s=1e-5)
+
+    assert 3 * 40 == row["pieces"]
+    assert 33 * 819_200 / 25e9 + 1e-5 * 40 == pytest.approx(row["in_one_piece_s"])
+    assert 1e-5 * 80 == pytest.approx(row["in_blocks_s"] - row["in_one_piece_s"])
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """Experts: tokens they need, traffic between them, ping-pong pipelines; and when stored KV pays."""
 
 from collections.abc import Iterator
-from math import ceil, inf
+from math import inf
 
 from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
 from harness.catalog import hardware
-from harness.experiments.theory.kv import Reuse
-from harness.experiments.theory.moe import Experts, PingPong, Traffic, exact, slide
+from harness.experiments.theory.forms import builtin as forms
+from harness.experiments.theory.moe import ExpertMatrix, PingPong
 
 _MOE = "DeepSeek-V3 roofline"
 _PING_PONG = "MegaScale-Infer ping-pong"
@@ -28,16 +28,16 @@ def _ridge(gpu: str, element_bytes: int) -> float:
 
 
 def _roofline() -> Iterator[Row]:
-    shape, h800, h20 = Experts(), _ridge("h800", 1), _ridge("h20", 1)
-    one, other = slide(shape, h800, 30), slide(shape, h20, 30)
-    obtained = (one.least, one.rows, one.tokens, one.width, other.least, other.rows, other.tokens, other.width)
+    shape, h800, h20 = ExpertMatrix(), _ridge("h800", 1), _ridge("h20", 1)
+    plans = [forms.moe(gpu) for gpu in ("h800", "h20")]
+    names = ("least_m", "m", "tokens_in_flight", "gpus")
+    obtained = tuple(slide[name] for slide, _ in plans for name in names)
     yield Row(
         "S35.a", _MOE, "formula", "slide mode: M 295 -> 300, 9,600 tokens, 320 GPUs; H20 37 -> 40, 1,280, 42 (42.67)",
         spelled(obtained), "exact", near((295, 300, 9600, 320, 37, 40, 1280, 128 / 3), obtained, relative=1e-9),
         "bench theory moe --over gpu=h800,h20",
     )  # fmt: skip
-    plans = [plan for plan in (exact(shape, ridge, 30) for ridge in (h800, h20)) if plan is not None]
-    found = [number for plan in plans for number in (plan.rows, ceil(plan.width))]
+    found = [exact[name] for _, exact in plans for name in ("m", "whole_gpus")]
     yield Row(
         "S35.b", _MOE, "formula", "exact mode: M 363 -> 388 GPUs (H800), 38 -> 41 (H20)", spelled(found), "exact",
         found == [363, 388, 38, 41], "bench theory moe --over gpu=h800,h20",
@@ -54,12 +54,12 @@ def _roofline() -> Iterator[Row]:
         ", ".join(f"{value:.1f}" for value in at), "0.05", near((504.9, 497.8, 78.0, 3185.8), at, absolute=0.05),
         "bench theory moe --over gpu=h800,h20",
     )  # fmt: skip
-    traffic = Traffic()
+    (traffic,) = forms.exchange()
+    exchange_s, layer_s, token_s, rate = traffic.values()
     yield Row(
         "E16", "expert parallelism", "formula", "120.96 us an exchange, 241.92 us a layer, 14.76 ms, 67 tok/s",
-        f"{traffic.exchange_s * 1e6:.2f} us, {traffic.layer_s * 1e6:.2f} us, {traffic.token_s * 1e3:.2f} ms, "
-        f"{1 / traffic.token_s:.1f} tok/s", "exact",
-        near((120.96e-6, 241.92e-6, 14.757e-3), (traffic.exchange_s, traffic.layer_s, traffic.token_s), relative=1e-4),
+        f"{exchange_s * 1e6:.2f} us, {layer_s * 1e6:.2f} us, {token_s * 1e3:.2f} ms, {rate:.1f} tok/s", "exact",
+        near((120.96e-6, 241.92e-6, 14.757e-3), (exchange_s, layer_s, token_s), relative=1e-4),
         "bench theory exchange:link=50GBps,tokens=32",
         "The source cuts 67.8 to 67.",
     )  # fmt: skip
@@ -101,18 +101,18 @@ def _ping_pong() -> Iterator[Row]:
 
 
 def _reuse() -> Iterator[Row]:
-    model, peaks = Reuse(), (8 * 312e12, 8 * 989e12)
-    obtained = [model.threshold_bytes_per_s(8192, peak) / 1e9 for peak in peaks]
+    peaks = (312e12, 989e12)
+    obtained = [forms.kv_reuse(8192, peak)[0]["least_link_bytes_per_s"] / 1e9 for peak in peaks]
     yield Row(
         "S43", "Mooncake bound", "formula", "5.86 and 18.6 GB/s (paper 6 and 19)", f"{spelled(obtained, 3)} GB/s",
         "1 %", near((5.86, 18.6), obtained, relative=0.01),
         "bench theory kv-reuse:prefix=8192 --over peak=312e12,989e12",
     )  # fmt: skip
-    sides = []
-    for peak, threshold in zip(peaks, obtained, strict=True):
-        for factor in (0.99, 1.01):
-            load_s, compute_s = model.times_s(8192, peak, factor * threshold * 1e9)
-            sides.append(load_s < compute_s)
+    sides = [
+        forms.kv_reuse(8192, peak, link=f"{factor * threshold}GBps")[0]["pays"]
+        for peak, threshold in zip(peaks, obtained, strict=True)
+        for factor in (0.99, 1.01)
+    ]
     yield Row(
         "E18", "Mooncake bound", "formula", "loading is faster than computing above the threshold, slower below",
         f"1 % below: {'slower' if not sides[0] and not sides[2] else 'faster'}; "

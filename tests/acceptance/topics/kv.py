@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
-from harness import catalog, registry
-from harness.experiments.theory.kv import Link, link_bytes_per_s
+from harness import catalog
+from harness.experiments.theory.forms import builtin as forms
 from harness.experiments.theory.simulated import Traffic, filled
+from harness.spec import link_bytes_per_s
 
 _GIB = 2**30
 _SEEDS = (0, 1, 2)
@@ -127,13 +128,13 @@ def _hand_offs() -> Iterator[Row]:
         (round(times[0], 4), round(times[1], 2)) == (0.004, 0.77),
         "bench theory kv:model=opt-175b,tp=8,length=512 --over link=600GBps,25Gbps",
     )  # fmt: skip
-    links = [Link(name, link_bytes_per_s(name), size["opt-66b"], 10) for name in ("25Gbps", "800Gbps", "600GBps")]
-    prefill_s = registry.make("latency", "abc:distserve", model="opt-66b", tp=4).step_s([(512, 0)], 0, 0)
-    hidden = [one.hidden(prefill_s) for one in links]
+    names = ("25Gbps", "800Gbps", "600GBps")
+    links = {name: forms.kv("opt-66b", link=name, latency="abc:distserve", tp=4)[0] for name in names}
+    hidden, prefill_s = [row["hidden"] for row in links.values()], links["25Gbps"]["prefill_s"]
     yield Row(
         "S31.c", "hand-off", "formula", "hidden over 800 Gbps and NVLink, not over 25 Gbps",
-        ", ".join(f"{one.name} {'hidden' if h else 'not hidden'} ({one.transfer_s * 1e3:.0f} ms)"
-                  for one, h in zip(links, hidden, strict=True)),
+        ", ".join(f"{name} {'hidden' if row['hidden'] else 'not hidden'} ({row['transfer_s'] * 1e3:.0f} ms)"
+                  for name, row in links.items()),
         "exact", hidden == [False, True, True],
         "bench theory kv:model=opt-66b,tp=4,length=512,rate=10,latency=abc:distserve "
         "--over link=25Gbps,800Gbps,600GBps",

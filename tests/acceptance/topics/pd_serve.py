@@ -5,12 +5,11 @@ from typing import Any
 
 from acceptance.rows import Place, Row
 from acceptance.topics._trials import trial
-from harness import catalog
 from harness.experiments import pool
 from harness.experiments.place.execute import run_placement
 from harness.experiments.place.settings import place_options
 from harness.experiments.place.store import Store
-from harness.experiments.theory.kv import segmented_s, segments
+from harness.experiments.theory.forms.builtin import handoff
 from harness.options import Given
 
 SYSTEM = "P/D-Serve"
@@ -143,12 +142,7 @@ def _one(group: Any) -> Any:
 
 def _transfer() -> Row:
     """2,048 tokens of OPT-13B over 200 Gbit/s, 10 us a piece."""
-    kv_bytes, layers = 2048 * catalog.kv_bytes_per_token(catalog.model("opt-13b")), catalog.model("opt-13b").layers
-    whole_s = segmented_s(kv_bytes, segments(2048, None, layers), 10e-6, 200e9 / 8)
-    saved = {
-        size: 1 - whole_s / segmented_s(kv_bytes, segments(2048, size, layers), 10e-6, 200e9 / 8)
-        for size in (16, 32, 64, 128)
-    }
+    saved = {size: handoff(block_tokens=size)[0]["saved_share"] for size in (16, 32, 64, 128)}
     return Row(
         "S48.b", SYSTEM, "exact", "contiguous transfer takes 46 % less time than one in blocks",
         ", ".join(f"{share:.1%} in blocks of {size}" for size, share in saved.items()),

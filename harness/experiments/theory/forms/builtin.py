@@ -6,7 +6,7 @@ None stands where a row has no value. What follows the first paragraph of a docs
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil, inf, isclose
+from math import ceil, floor, inf, isclose
 from statistics import fmean
 from types import MappingProxyType
 from typing import Literal
@@ -18,11 +18,10 @@ from harness.errors import UsageError
 from harness.experiments.theory import batching, queueing, simulated
 from harness.experiments.theory.afd import Decode, colocated, deployments
 from harness.experiments.theory.attention import Decodes, lengths_of, share_needed
-from harness.experiments.theory.kv import Link, Reuse, link_bytes_per_s, segmented_s, segments
-from harness.experiments.theory.moe import Experts, PingPong, Traffic, exact, slide
+from harness.experiments.theory.moe import ExpertMatrix, PingPong
 from harness.experiments.theory.tables import Row
 from harness.experiments.theory.weights import Weights, marlin
-from harness.spec import parse
+from harness.spec import link_bytes_per_s, parse
 
 STEPS = MappingProxyType({"strict": 5, "relaxed": 25})
 """Decode steps that a token may take (Sarathi-Serve, section 5.1)."""
@@ -32,6 +31,14 @@ MEMORY_USE: Mapping[str, tuple[float, float | None]] = MappingProxyType({
     "paged": (0.963, 30.42), "oracle": (0.382, 13.62), "pow2": (0.268, None), "max": (0.204, 7.0)
 })  # fmt: skip
 """Share of the KV memory that holds tokens, and mean batch, of OPT-13B in 12 GiB (Kwon et al., vLLM, SOSP 2023)."""
+ELEMENT_BYTES = 2
+"""KV of BF16."""
+ATTENTION_FLOPS, LINEAR_FLOPS = 4, 22
+"""FLOP of a prompt of n tokens and width d are layers * (4 n^2 d + 22 n d^2) (Mooncake; gated feed-forward)."""
+SLIDE_STEP = 10
+"""Tokens of an expert are rounded up to multiples of this on the slide."""
+EXCHANGED_BYTES, EXCHANGE_LAYERS = (1.0 + 2.0) * 7000, 61
+"""Bytes of a token to one expert and back, and layers of DeepSeek-V3 (Insights into DeepSeek-V3)."""
 SHOWN_DIVISIONS = 5
 """Divisions of attention and experts that `afd` lists, the best first."""
 MOST_TOKENS = 1_000_000
@@ -156,7 +163,7 @@ def kv(
     per_token = catalog.kv_bytes_per_token(catalog.model(model))
     catalog.hardware(hardware)
     size = length_tokens * per_token
-    handed = Link(link, link_bytes_per_s(link), size, rate_rps)
+    transfer_s = size / link_bytes_per_s(link)
     try:
         prefill_s = _timed(latency, model=model, hardware=hardware, tp=tp).step_s([(length_tokens, 0)], 0, 0)
     except UsageError:
@@ -165,8 +172,8 @@ def kv(
         prefill_s = None  # roofline times no system of this shape
     row: Row = {
         "bytes_per_token": per_token, "kv_bytes": size, "bytes": size, "gbps": rate_rps * size * 8 / 1e9,
-        "transfer_s": handed.transfer_s, "in_use_share": handed.busy, "prefill_s": prefill_s,
-        "hidden": None if prefill_s is None else handed.hidden(prefill_s),
+        "transfer_s": transfer_s, "in_use_share": rate_rps * transfer_s, "prefill_s": prefill_s,
+        "hidden": None if prefill_s is None else rate_rps * transfer_s < 1 and transfer_s <= prefill_s,
     }  # fmt: skip
     return [row if memory_bytes is None else {**row, "room": int(memory_bytes // per_token)}]
 
@@ -202,11 +209,10 @@ def handoff(
 
     Source: P/D-Serve, arXiv 2408.08147.
     """
-    shape, rate = catalog.model(model), link_bytes_per_s(link)
+    shape = catalog.model(model)
     size = length_tokens * catalog.kv_bytes_per_token(shape)
-    pieces = segments(length_tokens, block_tokens, shape.layers)
-    whole_s = segmented_s(size, segments(length_tokens, None, shape.layers), control_s, rate)
-    blocks_s = segmented_s(size, pieces, control_s, rate)
+    bytes_s, pieces = size / link_bytes_per_s(link), shape.layers * ceil(length_tokens / block_tokens)
+    blocks_s, whole_s = pieces * control_s + bytes_s, shape.layers * control_s + bytes_s
     return [{"kv_bytes": size, "pieces": pieces, "in_blocks_s": blocks_s, "in_one_piece_s": whole_s,
              "saved_share": 1 - whole_s / blocks_s}]  # fmt: skip
 
@@ -222,11 +228,11 @@ def kv_reuse(
 
     Source: Mooncake, FAST 2025, equation 2.
     """
-    model = Reuse(layers, hidden, group)
-    load_s, compute_s = model.times_s(prefix_tokens, peak_flops * gpus, link_bytes_per_s(link))
-    return [{"kv_bytes": model.kv_bytes(prefix_tokens),
-             "least_link_bytes_per_s": model.threshold_bytes_per_s(prefix_tokens, peak_flops * gpus),
-             "load_s": load_s, "compute_s": compute_s, "pays": load_s < compute_s}]  # fmt: skip
+    kv_bytes = layers * prefix_tokens * 2 * hidden * ELEMENT_BYTES / group
+    flops = layers * (ATTENTION_FLOPS * prefix_tokens**2 * hidden + LINEAR_FLOPS * prefix_tokens * hidden**2)
+    load_s, compute_s = kv_bytes / link_bytes_per_s(link), flops / (peak_flops * gpus)
+    return [{"kv_bytes": kv_bytes, "least_link_bytes_per_s": kv_bytes / compute_s, "load_s": load_s,
+             "compute_s": compute_s, "pays": load_s < compute_s}]  # fmt: skip
 
 
 def knee(
@@ -313,18 +319,20 @@ def moe(
         raise ValueError(f"top_k must be at most the {experts} experts, got {top_k}.")
     if element_bytes not in (1, 2):
         raise ValueError(f"element_bytes must be 1 (FP8) or 2 (BF16), got {element_bytes}.")
-    device, shape = catalog.hardware(gpu), Experts(inner, columns, experts, top_k, element_bytes)
+    device, shape = catalog.hardware(gpu), ExpertMatrix(inner, columns, element_bytes)
     if element_bytes == 1 and device.fp8_flops is None:
         raise ValueError(f"{gpu} has no FP8 tensor cores; use element_bytes=2.")
     ridge = device.peak_flops(element_bytes) / device.bandwidth_bytes_per_s
-    plans = {"slide": slide(shape, ridge, local), "exact": exact(shape, ridge, local)}
+    least = {"slide": floor(ridge / 2 * element_bytes), "exact": shape.rows_for(ridge)}
     rows: list[Row] = []
-    for mode, plan in plans.items():
+    for mode, m in least.items():
         rows.append({"mode": mode, "ridge": ridge, "endless": shape.intensity(inf)})
-        if plan is not None:
+        if m is not None:
+            spread_m = ceil(m / SLIDE_STEP) * SLIDE_STEP if mode == "slide" else m
+            tokens = spread_m * experts / top_k
             rows[-1] |= {
-                "least_m": plan.least, "m": plan.rows, "tokens_in_flight": round(plan.tokens), "gpus": plan.width,
-                "whole_gpus": ceil(plan.width), "intensity": shape.intensity(plan.rows),
+                "least_m": m, "m": spread_m, "tokens_in_flight": round(tokens), "gpus": tokens / local,
+                "whole_gpus": ceil(tokens / local), "intensity": shape.intensity(spread_m),
             }  # fmt: skip
     return rows
 
@@ -338,9 +346,10 @@ def exchange(tokens: int = 32, top_k: int = 8, link: str = "50GBps") -> list[Row
 
     Source: Insights into DeepSeek-V3, arXiv 2505.09343.
     """
-    traffic = Traffic(tokens=tokens, targets=top_k + 1, link_bytes_per_s=link_bytes_per_s(link))
-    return [{"exchange_s": traffic.exchange_s, "layer_s": traffic.layer_s, "token_s": traffic.token_s,
-             "at_most_tokens_per_s": 1 / traffic.token_s}]  # fmt: skip
+    exchange_s = EXCHANGED_BYTES * tokens * (top_k + 1) / link_bytes_per_s(link)
+    layer_s = 2 * exchange_s
+    token_s = EXCHANGE_LAYERS * layer_s
+    return [{"exchange_s": exchange_s, "layer_s": layer_s, "token_s": token_s, "at_most_tokens_per_s": 1 / token_s}]
 
 
 def experts(
