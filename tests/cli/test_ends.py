@@ -37,7 +37,6 @@ LINES = {
     "theory": ["prefill"],
     "fit": [],
     "validate": [],
-    "policy": ["sarathi"],
     "list": [],
     "explain": ["gamma"],
     "doctor": [],
