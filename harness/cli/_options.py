@@ -256,3 +256,8 @@ def formats(function: Callable[..., int]) -> Callable[..., int]:
         return function(*args, form="json" if as_json else form or FORMATS[0], **options)
 
     return output_format(option("--json", "as_json", is_flag=True, help="Short for --format json.")(command))
+
+
+def result_options(function: Callable[..., int]) -> Callable[..., int]:
+    """--format, --json, --no-html, --quiet and --metrics-port: how a command that measures shows what it does."""
+    return formats(no_html(quiet(metrics_port(function))))

@@ -77,7 +77,7 @@ def report_options(
     Raises BenchError where pictures are wanted and no browser can draw them.
     """
     ending = _ending(out)
-    forms = _forms(given) or _by_ending(ending)
+    forms = _forms(given) or ((ending,) if ending else ())
     if figure is not None:
         forms = forms or PICTURES[:1]
         if other := [form for form in forms if form not in PICTURES]:
@@ -120,14 +120,10 @@ def _forms(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _ending(out: str | None) -> str:
-    """What the name of one file ends with, such as `svg`; nothing for a folder."""
-    return "" if not out or out.endswith("/") or Path(out).is_dir() else Path(out).suffix.lower().removeprefix(".")
-
-
-def _by_ending(ending: str) -> tuple[str, ...]:
-    """The form of a file that ends so, as --out figure.pdf without --format; none for html, which is the default."""
+    """The form that the name of one file ends with, such as `svg`; none for a folder, and for html, the default."""
+    ending = "" if not out or out.endswith("/") or Path(out).is_dir() else Path(out).suffix.lower().removeprefix(".")
     form = _SHORT.get(ending, ending)
-    return (form,) if form in ("markdown", "text", "json", "csv", "junit", "parquet", *PICTURES) else ()
+    return form if form in ("markdown", "text", "json", "csv", "junit", "parquet", *PICTURES) else ""
 
 
 def _known(form: str) -> str:

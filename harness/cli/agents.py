@@ -10,14 +10,11 @@ from harness.cli._options import (
     SHARE,
     GroupedCommand,
     config,
-    formats,
     given,
     max_requests,
-    metrics_port,
-    no_html,
     option,
     out,
-    quiet,
+    result_options,
     run_options,
     server_url,
     wait,
@@ -90,10 +87,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @wait
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
-@formats
-@no_html
-@quiet
-@metrics_port
+@result_options
 @config
 def command(
     tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float, max_seeds: int,

@@ -8,14 +8,11 @@ from harness.cli._options import (
     RATE,
     GroupedCommand,
     config,
-    formats,
     given,
     max_requests,
-    metrics_port,
-    no_html,
     option,
     out,
-    quiet,
+    result_options,
     run_options,
     server_url,
     wait,
@@ -81,10 +78,7 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @wait
 @workers
 @out("Store trials, answer and report.html here; rerun the command to resume.")
-@formats
-@no_html
-@quiet
-@metrics_port
+@result_options
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,

@@ -7,14 +7,11 @@ import click
 
 from harness.cli._options import (
     GroupedCommand,
-    formats,
     given,
     max_requests,
-    metrics_port,
-    no_html,
     option,
     out,
-    quiet,
+    result_options,
     run_options,
     wait,
 )
@@ -74,10 +71,7 @@ goes on.
 @option("--budget", metavar="TIME", group="Search", help="Time for everything. Default: 3min; built-in engine: 1min.")
 @max_requests("none")
 @out("Store runs, answer and report.html here. Default: a new folder in bench-runs.")
-@formats
-@no_html
-@quiet
-@metrics_port
+@result_options
 def command(
     url: str | None, model: str | None, goal: str | None, budget: str | None, max_requests: int | None,
     out: str | None, form: str,

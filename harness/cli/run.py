@@ -10,13 +10,10 @@ from harness.cli._options import (
     GroupedCommand,
     config,
     force,
-    formats,
     given,
-    metrics_port,
-    no_html,
     option,
     out,
-    quiet,
+    result_options,
     run_options,
     server_url,
     wait,
@@ -69,10 +66,7 @@ cases the data measured so far are stored.
 @wait
 @out("Folder of the run. Default: a new one in bench-runs.")
 @force
-@formats
-@quiet
-@metrics_port
-@no_html
+@result_options
 @config
 @option("--probed", metavar="FILE", hidden=True)
 def command(

@@ -9,13 +9,10 @@ from harness.cli._options import (
     SEED,
     GroupedCommand,
     config,
-    formats,
     given,
-    metrics_port,
-    no_html,
     option,
     out,
-    quiet,
+    result_options,
     run_options,
     server_url,
     wait,
@@ -80,10 +77,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 @wait
 @out("Folder of the sweep, new or to resume. Default: a new one in bench-runs.")
 @option("--workers", metavar="N", type=COUNT, group=SWEEP, help="Concurrent simulated runs. Default: one per core.")
-@formats
-@no_html
-@quiet
-@metrics_port
+@result_options
 @config
 def command(
     rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None, refine: str | None,
