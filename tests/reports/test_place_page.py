@@ -7,8 +7,8 @@ import pytest
 
 from harness.data.codec import of
 from harness.experiments.place.place_json import PlaceAnswer
-from reports import answers, figures, rendered
-from reports.document import Figure, text
+from reports import answers, figures
+from reports.document import Figure, rendered, text
 from reports.figures.search import placed
 from tests.reports.test_collisions import collisions
 

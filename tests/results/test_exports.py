@@ -16,7 +16,8 @@ from harness.metrics.measure import metrics, sample, succeeded
 from harness.metrics.summary import summarize, vllm_keys
 from harness.options import Given, run_spec
 from harness.runner.run import execute
-from reports import _data, rendered
+from reports import _data
+from reports.document import rendered
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "results"
 KEPT = {
