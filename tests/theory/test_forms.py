@@ -14,7 +14,7 @@ from harness.metrics.slo import parse
 from reports.answers import theory
 from reports.document import csv
 
-QUICK = {"experts": "experts:dp=1,tokens=32,seeds=1,fail=true", "memory": "memory:memory=3GiB,requests=60"}
+QUICK = {"experts": "experts:dp=1,tokens=8,seeds=1", "memory": "memory:max,memory=2GiB,requests=20"}
 """Values with which a form that takes long by default is quick."""
 
 

@@ -1,12 +1,7 @@
-"""What a latency model says of batches: the knee of prefill and decode, and what chunks cost.
+"""What a latency model says of batches: throughput of a step, chunks of a prompt, drafts, and decode steps of an SLO.
 
-Speculative decoding: tokens per step and speed-up of drafts that are accepted independently.
-
-Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023.
-
-SLOs that follow from how long a decode step takes, and the published ones they were modelled on.
-
-Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 5.1 and table 3.
+Sources: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023 (drafts that are
+accepted independently); Agrawal et al., Sarathi-Serve, OSDI 2024, section 5.1 and table 3 (SLOs).
 """
 
 import tomllib

@@ -17,7 +17,7 @@ from harness.catalog import Shape
 from harness.errors import UsageError
 from harness.experiments.theory import batching, queueing, simulated
 from harness.experiments.theory.afd import Decode, colocated, deployments
-from harness.experiments.theory.attention import Decodes, lengths_of, share_needed
+from harness.experiments.theory.attention import Decodes, LengthShape, lengths_of, share_needed
 from harness.experiments.theory.moe import ExpertMatrix, PingPong
 from harness.experiments.theory.tables import Row
 from harness.experiments.theory.weights import Weights, marlin
@@ -471,7 +471,7 @@ def weights(
 
 
 def attention(
-    lengths: Literal["constant", "uniform", "zipf"] = "zipf", requests: int = 16, length_tokens: int = 1024,
+    lengths: LengthShape = "zipf", requests: int = 16, length_tokens: int = 1024,
     longest_tokens: int = 4224, heads: int = 8, slots: int = 264, page_tokens: int = 16, seed: int = 0,
 ) -> list[Row]:  # fmt: skip
     """Compute the makespan of decode attention of unequal lengths: whole requests, or chunks of equal size.
