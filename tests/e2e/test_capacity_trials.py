@@ -6,6 +6,7 @@ import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -14,7 +15,7 @@ from harness.api import Outcome
 from harness.cli import main
 from harness.data.folder import load
 from harness.data.run_json import RunInfo
-from harness.errors import BackendError, NotValid
+from harness.errors import BackendError, NotValid, Unresolved
 from harness.experiments.capacity import trials
 from harness.experiments.capacity.conditions import conditions
 from harness.experiments.capacity.trials import Key, Runs, Task
@@ -106,6 +107,21 @@ def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeyp
     with pytest.raises(NotValid, match="not valid, twice: The client was late"):
         list(made([_task(5.0, None, 60)]))
     assert ["400 req/s, seed 0: The client was late."] * 2 == made.invalid
+
+
+@pytest.mark.parametrize("answers", [2, 60])
+def test_a_few_answers_held_back_once_do_not_end_a_search(answers, tmp_path, monkeypatch):
+    """A server that stood still for a moment on a busy machine would be taken for a proxy that buffers."""
+    warning = {"code": "held-back", "message": "held", "remedy": "let events pass"}
+    info = RunInfo.of({"warnings": [warning], "resolution": {"unresolved": ["tpot=0.1"]}})
+    run = SimpleNamespace(info=info, path=tmp_path, requests=pa.table({"held_back": [i < answers for i in range(60)]}))
+    runs = [SimpleNamespace(run=run, outcome=Outcome("finished", 60, 0, 0))] * 2
+    monkeypatch.setattr(Runs, "_run", lambda *_: runs.pop())
+    monkeypatch.setattr(trials, "_fault", lambda *_: None)
+
+    with pytest.raises(Unresolved, match="No rate can be judged: held"):
+        list(Runs(tmp_path, lambda _: None)([_task(5.0, None, 60)]))
+    assert len(runs) == (0 if answers < 60 else 1)
 
 
 def test_sigterm_while_a_trial_ends_anyway_begins_no_other_one(tmp_path, monkeypatch):

@@ -165,6 +165,12 @@ def _one_after_the_other(spec: RunSpec) -> bool:
     return True
 
 
+def tell_load(setup: Setup, tell: Callable[[str], None]) -> None:
+    """Say that the machine was busy before the search."""
+    if (load := busy(setup.host)) is not None:
+        tell(f"warning: {load}: requests leave late, and answers come late")
+
+
 def run_search(
     setup: Setup,
     store: Store,
@@ -184,8 +190,8 @@ def run_search(
         table, facts = setup.planned.schedule.table, setup.planned.backend.describe()
         for wrong in sentences(too_long(table, "output_tokens", facts, recorded=setup.recorded, virtual=True)):
             tell(f"warning: {wrong}")
-    elif (load := busy(setup.host)) is not None:
-        tell(f"warning: {load}: requests leave late, and answers come late")
+    elif make is None:
+        tell_load(setup, tell)
     if setup.chained:
         return _run_chains(setup, store, budget, workers, tell)
     count = workers if setup.planned.virtual else 1

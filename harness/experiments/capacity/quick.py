@@ -28,7 +28,7 @@ from harness.errors import BackendError, BenchError
 from harness.experiments.capacity.blocks import ALONE
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import Condition, shares
-from harness.experiments.capacity.execute import Setup, TrialFactory, run_search
+from harness.experiments.capacity.execute import Setup, TrialFactory, run_search, tell_load
 from harness.experiments.capacity.search_spec import plain
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import TICK_S, TRIALS_FOLDER, Key, Runs, Task, Trial, ended_s, folder_name
@@ -68,6 +68,7 @@ def quick_search(
 ) -> CapacityAnswer:
     """The answer of a search that is over at `ends_s` of the monotonic clock. Raises as `run_search`."""
     assert store.path is not None  # every search under the wall clock has a folder
+    tell_load(setup, tell)
     with tempfile.TemporaryDirectory() as folder:
         shared = Path(folder, "probe.json")
         runs = Runs(store.path, lambda note: tell(note) if note.startswith("warning: ") else None, shared, display)

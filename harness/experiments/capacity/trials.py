@@ -47,6 +47,7 @@ from harness.validity import warmup
 from harness.validity.answer_warnings import HELD_BACK
 from harness.validity.checks import ANSWERS, LATENESS, decides_alike
 from harness.validity.overload import overload
+from harness.validity.remote import of_held_back
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
@@ -565,7 +566,12 @@ class Runs:
             if (fault := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
             if (held := result.run.info.warning(HELD_BACK)) is not None and result.run.info.resolution.unresolved:
-                raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
+                # single answers are held back by a busy machine too, but not again and again
+                answers = of_held_back(result.run)
+                if attempt or answers is None or answers.all():
+                    raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
+                self._say(f"repeated: {held.message}")
+                continue
             if _is_valid(result, ended_early=early is not None or watch.cut):
                 return replace(concluded(task, result.run.requests, early, begun_s), late=False)
             if _is_late_alone(result, ended_early=early is not None or watch.cut):
