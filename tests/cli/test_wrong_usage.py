@@ -157,7 +157,6 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("list backend", 2, "No kind named 'backend'.", "Did you mean 'backends'?"),
     ("explain", 2, "Missing argument 'NAME'", "bench explain --help"),
     ("agents --backend sim --horizon -1", 2, "--horizon must be longer than 0 s, got '-1'", "longer"),
-    ("policy sarathi --vllm http://127.0.0.1:1", 3, "No server answers at http://127.0.0.1:1/v1", "Connect"),
     ("explain goodputt", 2, "No term or plug-in named 'goodputt'.", "Did you mean 'goodput'?"),
     ("init broken.toml", 2, "'broken.toml' exists and is left alone", "another"),
     ("init no/such/folder.toml", 2, "'no/such/folder.toml' cannot be written", "No such file"),
