@@ -262,7 +262,7 @@ def _judge(settings: Settings) -> Judge:
 
     def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> Judgement:
         info = _answered(folders, replace(settings, alpha=alpha))()
-        return Judgement(info.verdict, unusual(info.gates))
+        return Judgement(info.verdict, unusual(info.gates), all(pair.valid for pair in info.pairs))
 
     return judge
 

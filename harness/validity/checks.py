@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from harness.api import ENDED_WELL, RunWarning, Status
 from harness.data.folder import Run
 from harness.data.lists import number
-from harness.data.run_json import Check, Cut, Fidelity, OutputLengths
+from harness.data.run_json import Check, Cut, Fidelity, OutputLengths, RunInfo
 from harness.data.schedule import links
 from harness.data.warmup_cut import kept
 from harness.metrics.measure import ended_well, first_last, succeeded
@@ -257,15 +257,28 @@ def from_sent(requests: pa.Table) -> pa.Table:
     )  # fmt: skip
 
 
-def decides_alike(requests: pa.Table, score: Callable[[pa.Table], Sequence[tuple[bool, float]]]) -> bool:
-    """Whether requests that left late decide nothing: counted from when each was due and from when it was sent, every
-    condition is on the same side, and its share the same within `TOO_LATE_SHARE`. `score` gives both of each condition.
+Scores: TypeAlias = Sequence[tuple[object, float]]
+"""The side and the value of each condition."""
 
-    The system was no better than the first and no worse than the second says, so a run that is not valid for its
-    lateness alone still tells a side. Its latencies are no measurement, and are not printed as one.
+
+def both_ways(score: Callable[[Callable[[pa.Table], pa.Table]], Scores]) -> tuple[Scores, Scores]:
+    """What a score says of requests as they are, counted from when each was due, and of those of `from_sent`.
+
+    A system was no better than the first and no worse than the second says, so a run that is not valid for its lateness
+    alone still tells what both say. Its latencies are no measurement.
     """
-    pairs = zip(score(requests), score(from_sent(requests)), strict=True)
-    return all(side == other and abs(share - again) <= TOO_LATE_SHARE for (side, share), (other, again) in pairs)
+    return score(lambda requests: requests), score(from_sent)
+
+
+def decide_alike(due: Scores, sent: Scores, within: float = TOO_LATE_SHARE) -> bool:
+    """Whether requests that left late decide nothing: sides are the same, and values the same but for `within`."""
+    pairs = zip(due, sent, strict=True)
+    return all(side == other and (a == b or abs(a - b) <= within) for (side, a), (other, b) in pairs)
+
+
+def failed_checks(info: RunInfo) -> set[str]:
+    """Names of the checks that a run failed."""
+    return {check.check or "" for check in info.checks or () if check.state == "failed"}
 
 
 def less_traffic(recorded: bool, closed: bool = False) -> str:

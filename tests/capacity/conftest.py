@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness.experiments.capacity.blocks import search
-from harness.experiments.capacity.conditions import JOINT, Share, kept_all
+from harness.experiments.capacity.conditions import JOINT, Share, missed
 from harness.experiments.capacity.search_spec import SearchSpec
 from harness.experiments.capacity.trials import Key, Trial
 from harness.metrics.slo import parse
@@ -51,15 +51,16 @@ class System:
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         mask = rng.random(key.planned) < self.attainment(key.seed, key.rate_rps)
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
-        met = key.seed != self.unlucky and (key.rate_rps <= self.fooled_rps or kept_all(shares, wanted))
-        passed = None if key.goal is None else met
+        met = key.seed != self.unlucky and (key.rate_rps <= self.fooled_rps or not missed(shares, wanted))
+        late = key.seed in self.late_seeds
+        passed = None if key.goal is None or late else met
         span_s = key.planned * self.e2e_s if key.rate_rps == 0 else key.planned / key.rate_rps + self.e2e_s
         self.spent_s += span_s + OVERHEAD_S
         arrived_rps = key.rate_rps or None
         return Trial(
             key, key.planned, key.planned, 0.0, passed, False, self.e2e_s, span_s, span_s + OVERHEAD_S, shares,
             answered_rps=arrived_rps and min(arrived_rps, self.most_rps), arrived_rps=arrived_rps, dispersion=1.0,
-            late=key.seed in self.late_seeds,
+            late=late,
         )  # fmt: skip
 
     def searched(self, budget_s: float = 600.0, **aim):

@@ -1,9 +1,11 @@
 """Which trials a search by blocks makes, on systems whose capacity is known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from harness.experiments.capacity.conditions import JOINT, Share, missed
 from harness.experiments.capacity.search_spec import Bracket, Estimate, SearchResult, Side, sustained
 
 
@@ -213,3 +215,24 @@ def test_a_client_that_is_always_late_is_the_reason(system):
 
     assert "so late that they tell no side" in found.why
     assert max(key.rate_rps for key in known.tried) <= 4
+
+
+@pytest.mark.parametrize(("met", "drawn", "higher"), [(12, 1, True), (10, 3, False), (8, 1, False)])
+def test_a_step_of_the_ramp_that_met_less_than_the_goal_is_no_step_up(system, met, drawn, higher):
+    """8 of 12 at a goal of 90 % were taken for sustained, and so were all rates below a cliff that was not there."""
+    known = system()
+    usual = known.trial
+
+    def trial(key, wanted=()):
+        tried = usual(key, wanted)
+        if key.rate_rps != 4.0 or key.goal is None:
+            return tried
+        share = Share(JOINT, met, 12, None)
+        return replace(tried, shares=(share, *tried.shares[1:]), passed=not missed([share], wanted))
+
+    known.trial = trial
+    known.searched(budget_s=70.0, from_rps=4.0)
+    steps = [key.rate_rps for key in known.tried if key.goal is not None]
+
+    assert drawn == steps.count(4.0)
+    assert higher == (max(steps) > 4.0)

@@ -4,10 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from msgspec import structs
 
-from harness.data.run_json import Verdict
+from harness.data.run_json import RunInfo, Verdict
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import answer, gates, pairing, verdict, warnings
@@ -143,6 +144,21 @@ def test_runs_that_are_not_valid_end_the_comparison(pairs):
     assert (info.verdict, info.exit_code) == ("invalid", 4)
     assert info.pairs[2].reasons == ["head: late"]
     assert "head: late" in info.text
+
+
+@pytest.mark.parametrize(("late_s", "verdict"), [(0.0005, "regressed"), (0.2, "invalid")])
+def test_a_pair_with_late_requests_counts_where_they_decide_no_gate(pairs, late_s, verdict):
+    """A comparison of two servers from a busy machine ended without a verdict, whatever the servers did."""
+    made = pairs(1.3)
+    late = RunInfo.of({"verdict": {"valid": False}, "checks": [{"check": "lateness", "state": "failed"}]})
+    head = made[2].head
+    info = head.info.change(verdict=late.verdict, checks=late.checks)
+    sent = pc.add(head.requests["scheduled_s"], late_s)
+    table = head.requests.set_column(head.requests.column_names.index("sent_s"), "sent_s", sent)
+    compare = compared([*made[:2], replace(made[2], head=replace(head, info=info, requests=table)), *made[3:]])
+
+    assert verdict == compare.verdict
+    assert (verdict != "invalid") == ("late-requests" in {warning.code for warning in compare.warnings})
 
 
 def test_a_pair_that_could_not_be_made_is_not_passed_over(pairs):

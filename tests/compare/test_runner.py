@@ -63,10 +63,11 @@ def pairs(tmp_path, side):
     """
     judged = []
 
-    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), unusual=(), say=lambda _: None, ours=False, **more):
+    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), unusual=(), say=lambda _: None, ours=False,
+             alike=True, **more):  # fmt: skip
         def judge(folders, alpha):
             judged.append((len(folders), alpha))
-            return Judgement(dict(says).get(len(folders), "inconclusive"), unusual)
+            return Judgement(dict(says).get(len(folders), "inconclusive"), unusual, alike)
 
         sides = (side("A", base, ours=ours), side("B", head, ours=ours))
         return run_pairs(sides, wanted, tmp_path / out, judge, say, **more)
@@ -90,6 +91,17 @@ def test_both_runs_of_a_pair_have_its_seed(pairs, tmp_path):
     assert [7, 8, 9] == [row.seed for row in made.attempts]
     assert [f"{seed:064d}" for seed in (7, 8, 9)] == [row.schedule_hash for row in made.attempts]
     assert [(tmp_path / f"out/pairs/0{n}-seed{n + 6}/base") for n in (1, 2, 3)] == [base for base, _ in made.folders]
+
+
+@pytest.mark.parametrize(("alike", "attempts"), [(True, 3), (False, 4)])
+def test_a_pair_with_late_requests_is_made_again_only_where_they_decide(pairs, alike, attempts):
+    """Two servers were never compared from a busy machine: each pair was thrown away, though nothing hung on it."""
+    failed = "[{'check': 'lateness', 'state': 'failed'}]"
+    late = f"{{'run': {{'schema': 2, 'verdict': {{'valid': seed != 1 or times > 1}}, 'checks': {failed}}}}}"
+    made = pairs(3, base=late, alike=alike)
+
+    assert attempts == len(made.attempts)
+    assert 3 == len(made.folders)
 
 
 def test_an_invalid_run_is_made_again_with_its_pair(pairs, calls):

@@ -72,7 +72,7 @@ def test_a_probe_that_ended_early_must_be_valid_too(check, ended_early, valid):
     """A client that is late would decide that a server is too slow. All answers may still be outstanding, though."""
     info = RunInfo.of({"verdict": {"valid": False}, "checks": [{"check": check, "state": "failed"}]})
 
-    assert valid == trials._is_valid(SimpleNamespace(run=SimpleNamespace(info=info)), ended_early=ended_early)
+    assert valid == (not trials._failed(info, ended_early=ended_early))
 
 
 @pytest.mark.parametrize(("limit_s", "side"), [(5.0, "met"), (0.2, "none"), (0.001, "missed")])
@@ -93,6 +93,26 @@ def test_late_requests_void_a_trial_only_where_they_decide_its_side(tmp_path, mo
     (tried,) = Runs(tmp_path, lambda _: None)([_task(limit_s, 0.9, 12)])
 
     assert side == ("none" if tried.late else "met" if tried.passed else "missed")
+
+
+def test_a_late_block_that_misses_either_way_has_a_side(tmp_path, monkeypatch):
+    """A rate that is too high however its requests are counted would be no side of a bracket."""
+    run = Runs._run
+
+    def late(made, task, watch):  # 30 of 60 requests leave late, and 18 others are slow
+        result = run(made, task, watch)
+        table = result.run.requests
+        for name, moved in (("scheduled_s", 48), ("sent_s", 18)):
+            before_s = [0.0] * (48 - moved) + [0.5] * moved + [0.0] * 12
+            table = table.set_column(table.column_names.index(name), name, pc.subtract(table[name], pa.array(before_s)))
+        info = RunInfo.of({"verdict": {"valid": False}, "checks": [{"check": "lateness", "state": "failed"}]})
+        return replace(result, run=replace(result.run, info=info, requests=table))
+
+    monkeypatch.setattr(Runs, "_run", late)
+    (tried,) = Runs(tmp_path, lambda _: None)([_task(0.2, None, 60)])
+
+    assert (True, False, False) == (tried.late, tried.passed, tried.undecided)
+    assert 42 == tried.shares[0].met  # counted from when they were sent: no fewer can have missed
 
 
 def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeypatch):

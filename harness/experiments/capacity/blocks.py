@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.experiments.capacity.conditions import SURE, chance, kept_all, missed_unloaded, tells
+from harness.experiments.capacity.conditions import SURE, kept_all, missed, missed_unloaded, tells
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
@@ -49,6 +49,8 @@ DOUBLINGS = 40
 MOST_RPS = 3000.0
 """No rate above this is tried: a client that sends more measures itself."""
 SPENT = "the budget was spent."
+OPEN_AGAIN = 3
+"""A step of the ramp that met less than the goal, but not surely, is drawn so many times: all its requests decide."""
 LATE_AGAIN, LATE_RATES = 3, 2
 """A step of the ramp whose requests left too late is drawn so many times, at so many rates at most."""
 MEET = 0.3
@@ -105,7 +107,9 @@ class _Blocks:
     def __init__(self, spec: SearchSpec, left_s: Callable[[], float], known: Sequence[Trial]) -> None:
         self._spec = spec
         self._left_s = left_s
-        self._known = known
+        self._known = [t for t in known if not t.late]
+        self._late = [t for t in known if t.late]
+        """Blocks that have a side and no share: they bound, and no curve goes through them."""
         self._made: list[Trial] = []
         self._ramp: list[Trial] = []
         self._e2e_s = self._alone_s = 0.0
@@ -152,6 +156,7 @@ class _Blocks:
             if not made:
                 return self._found(SPENT)
             if made[0].late:
+                self._late += [t for t in made if not t.undecided]
                 continue
             self._learn(made[0])
             self._made += made
@@ -176,7 +181,7 @@ class _Blocks:
             made = yield [TrialRequest(self._key(rate_rps, requests, spec.goal), spec.wanted)]
             if not made:
                 return SPENT
-            if made[0].late:
+            if made[0].undecided:
                 late.append(rate_rps)
                 if len(set(late)) == LATE_RATES and late.count(rate_rps) == LATE_AGAIN:
                     return too_late(rate_rps)
@@ -185,6 +190,9 @@ class _Blocks:
                 continue
             self._ramp += made
             self._more_s = max(self._more_s, min(MOST_MORE_S, made[0].wall_s - requests / rate_rps))
+            open_again = made[0].passed and not self._good(made[0])
+            if open_again and sum(t.key.rate_rps == rate_rps for t in self._ramp) < OPEN_AGAIN:
+                continue
             if self._good(made[0]):
                 low = rate_rps
             else:
@@ -241,9 +249,19 @@ class _Blocks:
             self._e2e_s = tried.e2e_s
 
     def _good(self, tried: Trial) -> bool:
-        """Whether a server was not behind and met the goals, or did not surely miss them in a step of the ramp."""
-        met = tried.passed if tried.key.goal is not None else kept_all(tried.shares, self._spec.wanted)
-        return bool(met) and not self._behind(tried)
+        """Whether a server was not behind and met the goals: in a step of the ramp, in all that were drawn of it."""
+        if tried.late:
+            return bool(tried.passed)
+        if tried.key.goal is None:
+            return kept_all(tried.shares, self._spec.wanted) and not self._behind(tried)
+        step = [t for t in self._ramp if t.key.rate_rps == tried.key.rate_rps]
+        if not all(t.passed and not self._behind(t) for t in step):
+            return False
+        shares = [[t.share(c.text) for t in step] for c in self._spec.wanted]
+        return all(
+            sum(share.met for share in each) >= c.goal * sum(share.of for share in each)
+            for c, each in zip(self._spec.wanted, shares, strict=True)
+        )
 
     def _sides(self) -> tuple[float, float]:
         """The highest rate that did not miss, and the lowest that did; a step of the ramp counts less than a block."""
@@ -321,9 +339,10 @@ class _Blocks:
         return values
 
     def _bracket(self, found: Knee) -> Bracket:
-        """The highest rate tried that meets the goals, and the lowest above it that misses one. Beyond the interval
-        they are sure; without one where they are far from the other side and enough requests tell."""
-        trials = [*self._ramp, *self._made]
+        """The highest rate tried that meets the goals, and the lowest above it that misses one, of those that rest on
+        enough requests where any does. Beyond the interval they are sure; without one where they are far from the
+        other side."""
+        trials = [*self._ramp, *self._made, *self._late]
         good = [t for t in trials if self._good(t)]
         bad = [t for t in trials if not self._good(t)]
         rates = [t.key.rate_rps for t in trials]
@@ -333,15 +352,13 @@ class _Blocks:
             low_rps = max(low_rps, BELOW * min((t.key.rate_rps for t in bad), default=0.0))
             high_rps = min(high_rps, max((t.key.rate_rps for t in good), default=math.inf) / BELOW)
         far = [t for t in bad if t.key.rate_rps >= high_rps]
-        high = min(far or ([] if known else bad), key=lambda t: t.key.rate_rps, default=None)
-        below = [t for t in good if high is None or t.key.rate_rps < high.key.rate_rps]
+        highs = [self._side(t, bad, sure=known or t in far) for t in far or ([] if known else bad)]
+        high = min(highs, key=lambda side: (not side.sure, side.rate_rps), default=None)
+        below = [t for t in good if high is None or t.key.rate_rps < high.rate_rps]
         near = [t for t in below if t.key.rate_rps <= low_rps]
-        low = max(near or ([] if known else below), key=lambda t: t.key.rate_rps, default=None)
-        return Bracket(
-            None if low is None else self._side(low, below, sure=known or low in near),
-            None if high is None else self._side(high, bad, sure=known or high in far),
-            min(rates), max(rates),
-        )  # fmt: skip
+        lows = [self._side(t, below, sure=known or t in near) for t in near or ([] if known else below)]
+        low = max(lows, key=lambda side: (side.sure, side.rate_rps), default=None)
+        return Bracket(low, high, min(rates), max(rates))
 
     def _side(self, tried: Trial, others: Sequence[Trial], *, sure: bool) -> Side:
         """The side of a rate. Those that met at higher rates count for it too, and those that missed at lower ones: at
@@ -392,7 +409,7 @@ def _never(rate_rps: float) -> str:
 def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
     """Why no rate is low enough, where requests one after the other surely miss the goal; None where they may meet."""
     shares = {share.text: share for share in tried.shares}
-    unlikely = [c for c in spec.wanted if chance(shares[c.text], c.goal) < SURE]
+    unlikely = missed(tried.shares, spec.wanted, SURE)
     if not unlikely:
         return None
     worst = min(spec.bounds or unlikely, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
@@ -410,9 +427,9 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
         if not made:
             return _between(low, high, spec, SPENT)
         tried = made[0]
-        if tried.late:
+        if tried.undecided:
             return _between(low, high, spec, too_late(rate_rps))
-        if kept_all(tried.shares, spec.wanted) and not tried.overloaded:
+        if tried.passed if tried.late else kept_all(tried.shares, spec.wanted) and not tried.overloaded:
             if (needed := rate_rps * (tried.e2e_s or 0.0) * SHORTEST) > spec.planned:
                 return _between(low, high, spec, _too_short(spec, rate_rps, needed))
             low = tried

@@ -149,26 +149,22 @@ def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     return all(found[c.text].met >= c.goal * found[c.text].of for c in wanted)
 
 
-SURE = 1.5e-3
-"""A goal is surely missed where so many misses are that unlikely."""
+SURE, TELLS = 1.5e-3, 0.05
+"""Requests tell a side that are that unlikely at the goal itself: 29 of 29 for one of 90 %, and 12 of 12 do not.
+A trial is ended early, and a search before its first rate, where so many misses are as unlikely as `SURE`."""
 
 
-def chance(share: Share, goal: float) -> float:
-    """Of so many misses or more among independent requests that miss as often as the goal allows."""
-    from scipy.stats import binom  # heavy
-
-    return float(binom.sf(share.of - share.met - 1, share.of, 1 - goal)) if share.of else 1.0
-
-
-TELLS = 0.05
-"""Requests tell a side that are that unlikely at the goal itself: 29 of 29 for one of 90 %, and 12 of 12 do not."""
-
-
-def tells(met: int, of: int, goal: float, *, good: bool) -> bool:
+def tells(met: int, of: int, goal: float, *, good: bool, level: float = TELLS) -> bool:
     """Whether so many of independent requests show that the goal is met, or that it is missed: an exact binomial."""
     from scipy.stats import binom  # heavy
 
-    return float(binom.sf(met - 1, of, goal) if good else binom.cdf(met, of, goal)) <= TELLS
+    return float(binom.sf(met - 1, of, goal) if good else binom.cdf(met, of, goal)) <= level
+
+
+def missed(shares: Sequence[Share], wanted: Sequence[Condition], level: float = TELLS) -> list[Condition]:
+    """The conditions that requests tell to be missed."""
+    found = {share.text: share for share in shares}
+    return [c for c in wanted if tells(found[c.text].met, found[c.text].of, c.goal, good=False, level=level)]
 
 
 def sure_misses(goal: float, of: int) -> int:

@@ -251,7 +251,7 @@ def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
     def new_search() -> SearchSteps:
         # On a wall clock the length of a block depends on the time that was left, so stored ones count as they are.
         known = before if setup.planned.virtual else runner.ledger
-        blocks = [t for t in known if t.key.goal is None and t.key.rate_rps != setup.alone_rps and not t.late]
+        blocks = [t for t in known if t.key.goal is None and t.key.rate_rps != setup.alone_rps and not t.undecided]
         return search(setup.search_spec(goals[place - 1]), left_s, blocks)
 
     try:
@@ -306,7 +306,7 @@ class TrialRunner:
         missing = [
             Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions, want.settle_s, ends_s)
             for want in wanted
-            if (known := self.ledger.get(want.key)) is None or known.late
+            if (known := self.ledger.get(want.key)) is None or known.undecided
         ]
         try:
             for tried in self.make(t for t in missing if self._allows(t)):
@@ -324,8 +324,11 @@ class TrialRunner:
 def format_trial(tried: Trial) -> str:
     """One line of progress about a trial."""
     key, joint = tried.key, tried.shares[0]
-    if tried.late:
+    if tried.undecided:
         return f"seed {key.seed}, {key.rate_rps:g} req/s: the client was too late to tell, drawn again"
+    if tried.late:
+        side = "met" if tried.passed else "missed"
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} however late requests are counted"
     if key.goal is not None:
         side = "missed" if not tried.passed else "met" if joint.met >= key.goal * joint.of else "not surely missed"
         met = f"{joint.met} of {joint.of} met every bound; " if tried.by_request else ""

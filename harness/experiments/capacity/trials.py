@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,6 +22,7 @@ from harness import termination, untrusted
 from harness.api import RequestRecord, Slo
 from harness.data.lists import number
 from harness.data.records import to_table
+from harness.data.run_json import RunInfo
 from harness.data.storage import write_parquet
 from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, Unresolved, UsageError
@@ -30,10 +30,9 @@ from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
 from harness.experiments.capacity.conditions import (
     JOINT,
-    SURE,
     Condition,
     Share,
-    chance,
+    missed,
     shares,
     sure_misses,
     with_typical,
@@ -45,7 +44,7 @@ from harness.options import RunSpec
 from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
 from harness.validity.answer_warnings import HELD_BACK
-from harness.validity.checks import ANSWERS, LATENESS, decides_alike
+from harness.validity.checks import ANSWERS, LATENESS, both_ways, decide_alike, failed_checks, from_sent
 from harness.validity.overload import overload
 from harness.validity.remote import of_held_back
 from harness.validity.work_done import failures
@@ -130,8 +129,14 @@ class Trial:
     arrived_rps: float | None = None
     dispersion: float | None = None
     late: bool | None = None
-    """Whether its requests left so late that it decides no side; None where that was not judged."""
+    """Whether its requests left so late that it has no share, and a side only where it `passed` or not; None where that
+    was not judged."""
     chain: Observed | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its requests left so late that it has no side."""
+        return bool(self.late) and self.passed is None
 
     @property
     def more_s(self) -> float:
@@ -215,8 +220,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     # Note: in longer runs a growing queue grows further, so it counts even where all requests met the SLO
     grown = not early and overload(table) is not None
     if probe and passed is None:
-        by_text = {share.text: share for share in found}
-        passed = not grown and all(chance(by_text[c.text], c.goal) >= SURE for c in task.wanted)
+        passed = not grown and not missed(found, task.wanted)
     sent = len(table)
     if early:  # those under way when the probe was ended were paid for too
         due_s = number(table, "scheduled_s")
@@ -572,11 +576,9 @@ class Runs:
                     raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
                 self._say(f"repeated: {held.message}")
                 continue
-            if _is_valid(result, ended_early=early is not None or watch.cut):
-                return replace(concluded(task, result.run.requests, early, begun_s), late=False)
-            if _is_late_alone(result, ended_early=early is not None or watch.cut):
-                alike = decides_alike(result.run.requests, partial(_sides, task, early))
-                return replace(concluded(task, result.run.requests, early, begun_s), late=not alike)
+            failed = _failed(result.run.info, ended_early=early is not None or watch.cut)
+            if failed <= {LATENESS}:
+                return _scored(task, result.run.requests, early, begun_s, late=LATENESS in failed)
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
             if attempt == 0:
@@ -603,20 +605,26 @@ class Runs:
         )
 
 
-def _is_valid(result: Result, *, ended_early: bool) -> bool:
-    """Whether a run proves anything. Of a trial that was ended early the answers may all be outstanding."""
-    return result.run.info.verdict.valid or (ended_early and _failed(result) == {ANSWERS})
+def _failed(info: RunInfo, *, ended_early: bool) -> set[str]:
+    """What a run that is not valid failed. Of a trial that was ended early the answers may all be outstanding."""
+    if info.verdict.valid:
+        return set()
+    return (failed_checks(info) or {"verdict"}) - ({ANSWERS} if ended_early else set())
 
 
-def _is_late_alone(result: Result, *, ended_early: bool) -> bool:
-    """Whether nothing but the lateness of its requests makes a run not valid."""
-    failed = _failed(result)
-    others = failed - {ANSWERS} if ended_early else failed
-    return others == {LATENESS}
-
-
-def _failed(result: Result) -> set[str]:
-    return {check.check or "" for check in result.run.info.checks or () if check.state == "failed"}
+def _scored(task: Task, requests: pa.Table, early: bool | None, begun_s: float, *, late: bool) -> Trial:
+    """The result of a run, whose requests may have left `late`: then it tells what both ways of counting say."""
+    made = replace(concluded(task, requests, early, begun_s), late=False)
+    if not late:
+        return made
+    scores = both_ways(lambda view: _sides(task, early, view(requests)))
+    if decide_alike(*scores):
+        return made
+    sides = {all(side for side, _ in score) for score in scores}
+    side = sides.pop() if len(sides) == 1 else None
+    if side is False:  # the fewest misses that it may have
+        made = concluded(task, from_sent(requests), early, begun_s)
+    return replace(made, late=True, passed=side)
 
 
 def _sides(task: Task, early: bool | None, table: pa.Table) -> Sequence[tuple[bool, float]]:
@@ -625,7 +633,7 @@ def _sides(task: Task, early: bool | None, table: pa.Table) -> Sequence[tuple[bo
     made = concluded(task, table, None if probe else early, 0.0)
     found = [(condition, made.share(condition.text)) for condition in task.wanted]
     if probe:
-        return [(bool(made.passed) and chance(share, c.goal) >= SURE, 0.0) for c, share in found]
+        return [(bool(made.passed) and not missed([share], [c]), 0.0) for c, share in found]
     return [(share.met >= c.goal * share.of, share.met / max(1, share.of)) for c, share in found]
 
 

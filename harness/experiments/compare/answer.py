@@ -71,7 +71,9 @@ def compare(
     differing = refusals.found(matched, rescored=settings.slo is not None)
     stops = [each for each in differing if each.field not in settings.allowed]
     cuts_s = [gates.cut_s(pair, settings.warmup) for pair in pairs]
-    compared = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
+    compared = [
+        _pair(number, pair, cut_s, settings) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)
+    ]
     answered = [] if stops or not pairs else lengths.compared(pairs, cuts_s, settings.alpha)
     other_work = [lengths.different(row) for row in answered if row.change != "same"]
     differing += other_work
@@ -226,8 +228,10 @@ def _parted(pairs: Sequence[Pair]) -> Parting:
     )
 
 
-def _pair(number: int, pair: Pair, cut_s: float) -> ComparedPair:
+def _pair(number: int, pair: Pair, cut_s: float, settings: Settings) -> ComparedPair:
     reasons = [*_reasons(pair.base, "base"), *_reasons(pair.head, "head")]
+    if reasons and gates.late_alone(pair) and gates.decided_alike(pair, settings.gates, settings.slo, cut_s):
+        reasons = []
     return ComparedPair(
         pair=number,
         point=dict(pair.point),

@@ -8,8 +8,8 @@ The numbers of the two runs of a pair: of the same requests, under the same SLO.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +28,7 @@ from harness.metrics.measure import metrics, per_request, succeeded
 from harness.metrics.summary import summarize
 from harness.stats.paired import Limits, steady_loss
 from harness.validity import warmup
+from harness.validity.checks import LATENESS, Scores, both_ways, decide_alike, failed_checks
 
 Better = Literal["higher", "lower"]
 Scale = Literal["ratio", "difference"]
@@ -262,6 +263,30 @@ def both(pair: Pair, objective: Slo | None, from_s: float) -> tuple[Values, Valu
             if scored or name.rpartition(":")[2] in hidden:
                 base[name] = head[name] = None
     return base, head
+
+
+def late_alone(pair: Pair) -> bool:
+    """Whether nothing but the lateness of its requests makes a run of the pair not valid."""
+    runs = [run.info for run in (pair.base, pair.head) if isinstance(run, Run)]
+    failed = [failed_checks(info) for info in runs if not info.verdict.valid]
+    return bool(failed) and all(checks == {LATENESS} for checks in failed)
+
+
+def decided_alike(pair: Pair, chosen: Sequence[Gate], objective: Slo | None, from_s: float) -> bool:
+    """Whether requests that left late decide no gate: however they are counted, its loss is on one side of what is
+    ignored, and the same within that."""
+
+    def losses(view: Callable[[pa.Table], pa.Table]) -> Scores:
+        sides = [replace(s, requests=view(s.requests)) if isinstance(s, Run) else s for s in (pair.base, pair.head)]
+        base, head = both(Pair(sides[0], sides[1]), objective, from_s)
+        found = []
+        for gate in chosen or defaults({*base, *head}):
+            name, least = gate.quantity.name, gate.limits.min_effect or gate.limits.must_detect
+            loss = gate.quantity.loss(base.get(name), head.get(name)) or 0.0
+            found.append(((loss > least) - (loss < -least), loss / least))
+        return found
+
+    return decide_alike(*both_ways(losses), within=1.0)
 
 
 def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:

@@ -12,9 +12,10 @@ from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import pairing
 from harness.experiments.sweep.sweep_json import SweepAnswer
+from harness.validity.checks import LATENESS, failed_checks
 
 ANSWERS = ("capacity.json", "sweep.json")
-State = Literal["good", "invalid", "failed", "wrong", "crashed", "interrupted"]
+State = Literal["good", "late", "invalid", "failed", "wrong", "crashed", "interrupted"]
 
 _WRONG_USAGE, _NOT_VALID = 2, 4
 _JUDGED = (0, 1, 5)
@@ -25,8 +26,9 @@ _JUDGED = (0, 1, 5)
 class RunOutcome:
     """One run of a side: the result at `path`, whether it can be used, and else why not.
 
-    `wrong` is a command that cannot run, `crashed` a bench command that met a bug. `exact` results are those of a
-    virtual clock. `address` is that of a remote server, `salt` opened its prompts. A search has `many_seeds`.
+    A `late` one is not valid because its requests left late, and of nothing else. `wrong` is a command that cannot run,
+    `crashed` a bench command that met a bug. `exact` results are those of a virtual clock. `address` is that of a
+    remote server, `salt` opened its prompts. A search has `many_seeds`.
     """
 
     path: Path
@@ -87,7 +89,8 @@ def _of_run(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
     if ending.ended == "failed" or (code not in (*_JUDGED, _NOT_VALID)):
         return of_run("failed", (ending.error or f"it ended with exit code {code}: {_last(err)}").rstrip("."))
     if not info.verdict.valid:
-        return of_run("invalid", (info.verdict.text or "it has no verdict").rstrip("."))
+        state: State = "late" if failed_checks(info) == {LATENESS} else "invalid"
+        return of_run(state, (info.verdict.text or "it has no verdict").rstrip("."))
     if not ours and code not in _JUDGED:
         return of_run("failed", f"it ended with exit code {code}: {_last(err)}")
     return of_run("good")

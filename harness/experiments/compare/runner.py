@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -35,10 +35,14 @@ Folders: TypeAlias = "list[tuple[Path, Path]]"
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict on the pairs so far, of which `inconclusive` asks for more; and the places of unusual ones."""
+    """A verdict on the pairs so far, of which `inconclusive` asks for more; and the places of unusual ones.
+
+    `valid` is whether all of them count: one whose requests left late does where that decides nothing.
+    """
 
     verdict: str
     unusual: Sequence[int] = ()
+    valid: bool = True
 
 
 Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], Judgement]
@@ -54,6 +58,8 @@ ATTEMPTS, INVALID = 2, 5
 machine that is busy for a while. Once where nothing is left to chance."""
 
 _FAILED, _NOT_VALID = 3, 4
+_UNUSABLE = ("late", "invalid")
+"""States of a run that ended, and may be valid when it is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ class _Pairs:
                 return None
             check_enough(self.wanted, exact=row.exact)
             in_vain = 0 if row.valid or again else in_vain + 1
-            invalid = found.state == "invalid"
+            invalid = found.state in _UNUSABLE
             if in_vain and (found.exact or in_vain >= (INVALID if invalid else ATTEMPTS)):
                 return _NOT_VALID if invalid else _FAILED
         return None
@@ -197,8 +203,12 @@ class _Pairs:
             if self.watched.interruptions or found[side].state == "interrupted":
                 self.watched.interruptions = max(1, self.watched.interruptions)
                 return None, found[side]
-            if found[side].state != "good":
+            if found[side].state not in ("good", "late"):
                 break
+        states = {run.state for run in found.values()}
+        late = "late" in states and states <= {"good", "late"}
+        if late and self.judge([(found[0].path, found[1].path)], self.alpha).valid:
+            found = {side: replace(run, state="good") for side, run in found.items()}
         return self._entered(pair, seed, order, found, took_s, folder)
 
     def _run(self, side: int, seed: int, folder: Path) -> RunOutcome:
@@ -245,7 +255,7 @@ class _Pairs:
     def _remark(self, row: Row, found: dict[int, RunOutcome], last: RunOutcome) -> None:
         """Notes on a pair that its numbers do not show."""
         if not row.valid:
-            most = INVALID if last.state == "invalid" else ATTEMPTS
+            most = INVALID if last.state in _UNUSABLE else ATTEMPTS
             again = "" if last.exact or len(self.log.attempts(row.pair)) >= most else "; the pair is made again"
             self.say(f"pair {row.pair} cannot be used, {row.why}{again}")
         elif not row.exact and (shared := _shared(found)) is not None:

@@ -75,6 +75,15 @@ def _of_runs(matched: Matched, pairs: Sequence[ComparedPair]) -> Iterator[Warned
             f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was",
             "compare at a lower rate, or compare capacities (bench capacity on both sides)",
         )
+    valid = {pair.base_run for pair in pairs if pair.valid}
+    late = sum(gates.late_alone(pair) for pair in matched.pairs if str(pair.base.path) in valid)
+    if late:
+        yield _warning(
+            "late-requests",
+            f"requests of {late} of {len(matched.pairs)} pairs left late; they decide no gate, counted from when they "
+            "were due or from when they were sent",
+            "quiet the machine, or send from another one",
+        )
     for pair in pairs:
         shares = pair.cached or CachedShares()
         base, head = shares.base, shares.head
