@@ -27,19 +27,17 @@ from backends.simulator.layout import (
     ActionCounts,
     Rate,
     ReplicaGroup,
-    altered,
     block_cost,
     blocks_of,
     cluster,
     cluster_facts,
     divided,
     failures,
-    first_token_only,
+    first_tokens,
     link_of,
     replica_groups,
     router_acts,
     token_bytes,
-    with_further_token,
 )
 from backends.simulator.loop import simulate, step_ends
 from backends.simulator.real_time import RealTime
@@ -53,16 +51,6 @@ from harness.spec import build, parse
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
 HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink", "none")})
 """Options of a cluster with prefill and decode replicas only, and the values that change nothing elsewhere."""
-COMPAT_LACKS = MappingProxyType(
-    {
-        "admission": ("fcfs",),
-        "lora": (None,),
-        "speculate": (None, "off"),
-        "prefix_cache": ("off", "false"),
-        "preempt": ("recompute",),
-    }
-)
-"""Options that a compatibility mode does not support, and the values that mean off."""
 
 
 @dataclass(slots=True)
@@ -86,8 +74,7 @@ class Sim:
     itself) says how many blocks there are. `max_model_len` is the longest prompt and answer in tokens, by default
     the context of the model; a run of longer requests is not valid. `journal` keeps every call into the replicas in
     memory, for tests. Without `log_steps` the run has no `steps` table and is a sixth faster; without `leap` it is
-    slower and equal. `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs
-    `latency=abc`. `usd_per_hour` is what all GPUs together cost, for results per dollar.
+    slower and equal. `usd_per_hour` is what all GPUs together cost, for results per dollar.
     """
 
     model: str = "opt-13b"
@@ -117,7 +104,6 @@ class Sim:
     leap: bool = True
     journal: bool = False
     log_steps: bool = True
-    compat: str | None = None
     seed: int = 0
     usd_per_hour: float | None = None
     cluster: Cluster = field(init=False)
@@ -149,7 +135,7 @@ class Sim:
         acts = router_acts(first.router)
         self._refuse_what_would_be_ignored(acts=acts)
         self._link, self._rate = Link(), None
-        if acts or (self.prefill is not None and self.decode is not None and self.compat is None):
+        if acts or (self.prefill is not None and self.decode is not None):
             text = self.link
             if text == "nvlink" and first.role == "mixed" and hardware(first.shape.hardware).nvlink_bytes_per_s is None:
                 text = "pcie"
@@ -157,27 +143,19 @@ class Sim:
         if self.fail is not None:
             self._changes = failures(self.fail, sum(part.count for part in self._parts))
         self._model = first.model
-        if self.compat is not None:
-            self.latency, self.policy, self.kv = first.latency, first.policy, first.kv
         self.reset()
 
     def _refuse_what_would_be_ignored(self, *, acts: bool) -> None:
-        if self.compat is not None:
-            self._refuse({**COMPAT_LACKS, **HAND_OFF, "fail": (None,)}, f"compat={self.compat} has no")
-            if acts:
-                raise UsageError(f"compat={self.compat} has no router that acts; leave out router={self.router}.")
-        elif isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None or self.lora is not None):
+        if isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None or self.lora is not None):
             raise UsageError("latency=recorded repeats a run without failures, adapters and routers that act.")
-        elif self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
-            unused = {name: off for name, off in HAND_OFF.items() if name != "link" or not acts}
-            self._refuse(unused, "Without prefill and decode replicas there is no")
+        if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
+            for name, off in HAND_OFF.items():
+                if (given := getattr(self, name)) not in off and not (name == "link" and acts):
+                    raise UsageError(
+                        f"Without prefill and decode replicas there is no {name}; leave out {name}={given}."
+                    )
         elif acts and (self.prefill is None or self.decode is None):
             raise UsageError(f"router={self.router} acts on whole clusters; give prefill and decode replicas.")
-
-    def _refuse(self, options: Mapping[str, tuple[str | None, ...]], why: str) -> None:
-        for name, off in options.items():
-            if (given := getattr(self, name)) not in off:
-                raise UsageError(f"{why} {name}; leave out {name}={given}.")
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
@@ -205,23 +183,16 @@ class Sim:
                 lambda first, more: records(simulate(self.cluster, self._model, self._steps, first, more, leap=False)),
             )
         requests, follow_ups = self._as_served(requests, follow_ups)
-        return self._records(iter(requests), follow_ups)
+        return records(self._ended(iter(requests), follow_ups))
 
     def tables(
         self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = TABLE_ROWS
     ) -> Iterator[pa.Table]:
         """The records of `simulate` as tables of `rows` rows; a last one of fewer where it ends, or is ended."""
-        if self._ring or isinstance(self._model, Recorded):
+        if isinstance(self._model, Recorded):
             return in_tables(self.simulate(requests, follow_ups), rows, to_table)
         first, more = self._as_served(requests, follow_ups)
         return in_tables(self._ended(iter(first), more), rows, lambda ended: table_of(columns(ended)))
-
-    def _records(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[RequestRecord]:
-        if self._ring:
-            from backends.simulator.simdistserve import Rings
-
-            return Rings(self._parts, requests, follow_ups).records()
-        return records(self._ended(requests, follow_ups))
 
     def _ended(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[EndedSequence]:
         steps, front = self._steps if self.log_steps else None, self._parts[0].front
@@ -231,11 +202,6 @@ class Sim:
         for at_s, change in self._changes:
             self._flow.loop.plan(at_s, change)
         return self._flow.ended()
-
-    @property
-    def _ring(self) -> bool:
-        """Whether batches merge at every stage, which the serving core does not know."""
-        return self.compat is not None and any(part.shape.pp > 1 for part in self._parts)
 
     @property
     def settles_s(self) -> float:
@@ -257,21 +223,17 @@ class Sim:
     ) -> tuple[Iterable[Request], FollowUps | None]:
         """The requests as this cluster serves them."""
         if self.prefill is not None and self.decode is None:
-            return altered(first_token_only, requests, follow_ups)
-        if self.compat is not None:
-            return altered(with_further_token, requests, follow_ups)
+            return first_tokens(requests, follow_ups)
         return requests, follow_ups
 
     def real_time(self) -> RealTime:
         """The same replicas, policy and latency model for a clock that runs by itself.
 
-        Raises UsageError where there is no such thing: for step times of a stored run, and in a compatibility mode.
+        Raises UsageError where there is no such thing: for step times of a stored run.
         """
         latency = self._model
         if isinstance(latency, Recorded):
             raise UsageError("latency=recorded repeats a run that is over; it cannot serve requests as they come.")
-        if self.compat is not None:
-            raise UsageError(f"compat={self.compat} changes the lengths of answers; it cannot be served.")
         if (self.prefill is None) != (self.decode is None):
             raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
         members = self.cluster.members

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from harness.errors import UsageError
+from harness.removed import REMOVED
 
 T = TypeVar("T")
 
@@ -187,6 +188,8 @@ def _field(key: str, fields: typing.Mapping[str, object], spec: Spec) -> str:
         return short[0]
     if not fields:
         raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
+    if (instead := REMOVED.get(("argument", name))) is not None:
+        raise UsageError(f"'{spec}': the argument '{key}' of {spec.name} was removed: {instead}.")
     near = get_close_matches(name, fields, n=1, cutoff=0.5)
     guess = f" Did you mean '{near[0]}'?" if near else ""
     if _SECRET.search(name):  # who writes a key here should not find it in the log of a build

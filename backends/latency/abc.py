@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 LARGE_BATCH = 95
 """Decodes of this many sequences and more have constants of their own (LLMServe/DistServe, profile_data)."""
 
-SIMDISTSERVE: Mapping[str, float | bool] = MappingProxyType(
-    {"stage_s": 1e-3, "call_s": 2e-3, "call_token_s": 1e-7, "count_new": True}
-)
-"""What DistServe's simulator adds to its fits (LLMServe/DistServe @82831f1, simdistserve/base/worker.py and
-estimators/time_estimator.py): 1 ms per pipeline stage on prefill, 2 ms and 0.1 us per context token on each
-step for calling its workers; the token that a decode makes counts as context."""
-
 _Constants = tuple[float, float, float]
 
 
@@ -69,8 +62,7 @@ class Abc:
     one stage: a batch leaves after pp of them.
 
     `fitted` takes the plain fits instead of those of DistServe's main branch (prefill 1.1 or 1.4 times,
-    decode 1.0 or 1.2 times as long). stage_s, call_s, call_token_s and count_new add the overheads of
-    DistServe's simulator (`SIMDISTSERVE` holds its values).
+    decode 1.0 or 1.2 times as long).
     """
 
     engine: str = "vllm"
@@ -79,10 +71,6 @@ class Abc:
     pp: int = 1
     hardware: str = "a100-80g"
     fitted: bool = False
-    stage_s: float = 0.0
-    call_s: float = 0.0
-    call_token_s: float = 0.0
-    count_new: bool = False
     _prefill: _Constants = field(init=False, repr=False, compare=False)
     _small: _Constants = field(init=False, repr=False, compare=False)
     _large: _Constants = field(init=False, repr=False, compare=False)
@@ -90,14 +78,11 @@ class Abc:
     def __post_init__(self) -> None:
         if self.pp < 1:
             raise ValueError("pp must be at least 1")
-        for name in ("stage_s", "call_s", "call_token_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative")
         fit = self._fit()
         a, b, c = self._per_stage(fit["prefill"])
-        object.__setattr__(self, "_prefill", (a + self.stage_s * self.pp + self.call_s, b, max(0.0, c)))
-        object.__setattr__(self, "_small", self._decode(fit["decode_small"]))
-        object.__setattr__(self, "_large", self._decode(fit["decode_large"]))
+        object.__setattr__(self, "_prefill", (a, b, max(0.0, c)))
+        object.__setattr__(self, "_small", self._per_stage(fit["decode_small"]))
+        object.__setattr__(self, "_large", self._per_stage(fit["decode_large"]))
 
     def _fit(self) -> dict[str, list[float]]:
         if self.engine.endswith(FILES):
@@ -120,10 +105,6 @@ class Abc:
         a, b, c = (x / 1000 / self.pp for x in constants_ms)
         return a, b, c
 
-    def _decode(self, constants_ms: list[float]) -> _Constants:
-        a, b, c = self._per_stage(constants_ms)
-        return a + self.call_s, b + self.call_token_s, c + (b if self.count_new else 0.0)
-
     def step_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: float) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
@@ -136,8 +117,7 @@ class Abc:
             time_s = c * decode_seqs + b * context_tokens
         tokens = sum(n for n, _ in prefills)
         squares = sum(n * (n + 2 * p) for n, p in prefills)
-        stored = sum(n + p for n, p in prefills)
-        return base_s + token_s * tokens + squared_s * squares + self.call_token_s * stored + time_s
+        return base_s + token_s * tokens + squared_s * squares + time_s
 
     def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
         """Seconds of a step of decodes alone."""

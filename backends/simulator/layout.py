@@ -21,7 +21,6 @@ from backends.serving.handoff import Link
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, acts
-from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
 from backends.simulator.loop import FrontEnd
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
@@ -199,10 +198,6 @@ def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
     shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
-    if sim.compat is not None:
-        named = None if latency == "operators" else latency
-        way = mode(sim.compat, named, sim.model, shape)
-        latency, policy, kv = way.latency, way.policy, way.kv
     built = _timed(latency, sim.model, shape)
     if isinstance(built, Recorded) and (role != "mixed" or shape.pp > 1):
         what = "pipeline stages" if role == "mixed" else "prefill and decode"
@@ -401,19 +396,13 @@ class ActionCounts:
         return facts | {"gpu_s": loop.gpu_s(loop.now_s)}
 
 
-def altered(
-    change: Callable[[Request], Request], requests: Iterable[Request], follow_ups: FollowUps | None
+def first_tokens(
+    requests: Iterable[Request], follow_ups: FollowUps | None
 ) -> tuple[Iterable[Request], FollowUps | None]:
-    """All requests changed, those that answers set free too."""
-    more = None if follow_ups is None else lambda record: map(change, follow_ups(record))
-    return map(change, requests), more
+    """All requests as a cluster without decode replicas serves them, those that answers set free too."""
 
+    def first_token(request: Request) -> Request:
+        return replace(request, output_tokens=1)
 
-def first_token_only(request: Request) -> Request:
-    """The request as a cluster without decode replicas serves it."""
-    return replace(request, output_tokens=1)
-
-
-def with_further_token(request: Request) -> Request:
-    """The request as DistServe's simulator reads it: so many tokens after the first."""
-    return replace(request, output_tokens=request.output_tokens + 1)
+    more = None if follow_ups is None else lambda record: map(first_token, follow_ups(record))
+    return map(first_token, requests), more

@@ -2,12 +2,22 @@
 
 Source: Zhong et al., DistServe, OSDI 2024; LLMServe/DistServe @82831f1. It claims up to 7.4 times the rate of vLLM
 within the same SLO, or an SLO that is 12.6 times tighter (final text; 4.48 and 10.2 times in its first version).
+
+`simulated` and `rate_per_gpu` are the paper's own simulator and the search of its planner: hand-offs take no time,
+memory does not limit admission, and vLLM's constants are slower than DistServe's. They are for its published numbers.
 """
 
+from collections import deque
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from math import ceil, exp, sqrt
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil, exp, inf, sqrt
 
+import numpy as np
+
+from backends.latency.abc import Abc
 from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch, VisibleRequest
 from backends.serving.replica import Replica, Role
@@ -23,9 +33,21 @@ from backends.serving.routing import (
     Scale,
     SetRole,
 )
+from harness.catalog import hardware, model
+from harness.errors import UsageError
 
 HORIZON = 20
 """Stationary windows over which a false alarm has the probability `alpha`."""
+GPU = "a100-80g"
+"""The only GPU that its simulator has constants for."""
+STAGE_S, CALL_S, CONTEXT_TOKEN_S = 1e-3, 2e-3, 1e-7
+"""Seconds that its simulator adds to the fitted constants: for each stage of a prefill, and at the first stage for each
+step and each token of context (simdistserve/base/worker.py and estimators/time_estimator.py)."""
+CONTEXT_TOKENS = 50_000
+"""Tokens of context that a decode step of its simulator reads at most; sequences then take turns."""
+DOUBLINGS = 4
+RESOLUTION = 0.05
+"""A rate is searched at least to this share of itself; the width of the planner alone is coarse for large models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,62 +119,6 @@ class DistserveDecodePolicy:
         if not batch.prefills and replica.decoding.members:
             replica.decode(batch)
             batch.repeats = not batch.preempted
-
-
-@dataclass(frozen=True, slots=True)
-class DistserveSimPolicy:
-    """The colocated scheduler of DistServe's simulator: prompts first, all that wait in one batch; else all decodes.
-
-    Source: LLMServe/DistServe @82831f1, simdistserve/base/worker.py. A prefill batch takes prompts up to the KV
-    capacity whatever is stored already; a decode step reads at most `max_decode_tokens`, and sequences then take turns.
-
-    At most `max_prefill_tokens` prompt tokens a step (OPT-13B on one A100-80G), `max_decode_tokens` of context.
-    """
-
-    max_prefill_tokens: int = 66144
-    max_decode_tokens: int = 50000
-
-    def __post_init__(self) -> None:
-        positive(self, "max_prefill_tokens", "max_decode_tokens")
-
-    def refusal(self, prompt: int, output: int) -> str | None:
-        """A prompt must fit one prefill step, and its longest decode step one decode step."""
-        if prompt > self.max_prefill_tokens:
-            return f"a prompt of {prompt} tokens exceeds max_prefill_tokens {self.max_prefill_tokens}"
-        if output > 1 and prompt + output - 1 > self.max_decode_tokens:
-            return f"a context of {prompt + output - 1} tokens exceeds max_decode_tokens {self.max_decode_tokens}"
-        return None
-
-    def fill(self, replica: Replica, batch: Batch) -> None:
-        """Prompts if any wait, else the sequences whose turn it is."""
-        left = self.max_prefill_tokens
-        waiting = replica.waiting
-        while waiting and waiting[0].need() <= left and replica.admissible():
-            left -= waiting[0].need()
-            replica.admit(batch, waiting[0].need())
-        if batch.prefills:
-            return
-        steps = self._take_turns(replica)
-        if replica.decoding.members:
-            replica.decode(batch)
-            batch.repeats = False if batch.preempted else steps
-
-    def _take_turns(self, replica: Replica) -> int:
-        """Park what exceeds the context of one step, in order of last turn; for how many steps none will."""
-        decoding, parked = replica.decoding, replica.parked
-        if not parked:
-            if not decoding:
-                return 0
-            steps = (self.max_decode_tokens - decoding.context) // len(decoding)
-            if steps > 0:
-                return steps
-        for seq in list(decoding):
-            replica.park(seq)
-        left = self.max_decode_tokens
-        while parked and (computed := next(iter(parked)).computed) < left:
-            left -= computed + 1
-            replica.unpark()
-        return 0
 
 
 @dataclass(slots=True)
@@ -319,3 +285,241 @@ def differ(first: ListOf[float], second: ListOf[float]) -> float:
         return 1.0  # where the series does not converge
     tail = 2 * sum((1 if k % 2 else -1) * exp(-2 * (k * x) ** 2) for k in range(1, 101))
     return min(1.0, max(0.0, tail))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """`count` replicas alike, each on `tp` x `pp` GPUs."""
+
+    count: int = 1
+    tp: int = 1
+    pp: int = 1
+
+
+Cluster = Mapping[Role, Side]
+"""Replicas by role: `mixed`, or `prefill` and `decode`; one of these alone is tried as if the other were unlimited."""
+
+
+def kv_tokens(name: str, tp: int = 1, pp: int = 1) -> int:
+    """KV capacity of a replica in tokens, as its simulator has it (`max_num_tokens.csv`); 0 where weights do not fit.
+
+    Utilisation 0.95, reserve 1 %, blocks of 16; its weights are vocab * h + 2048 * h, undivided, and
+    (12 * h^2 / tp + 5 * h) per layer of the stage, all in fp16.
+    """
+    shape = model(name)
+    h, layers = shape.hidden, shape.layers / pp
+    weights = 2 * (shape.vocab * h + 2048 * h + 12 * layers * h * h / tp + 5 * layers * h)
+    block = 16 * 2 * layers * (h / tp) * 2
+    memory_bytes = hardware(GPU).memory_bytes
+    return max(0, int((memory_bytes * 0.95 - memory_bytes * 0.01 - weights) // block)) * 16
+
+
+@dataclass(slots=True)
+class _Item:
+    """A request on its way: `left` decode steps are to come, `context` tokens are stored."""
+
+    number: int
+    arrived_s: float
+    prompt: int
+    left: int
+    context: int
+    replica: int = 0
+    first_s: float = inf
+    last_s: float = inf
+
+
+class _Stage:
+    """A worker of its simulator: one stage of one replica, with queues of its own."""
+
+    __slots__ = ("batch", "constants", "decodes", "following", "is_first", "is_last", "pp", "prefilling",
+                 "prompt_tokens", "prompts", "replica")  # fmt: skip
+
+    def __init__(self, replica: int, rank: int, pp: int, constants: Abc, prompt_tokens: int) -> None:
+        self.replica, self.pp = replica, pp
+        self.is_first, self.is_last = rank == 0, rank == pp - 1
+        self.constants = constants
+        self.prompt_tokens = prompt_tokens  # of a prefill batch at most
+        self.prompts: deque[list[_Item]] = deque()  # of the first stage one by one, then batch by batch
+        self.decodes: deque[_Item] = deque()
+        self.following: _Stage = self
+        self.batch: list[_Item] = []
+        self.prefilling = 0
+
+    def start(self) -> float | None:
+        """Begin the next batch, prompts first; how long it takes, or None where nothing waits."""
+        context = 0
+        if self.prompts:
+            self.batch = self._prompts() if self.is_first else self.prompts.popleft()
+            self.prefilling = len(self.batch)
+            context = sum(item.prompt for item in self.batch)
+            lasts_s = self.constants.step_s([(item.prompt, 0) for item in self.batch], 0, 0) + STAGE_S * self.pp
+        elif self.decodes:
+            # The token that a step makes counts as context; what exceeds the cap keeps its place in the queue.
+            while self.decodes and context + len(self.batch) + self.decodes[0].context + 1 <= CONTEXT_TOKENS:
+                context += self.decodes[0].context
+                self.batch.append(self.decodes.popleft())
+            lasts_s = self.constants.decode_s(len(self.batch), context + len(self.batch))
+        else:
+            return None
+        return lasts_s + (CALL_S + CONTEXT_TOKEN_S * context if self.is_first else 0.0)
+
+    def _prompts(self) -> list[_Item]:
+        batch, left = [], self.prompt_tokens
+        while self.prompts and self.prompts[0][0].prompt <= left:
+            batch += self.prompts.popleft()
+            left -= batch[-1].prompt
+        return batch
+
+
+class _Simulator:
+    """All stages of all replicas; an item goes from stage to stage, and round again for each token."""
+
+    def __init__(self, cluster: Cluster, name: str, engine: str, *, fitted: bool) -> None:
+        numbers = count()
+        self._heads = {role: [*_replicas(side, numbers, name, engine, fitted)] for role, side in cluster.items()}
+        self._events: list[tuple[float, int, bool, _Stage]] = []  # heap of (time, number, batch done?, stage)
+        self._number = count()
+
+    def run(self, items: ListOf[_Item]) -> None:
+        """Set the times of the first and the last token of each item; they are in order of arrival."""
+        arrivals = deque(items)
+        while arrivals or self._events:
+            # At one instant arrivals come first.
+            if arrivals and (not self._events or arrivals[0].arrived_s <= self._events[0][0]):
+                self._arrive(arrivals.popleft())
+                continue
+            now_s, _, done, stage = heappop(self._events)
+            if done:
+                self._leave(stage, now_s)
+            if not stage.batch and (lasts_s := stage.start()) is not None:
+                self._push(stage, now_s + lasts_s, done=True)
+
+    def _arrive(self, item: _Item) -> None:
+        if item.prompt + item.left > CONTEXT_TOKENS:
+            return  # the original would wait for it for ever
+        heads = self._heads.get("mixed") or self._heads.get("prefill")
+        if heads is None:
+            item.first_s = item.arrived_s
+            self._decode(item, item.arrived_s)
+        elif item.prompt <= heads[0].prompt_tokens:
+            head = min(heads, key=lambda stage: stage.prefilling + len(stage.prompts))
+            item.replica = head.replica
+            head.prompts.append([item])
+            self._wake(head, item.arrived_s)
+
+    def _decode(self, item: _Item, now_s: float) -> None:
+        """Queue an item on its replica, or on the decode replica with the fewest; without one it is over."""
+        heads = self._heads.get("decode") or self._heads.get("mixed")
+        if heads is None or not item.left:
+            item.last_s = now_s
+            return
+        if "decode" in self._heads:
+            item.replica = min(heads, key=lambda stage: stage.prefilling + len(stage.decodes)).replica
+        head = next(stage for stage in heads if stage.replica == item.replica)
+        head.decodes.append(item)
+        self._wake(head, now_s)
+
+    def _leave(self, stage: _Stage, now_s: float) -> None:
+        """Hand a finished batch to the following stage; after the last one a token is out."""
+        batch, stage.batch = stage.batch, []
+        is_prefill, stage.prefilling = bool(stage.prefilling), 0
+        if is_prefill and stage.is_last:
+            for item in batch:
+                item.first_s = now_s
+                self._decode(item, now_s)
+            return
+        if is_prefill:
+            stage.following.prompts.append(batch)
+        else:
+            stage.following.decodes.extend(self._counted(batch, now_s) if stage.is_last else batch)
+        if stage.following is not stage:
+            self._wake(stage.following, now_s)
+
+    def _counted(self, batch: list[_Item], now_s: float) -> Iterator[_Item]:
+        """Count the token that each item has emitted; those with more to come."""
+        for item in batch:
+            item.context += 1
+            item.left -= 1
+            item.last_s = now_s
+            if item.left:
+                yield item
+
+    def _wake(self, stage: _Stage, now_s: float) -> None:
+        if not stage.batch:
+            self._push(stage, now_s, done=False)
+
+    def _push(self, stage: _Stage, at_s: float, *, done: bool) -> None:
+        heappush(self._events, (at_s, next(self._number), done, stage))
+
+
+def _replicas(side: Side, numbers: Iterator[int], name: str, engine: str, fitted: bool) -> Iterator[_Stage]:
+    """The first stage of each replica; its stages follow one another in a ring."""
+    constants = Abc(engine, name, side.tp, side.pp, GPU, fitted)
+    for number in (next(numbers) for _ in range(side.count)):
+        stages = [
+            _Stage(number, rank, side.pp, constants, kv_tokens(name, side.tp, side.pp)) for rank in range(side.pp)
+        ]
+        for stage, following in zip(stages, [*stages[1:], stages[0]], strict=True):
+            stage.following = following
+        yield stages[0]
+
+
+def simulated(
+    requests: ListOf[tuple[float, int, int]], cluster: Cluster, name: str = "opt-13b", engine: str | None = None, *,
+    fitted: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """(requests,) TTFT and TPOT in seconds by DistServe's simulator; infinite for a request that can never run.
+
+    `requests` are (arrival in seconds, prompt tokens, output tokens) in order of arrival. An answer of n tokens takes n
+    decode steps after the first token, and TPOT is their mean. `engine` is that of the constants: by default vllm for
+    `mixed` replicas, else distserve; `fitted` takes them without the factors of the released code.
+    Raises UsageError for a model and tp of which no constants are published.
+    """
+    if not cluster:
+        raise UsageError("DistServe's simulator needs mixed, prefill or decode replicas.")
+    items = [_Item(i, at_s, prompt, output, prompt) for i, (at_s, prompt, output) in enumerate(requests)]
+    _Simulator(cluster, name, engine or ("vllm" if "mixed" in cluster else "distserve"), fitted=fitted).run(items)
+    first, last = (np.array([getattr(item, at) for item in items]) for at in ("first_s", "last_s"))
+    outputs = np.array([output for _, _, output in requests])
+    with np.errstate(invalid="ignore"):  # infinite less infinite
+        tpot_s = np.where(np.isfinite(last), (last - first) / outputs, inf)
+    return first - np.array([item.arrived_s for item in items]), tpot_s
+
+
+def arrivals_s(rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
+    """(requests,) times of a Poisson process as its simulator draws them: numpy's legacy generator, the first at 0."""
+    gaps_s = np.random.RandomState(seed).gamma(1, 1 / rate_rps, size=requests - 1)
+    return np.cumsum([0.0, *gaps_s])
+
+
+def rate_per_gpu(
+    lengths: ListOf[tuple[int, int]], bounds_s: tuple[float, float], cluster: Cluster, name: str = "opt-13b",
+    engine: str | None = None, *, fitted: bool = False, joint: bool = False, goal: float = 0.9, seed: int = 0,
+    top_rps: float = 8.0, width_rps: float = 0.0625,
+) -> float:  # fmt: skip
+    """The highest rate per GPU that the search of DistServe's planner finds: it halves from 0 to `top_rps`.
+
+    The top is doubled while it holds, at most `DOUBLINGS` times: a side alone may sustain more.
+
+    A rate holds where the share `goal` of the requests, of these (prompt, output) `lengths`, meets the bounds on TTFT
+    and TPOT in seconds: each by itself, or with `joint` both at once.
+    """
+    gpus = sum(side.count * side.tp * side.pp for side in cluster.values())
+    unit_s = arrivals_s(1.0, len(lengths), seed)
+
+    def holds(rate_rps: float) -> bool:
+        at_s = (unit_s / (rate_rps * gpus)).tolist()
+        requests = [(at, prompt, output) for at, (prompt, output) in zip(at_s, lengths, strict=True)]
+        times = simulated(requests, cluster, name, engine, fitted=fitted)
+        met = [values <= bound_s for values, bound_s in zip(times, bounds_s, strict=True)]
+        return bool(min([np.mean(met[0] & met[1])] if joint else [np.mean(each) for each in met]) >= goal - 1e-9)
+
+    low_rps, high_rps = 0.0, top_rps
+    for _ in range(DOUBLINGS):
+        if not holds(high_rps):
+            break
+        low_rps, high_rps = high_rps, 2 * high_rps
+    while high_rps - low_rps > min(width_rps, RESOLUTION * high_rps) and high_rps > width_rps / 16:
+        middle_rps = (low_rps + high_rps) / 2
+        low_rps, high_rps = (middle_rps, high_rps) if holds(middle_rps) else (low_rps, middle_rps)
+    return low_rps

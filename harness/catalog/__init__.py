@@ -30,7 +30,6 @@ from harness.catalog.memory import (
     kv_bytes_per_token,
     kv_capacity_blocks,
     parameters,
-    simdistserve_tokens,
     weight_bytes,
     without_experts,
 )
@@ -49,5 +48,5 @@ __all__ = [
     "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape", "Window",
     "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "expert_bytes",
     "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file", "kv_bytes", "kv_bytes_per_token",
-    "kv_capacity_blocks", "model", "models", "parameters", "simdistserve_tokens", "weight_bytes", "without_experts",
+    "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes", "without_experts",
 ]  # fmt: skip

@@ -259,15 +259,3 @@ def _larger(m: Model, gpu: Hardware, shape: Shape, share: float, dtype_bytes: in
         if fits:
             return f"use tp={more} or more"
     return "use more pipeline stages or a larger GPU"
-
-
-def simdistserve_tokens(m: Model, gpu: Hardware, tp: int = 1, pp: int = 1) -> int:
-    """KV capacity in tokens as DistServe's simulator has it (LLMServe/DistServe `max_num_tokens.csv`).
-
-    Utilisation 0.95, reserve 1 %, blocks of 16; its weights are vocab * h + 2048 * h, undivided, and
-    (12 * h^2 / tp + 5 * h) per layer of the stage, all in fp16. Zero where the weights do not fit.
-    """
-    h, layers = m.hidden, m.layers / pp
-    weights = 2 * (m.vocab * h + 2048 * h + 12 * layers * h * h / tp + 5 * layers * h)
-    block = 16 * 2 * layers * (h / tp) * 2
-    return max(0, math.floor((gpu.memory_bytes * 0.95 - gpu.memory_bytes * 0.01 - weights) / block)) * 16

@@ -29,7 +29,7 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
-       "requests", "max_requests", "seeds", "seed", "max_rate", "width", "workers", "where")  # fmt: skip
+       "requests", "max_requests", "seeds", "seed", "workers", "where")  # fmt: skip
 _EPILOG = """
 \b
 Examples
@@ -41,8 +41,6 @@ Examples
       the unit with the highest rate per GPU
   bench place --rate 4 --gpus 8 --hardware h100 --model llama3-70b --workload chatbot --objective latency
       the parallelism of eight GPUs with the lowest TPOT at 4 requests per second
-  bench place --gpus 4 --slo ttft=0.2,tpot=0.1 --conditions separate
-      OPT-13B on one node with 4 A100, searched as DistServe's planner does, in two seconds
   bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --ratio auto
       how many prefill replicas to a decode replica, after P/D-Serve
 
@@ -51,7 +49,7 @@ Algorithms (DistServe, OSDI 2024)
   high    disaggregated prefill and decode replicas anywhere in the cluster (algorithm 1)
   low     disaggregated pairs that share their nodes, so that KV stays in a node (algorithm 2)
   vllm++  colocated replicas with the best parallelism
-  mii     the same with the policy of DeepSpeed-MII (fastgen); searched by bench's simulator alone
+  mii     the same with the policy of DeepSpeed-MII (fastgen)
 
 \b
 Exit codes
@@ -84,9 +82,9 @@ Exit codes
 @run_options(
     without=[name for name in OPTIONS if name not in _TAKEN],
     workload={"help": "Preset (bench list presets) or lengths spec. Default: distserve-fig1."},
-    backend={"help": "sim (default), or sim:utilisation=0.95, sim:compat=distserve_sim, ..."},
+    backend={"help": "sim (default), or sim:utilisation=0.95, ..."},
     model={"help": "Model name (bench list models). Default: opt-13b."},
-    latency={"help": "Step latency model. Default: operators, or DistServe's released constants for its models."},
+    latency={"help": "Step latency model. Default: operators."},
     policy={"help": "Batch scheduling policy of a colocated replica. Default: sarathi."},
     link={"help": "Bandwidth of KV transfers. Default: nvlink or pcie within a node, 400Gbps between nodes."},
 )
@@ -104,16 +102,11 @@ Exit codes
         help="Find the cheapest deployment for this total request rate. Default: the best rate per GPU; "
         "of a trace: its own rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,
-        help="Requests of a run: of DistServe's planner (default: 300), of traffic without a steady state, or of a "
-        "trace.")  # fmt: skip
+        help="Requests of a run, where traffic has no steady state, or of a trace.")  # fmt: skip
 @max_requests("400,000 for each deployment in the steady state")
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
-        help="Seeds behind an interval. Default: 8, or 1 (no interval) for DistServe's planner.")  # fmt: skip
+        help="Seeds behind an interval. Default: 8.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
-@option("--max-rate", default="8", show_default=True, type=RATE, metavar="RPS", group=SEARCH,
-        help="DistServe's planner: highest rate per GPU; doubled while it is sustained.")  # fmt: skip
-@option("--width", default="0.0625", show_default=True, type=RATE, metavar="RPS", group=SEARCH,
-        help="DistServe's planner: resolution of the rate per GPU; finer where 5% of the rate is less.")  # fmt: skip
 @workers
 @option("--pool", "where", default="processes", show_default=True, metavar="NAME", group=SEARCH,
         help="processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")  # fmt: skip
@@ -139,6 +132,6 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     own = {name: options.pop(name) for name in OWN}
     search = place_options(given(options), config, own)
     store = Store(None if out is None else Path(out))
-    with opened(own["where"], own["workers"], small=search.is_small) as processes:
+    with opened(own["where"], own["workers"]) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

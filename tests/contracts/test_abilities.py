@@ -43,7 +43,7 @@ TABLE = [
     ("latency", api.ExpertPool, "af"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
     ("policies", Padding, "static"),
-    ("policies", LengthLimit, "distserve-sim tgi vllm-v0"),
+    ("policies", LengthLimit, "tgi vllm-v0"),
     ("policies", HandOffRoom, "distserve-decode"),
     ("policies", Clocked, "gmax"),
     ("policies", Polling, "sglang vllm-v1"),

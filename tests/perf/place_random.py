@@ -68,7 +68,7 @@ def drawn(number: int, prices: Path, *, small: bool) -> tuple[PlaceOptions, dict
     own = {
         "nodes": nodes, "gpus": gpus, "hardware": ",".join(hardware), "algorithm": "all", "goal": goal,
         "conditions": "joint", "rate": 1.0, "objective": None, "prices": str(prices), "power": None, "requests": None,
-        "seeds": None, "seed": None, "max_rate": 8, "width": 0.0625,
+        "seeds": None, "seed": None,
     }  # fmt: skip
     one = Deployment((Group("mixed", hardware[0], Shape(tp, 1)),))
     plain = place_options(Given({**run, "slo": "ttft=1000"}), None, own)

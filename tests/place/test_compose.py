@@ -6,8 +6,8 @@ import pytest
 
 from harness.catalog import Shape
 from harness.errors import UsageError
-from harness.experiments.place.combine import Scored, tied, units
-from harness.experiments.place.search import apart, rate
+from harness.experiments.place.combine import Scored, units
+from harness.experiments.place.search import rate
 from harness.experiments.place.settings import ratio_of
 from harness.experiments.place.systems import Algorithm, Cluster, Deployment, Group, Objective, Role, load_objective
 
@@ -83,24 +83,9 @@ def test_of_equal_rates_the_one_with_fewer_gpus_wins() -> None:
     small = scored("low", "prefill", Shape(2, 1), 4.75, other=Shape())
     large = scored("low", "prefill", Shape(2, 1), 4.75, other=Shape(2, 1))
 
-    best, *others = units("low", [large, small], Objective(), NODE)
+    best, _ = units("low", [large, small], Objective(), NODE)
 
     assert ("P(2,1) D(1,1)", 3) == (best.name, best.gpus)
-    equal, near = tied(best, others)
-    assert (["P(2,1) D(2,1)"], []) == ([unit.name for unit in equal], near)
-
-
-def test_what_seeds_do_not_separate_is_reported() -> None:
-    """A user would take luck of the draw for a better placement."""
-    best = scored("vllm++", "mixed", Shape(2, 1), 3.4, 3.0, 3.1)
-    near = scored("vllm++", "mixed", Shape(), 3.1, 3.2, 3.0)
-    far = scored("vllm++", "mixed", Shape(4, 1), 1.0, 1.1, 1.0)
-
-    first, *others = units("vllm++", [far, near, best], Objective(), NODE)
-
-    assert "(2,1)" == first.name
-    assert ["(1,1)"] == [unit.name for unit in tied(first, others)[1]]
-    assert apart(best.per_gpu.by_seed, far.per_gpu.by_seed, best.per_gpu.width) is True
 
 
 def test_sides_on_other_kinds_of_gpu_make_units(tmp_path: Path) -> None:

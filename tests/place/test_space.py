@@ -89,10 +89,3 @@ def test_mii_is_another_system_than_vllm_of_the_same_shape() -> None:
     assert vllm.key != mii.key
     assert "(1,1) fastgen" == mii.name
     assert ("fastgen", None) == (mii.parts.get("policy"), vllm.parts.get("policy"))
-
-
-def test_the_released_planner_is_refused_with_mii() -> None:
-    """Its scheduler would be run under the name of another one."""
-    from harness.cli import main
-
-    assert 2 == main(["place", "--backend", "sim:compat=distserve_sim", "--gpus", "1", "--algorithm", "mii"])

@@ -60,7 +60,6 @@ def test_state_can_be_read():
         ("policies", "static:batch=0", "batch must be at least 1"),
         ("backends", "sim:replicas=0", "replicas, tp, pp, dp and ep must be at least 1"),
         ("backends", "sim:utilisation=1.5", r"utilisation must be a share in \(0, 1\]"),
-        ("backends", "sim:compat=vidur", "No compatibility mode named 'vidur'"),
         ("backends", "sim:model=opt-175b", "opt-175b"),
     ],
 )

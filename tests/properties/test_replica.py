@@ -243,7 +243,7 @@ def test_what_can_never_fit_is_refused_when_it_arrives(policy, memory, prompt, o
 
 def test_every_policy_and_memory_mode_is_covered():
     """A new policy or memory mode must come under these tests."""
-    assert set(names("policies")) - {"distserve-sim"} == {spec.partition(":")[0] for spec in POLICIES}
+    assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES}
     assert set(names("kv")) == {spec.partition(":")[0] for spec in MEMORIES}
 
 

@@ -7,20 +7,21 @@ Each run is left out in turn and scored by a latency model that is fitted to the
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from backends.systems import distserve
 from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation, measured_runs
 from harness.experiments.validate.answer import FACTOR, RMSE, errors, scored, target
 from harness.experiments.validate.measured_runs import LeftOut
 from harness.experiments.validate.simulated import Floats, Traffic
-from harness.registry import make
 from published import form
 
 BOUNDS = ((0.2, 0.1), (0.25, 0.1))
@@ -72,9 +73,8 @@ def validate(data: Path) -> Validation:
     """Each run by what was fitted to the others of its configuration, beside DistServe's simulator."""
     curves = measured(data)
     with tempfile.TemporaryDirectory() as folder:
-        (path, *peers) = converted(curves, Path(folder))
-        pairs = measured_runs.validate(path, left_out=LeftOut(LATENCY)).pairs
-        peer = [pair for one in peers for pair in measured_runs.validate(one).pairs]
+        pairs = measured_runs.validate(converted(curves, Path(folder)), left_out=LeftOut(LATENCY)).pairs
+    peer = [*peer_of(curves)]
     lowest = {name: _lowest(runs) for name, runs in curves.items()}
     targets, beside = _targets(pairs, peer, lowest)
     return Validation(
@@ -87,8 +87,8 @@ def validate(data: Path) -> Validation:
 
 
 def convert(data: Path, folder: Path) -> list[Path]:
-    """All runs with the backend of their configuration, for `bench validate --fit`; and by DistServe's simulator."""
-    return converted(measured(data), folder)
+    """All runs with the backend of their configuration, for `bench validate --fit`."""
+    return [converted(measured(data), folder)]
 
 
 def measured(data: Path) -> dict[str, list[Run]]:
@@ -99,11 +99,11 @@ def measured(data: Path) -> dict[str, list[Run]]:
     return curves
 
 
-def converted(curves: Mapping[str, Sequence[Run]], folder: Path) -> list[Path]:
-    """The file of all runs, and that of DistServe's simulator where it knows them."""
+def converted(curves: Mapping[str, Sequence[Run]], folder: Path) -> Path:
+    """The file of all runs."""
     runs = [run for several in curves.values() for run in several]
     backends = {name: options_of(several[0]) for name, several in curves.items()}
-    return [written(folder, "runs", runs, backends, (RULE,)), *peer_of(curves, folder)]
+    return written(folder, "runs", runs, backends, (RULE,))
 
 
 def options_of(run: Run) -> dict[str, object]:
@@ -119,19 +119,25 @@ def _sides_of(shape: tuple[int, int, int, int]) -> dict[str, object]:
     return {"prefill": f"1:tp={prefill_tp},pp={prefill_pp}", "decode": f"1:tp={decode_tp},pp={decode_pp}"}
 
 
-def peer_of(curves: Mapping[str, Sequence[Run]], folder: Path) -> list[Path]:
-    """The file of all runs by DistServe's simulator; none where it has constants for none of the configurations."""
-    known = {name: options for name, runs in curves.items() if _is_known(options := peer_options(runs[0]))}
-    runs = [run for name in known for run in curves[name]]
-    return [written(folder, "peer", runs, known, (f"{PEER}, as it was released.",))] if runs else []
+def peer_of(curves: Mapping[str, Sequence[Run]]) -> Iterator[Pair]:
+    """All runs by DistServe's simulator, as it was released, where it has constants for their configuration."""
+    for runs in curves.values():
+        for run in runs:
+            traffic = run.seen.traffic
+            requests = zip(traffic.arrival_s, traffic.prompt_tokens, traffic.output_tokens, strict=True)
+            try:
+                simulated = distserve.simulated([(float(at), int(p), int(o)) for at, p, o in requests], _cluster(run))
+            except UsageError:
+                break
+            for metric, of in QUANTITIES.items():
+                yield Pair(run.name, metric, of(run.seen.ttft_s, run.seen.tpot_s), of(*simulated), curve=run.curve)
 
 
-def _is_known(options: form.Options) -> bool:
-    try:
-        make("backends", "sim", **options)
-    except UsageError:
-        return False
-    return True
+def _cluster(run: Run) -> distserve.Cluster:
+    if run.shape is None:
+        return {"mixed": distserve.Side()}
+    prefill_tp, prefill_pp, decode_tp, decode_pp = run.shape
+    return {"prefill": distserve.Side(1, prefill_tp, prefill_pp), "decode": distserve.Side(1, decode_tp, decode_pp)}
 
 
 def written(
@@ -160,14 +166,6 @@ RULE = (
     "whose file names no configuration are taken as the default P(2,1) D(1,1), those of 400 and 800 requests as "
     "P(2,1) D(1,2): requests are 100 per GPU and per request per second and GPU, and these fit four GPUs, not three."
 )
-
-
-def peer_options(run: Run) -> dict[str, object]:
-    """DistServe's simulator as it was released, for the configuration of a run."""
-    options: dict[str, object] = {"compat": "distserve_sim", "model": "opt-13b", "hardware": "a100-80g"}
-    if run.shape is None:
-        return options | {"latency": "abc:vllm"}
-    return options | {"latency": "abc:distserve"} | _sides_of(run.shape)
 
 
 def _targets(
@@ -215,8 +213,19 @@ def _lowest(runs: Sequence[Run]) -> float:
     return float(np.median(min(runs, key=lambda run: run.rate_rps).seen.ttft_s))
 
 
+def _met_pct(bounds: tuple[float, float], ttft_s: Floats, tpot_s: Floats) -> float:
+    return float(100 * np.mean((ttft_s <= bounds[0]) & (tpot_s <= bounds[1])))
+
+
 def _attainment(bounds: tuple[float, float]) -> str:
     return f"attainment_{1000 * bounds[0]:.0f}ms_{1000 * bounds[1]:.0f}ms_pct"
+
+
+QUANTITIES: Mapping[str, Callable[[Floats, Floats], float]] = {
+    **{_attainment(bounds): partial(_met_pct, bounds) for bounds in BOUNDS},
+    "ttft_p90_s": lambda ttft_s, _: float(np.quantile(ttft_s, 0.9)),
+}
+"""What is compared with DistServe's simulator, of the (requests,) TTFT and TPOT of a run."""
 
 
 def _runs(path: Path) -> Iterator[Run]:

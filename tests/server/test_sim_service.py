@@ -18,7 +18,6 @@ from harness.spec import parse
 
 POLICIES = [
     "static:batch=4", "static:batch=4,pad=false", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
-    "distserve-sim:max_prefill_tokens=300,max_decode_tokens=900",
 ]  # fmt: skip
 MEMORIES = [
     {"kv_blocks": 40}, {"kv_blocks": 4000}, {"kv": "reserve-oracle:blocks=60"}, {"kv": "reserve-max:max_tokens=400"},
@@ -324,7 +323,7 @@ def test_the_context_is_what_memory_and_policy_allow(spec, tokens):
 
 @pytest.mark.parametrize(
     ("spec", "words"),
-    [("sim:compat=distserve_sim", "compat=distserve_sim changes the lengths"), ("sim:model=gpt-9", "No model named")],
+    [("sim:prefill=1", "give prefill and decode replicas"), ("sim:model=gpt-9", "No model named")],
 )
 def test_what_has_no_real_time_is_one_sentence(spec, words):
     """The user must hear it before the server listens."""

@@ -166,7 +166,6 @@ def test_a_cluster_that_cannot_be_is_refused_in_a_sentence(fields, words):
     [
         ({"link": "25Gbps"}, "Without prefill and decode replicas there is no link; leave out link=25Gbps."),
         ({"replicas": 2, "handoff": "push"}, "there is no handoff; leave out handoff=push."),
-        ({"compat": "distserve_sim", "speculate": "k=2"}, "compat=distserve_sim has no speculate"),
     ],
 )
 def test_what_would_be_ignored_is_refused(fields, words):

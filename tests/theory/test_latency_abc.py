@@ -115,15 +115,6 @@ def test_the_negative_quadratic_term_is_read_as_zero() -> None:
     assert model.step_s([(40_000, 0)], 0, 0) == pytest.approx(0.0584 + 40_000 * 0.3826e-3, rel=1e-3)
 
 
-def test_overheads_of_the_distserve_simulator_add_up() -> None:
-    """1 ms a stage on prefill, 2 ms + 0.1 us per context token a step; the new token counts as context."""
-    plain, full = Abc("vllm"), make("latency", "abc:vllm", **abc.SIMDISTSERVE)
-    per_context_s = plain.decode_s(1, 1) - plain.decode_s(1, 0)
-
-    assert full.step_s([(512, 0)], 0, 0) == pytest.approx(plain.step_s([(512, 0)], 0, 0) + 3e-3 + 512e-7)
-    assert full.decode_s(8, 4096) == pytest.approx(plain.decode_s(8, 4096) + 2e-3 + 4096e-7 + 8 * per_context_s)
-
-
 def test_the_published_fits_fall_where_their_two_sets_meet() -> None:
     """A known quirk, kept as published: 95 sequences decode a little faster than 94."""
     model = Abc("distserve")

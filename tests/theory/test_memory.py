@@ -1,8 +1,5 @@
 """KV sizes, parameters and capacities of the catalogue against published numbers."""
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from harness import catalog
@@ -65,34 +62,6 @@ def test_kv_of_512_tokens(name: str, gib: float) -> None:
 def test_slots_of_vllm_table_1(name: str, gib: int, slots: int) -> None:
     """The KV slots of vLLM's table 1 read its GB as GiB; another reading would miss them (E3)."""
     assert slots == gib * GIB // catalog.kv_bytes_per_token(catalog.model(name))
-
-
-def test_capacity_table_of_distserve(shared_data: Path) -> None:
-    """All 76 KV capacities of DistServe's simulator come out to the token (E4)."""
-    with (shared_data / "profiles" / "simdistserve_max_num_tokens.csv").open() as file:
-        rows = [
-            (r["model"].split("/")[1], int(r["tp"]), int(r["pp"]), int(r["max_num_tokens"]))
-            for r in csv.DictReader(file)
-        ]
-    gpu = catalog.hardware("a100-80g")
-
-    obtained = [(m, tp, pp, catalog.simdistserve_tokens(catalog.model(m), gpu, tp, pp)) for m, tp, pp, _ in rows]
-
-    assert len(rows) == 76
-    assert rows == obtained
-
-
-@pytest.mark.parametrize(
-    ("name", "tp", "tokens"), [("opt-13b", 1, 66_144), ("opt-66b", 4, 78_496), ("opt-175b", 8, 59_520)]
-)
-def test_capacities_of_distserve_that_are_quoted(name: str, tp: int, tokens: int) -> None:
-    """The three capacities that everybody quotes hold without the shared data too (E4)."""
-    assert tokens == catalog.simdistserve_tokens(catalog.model(name), catalog.hardware("a100-80g"), tp)
-
-
-def test_memory_of_the_a100_lies_in_the_only_range_that_gives_the_table() -> None:
-    """Another total would break the capacity table of DistServe (E4)."""
-    assert 84_990_605_617 <= catalog.hardware("a100-80g").memory_bytes <= 84_990_627_404
 
 
 @pytest.mark.parametrize(

@@ -109,11 +109,3 @@ def test_wrong_arrivals_are_one_sentence(spec: str, words: str) -> None:
     """If this failed, a typing mistake would end in a traceback or in a run of something else."""
     with pytest.raises(UsageError, match=words):
         make("arrivals", spec)
-
-
-def test_the_times_of_simdistserve_are_those_of_numpys_legacy_generator() -> None:
-    """Published percentiles of that simulator could not be compared: other arrivals move its P99 by a tenth."""
-    gaps = np.random.RandomState(0).gamma(1, 1 / 3.0, size=499)
-    expected = np.cumsum([0.0, *gaps])
-
-    assert expected.tolist() == times(make("arrivals", "simdistserve:rate_rps=3"), 500).tolist()

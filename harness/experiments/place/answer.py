@@ -17,13 +17,11 @@ from harness.data.host import versions
 from harness.data.schedule import Schedule
 from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.cheapest import CHOICES, algorithm_of
-from harness.experiments.place.combine import by_algorithm, tied
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.questions import Capacity, Timed
 from harness.experiments.place.search import Rate, apart
-from harness.experiments.place.settings import COMPAT, PlaceOptions
+from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import NETWORK, UNITS, Deployment
-from harness.experiments.place.task import TOO_SHORT
 from harness.metrics import slo
 from harness.runner.plan import load_workload
 from harness.spec import parse
@@ -59,9 +57,7 @@ def stored_options(options: PlaceOptions) -> Facts:
             "seeds": list(options.seeds),
             **({} if options.max_requests is None else {"max_requests": options.max_requests}),
             "rate": options.rate_rps,
-            "max_rate": options.top_rps if options.released else None,
-            "width": options.width_rps if options.released else None,
-            "planner": COMPAT if options.released else "bench",
+            "planner": "bench",
         },
     }
 
@@ -69,9 +65,7 @@ def stored_options(options: PlaceOptions) -> Facts:
 def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], wall_s: float) -> PlaceAnswer:
     """The whole answer; no number in it is infinite or NaN."""
     answers = list(answers)
-    if options.released:
-        best = [*_released(options, result)]
-    elif options.objective.name == "latency":
+    if options.objective.name == "latency":
         best = [*_fastest(options, result)]
     elif options.rate_rps is None:
         best = [*_sustained(options, result)]
@@ -91,24 +85,9 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
         "sides": [{**one.describe(), "fewest": count} for one, count in sorted(result.cheapest.sides.items())],
         "candidates": [*_candidates(options, result)],
         "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in result.skipped],
-        "cost": {"candidates": len(answers), "left": result.left,
-                 "trials": sum(one.trials for one in answers) if options.released else None,
-                 "requests": sum(one.requests for one in answers), "wall_s": wall_s},
+        "cost": {"candidates": len(answers), "requests": sum(one.requests for one in answers), "wall_s": wall_s},
         "warnings": [{"code": code, "message": text} for code, text in _warnings(options, result, best)],
     })  # fmt: skip
-
-
-def _released(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
-    """The best of each algorithm."""
-    for unit in by_algorithm(result.units):
-        equal, near = tied(unit, result.units[unit.algorithm])
-        binding = next((one.binding for _, one in unit.members if one.binding), None)
-        yield {
-            **_unit(unit.algorithm, unit.deployment, unit.per_gpu, unit.value, binding, at_least=unit.at_least),
-            "taken": options.objective.taken(unit.deployment),
-            "ties": [one.name for one in equal],
-            "not_apart": [one.name for one in near[:SHOWN]],
-        }
 
 
 def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
@@ -186,7 +165,7 @@ def _candidates(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
     for each in sorted(
         result.scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
     ):
-        yield _unit(each.algorithm, each.system, each.per_gpu, each.value, each.binding, at_least=each.at_least)
+        yield _unit(each.algorithm, each.system, each.per_gpu, each.value, each.binding, at_least=False)
 
 
 def _unit(
@@ -268,36 +247,16 @@ def _trust(options: PlaceOptions, hardware: str) -> str:
     """How far the latency model was from measurements of the model on these GPUs."""
     model = options.spec.model or ""
     latency = parse(options.spec.latency or parse(options.spec.backend).args.get("latency", "")
-                    or ("abc" if options.released else "operators")).name  # fmt: skip
+                    or "operators").name  # fmt: skip
     return "; ".join(
         f"{latency} for {model} on {gpu}: {catalog.compared(latency, model, gpu)}" for gpu in hardware.split(" + ")
     )
 
 
-_RELEASED = (
-    "searched as the planner that DistServe released: its scheduler, constants and arrivals, no time for handing KV "
-    "over, memory that never limits admission, and the first seed decides (the interval is of all); for ours give "
-    "--latency abc:distserve"
-)
-_TWO_ENGINES = (
-    "the released constants of vLLM are slower than those of DistServe, so a part of what disaggregation gains here is "
-    "the engine; with --latency abc:vllm both have the same"
-)
-_APART = "high searches each side with the other one unlimited, so both may miss their share of requests at once"
-_SHORT_RELEASED = (
-    "where --requests binds, all requests of a trial are sent within the time that one takes: too few to let a queue "
-    "grow, so the rate may be far too high; give more --requests until it stays"
-)
-_NEVER = "where nothing is missed above a rate, every rate that was tried was sustained; give a higher --max-rate"
-
-
 def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts]) -> Iterator[tuple[str, str]]:
     if result.interrupted:
-        left = f"{result.left} of {result.left + len(result.scored)} candidates were not searched"
-        yield "interrupted", f"interrupted: {left if options.released else 'not every question was answered'}"
-    if options.released:
-        yield from _of_released(options, result)
-    elif options.objective.name == "gpu":
+        yield "interrupted", "interrupted: not every question was answered"
+    if options.objective.name == "gpu":
         kinds = "; a GPU of any kind counts alike" if len(options.hardware) > 1 else ""
         yield "no_prices", f"ranked by GPUs, because no prices are known: give --prices{kinds}"
     if options.unchained is not None:
@@ -318,17 +277,3 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
     if not best and not result.interrupted:
         what = "at any rate" if options.rate_rps is None else f"at {options.rate_rps:g} req/s in this cluster"
         yield "nothing_sustained", f"no deployment meets the SLO {what}; relax --slo, or take other or more GPUs"
-
-
-def _of_released(options: PlaceOptions, result: PlaceResult) -> Iterator[tuple[str, str]]:
-    yield "released_planner", _RELEASED
-    if options.spec.latency is None and "vllm++" in options.algorithms and len(options.algorithms) > 1:
-        yield "two_engines", _TWO_ENGINES
-    if "high" in options.algorithms:
-        yield "sides_apart", _APART
-    if any(one.binding == TOO_SHORT for one in result.scored):
-        yield "too_short", _SHORT_RELEASED
-    if any(one.at_least and one.binding is None for one in result.scored):
-        yield "never_missed", _NEVER
-    if len(options.seeds) == 1:
-        yield "one_seed", "one seed gives no interval; --seeds 5 would"

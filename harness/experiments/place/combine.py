@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
-from harness.experiments.place.search import Rate, apart, rate
+from harness.experiments.place.search import Rate, rate
 from harness.experiments.place.systems import Deployment
 
 if TYPE_CHECKING:
@@ -21,15 +21,13 @@ MOST_RATIOS = 5
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A candidate with its rate per GPU and its value of the objective. `binding` is what it misses above;
-    `at_least`: with some seed no rate was shown to be too high."""
+    """A candidate with its rate per GPU and its value of the objective. `binding` is what it misses above."""
 
     algorithm: Algorithm
     system: Deployment
     per_gpu: Rate
     value: float
     binding: str | None
-    at_least: bool = False
 
     @property
     def total_rps(self) -> float:
@@ -60,11 +58,6 @@ class Unit:
     def total_rps(self) -> float:
         """Requests per second of the unit."""
         return self.per_gpu.value * self.gpus
-
-    @property
-    def at_least(self) -> bool:
-        """Whether no rate was shown to be too high for a part of it."""
-        return any(one.at_least for _, one in self.members)
 
     @property
     def name(self) -> str:
@@ -143,24 +136,3 @@ def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], obje
     total_rps = per_gpu.value * gpus
     unit = Unit(algorithm, members, per_gpu, 0.0)
     return replace(unit, value=objective.of(unit.deployment, total_rps))
-
-
-def tied(best: Unit, others: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
-    """Those of equal value, and those that the seeds do not separate from the best (where there are enough seeds)."""
-    equal = [unit for unit in others if unit is not best and math.isclose(unit.value, best.value, rel_tol=1e-9)]
-    near = [unit for unit in others if unit is not best and unit not in equal and _near(best, unit)]
-    return equal, near
-
-
-def _near(best: Unit, other: Unit) -> bool:
-    """Compared by value: the rates of the other are scaled to the unit of the best."""
-    if not other.per_gpu.value or not best.per_gpu.value:
-        return False
-    scale = (other.value / other.per_gpu.value) / (best.value / best.per_gpu.value)
-    theirs = other.per_gpu.times(scale)
-    return apart(best.per_gpu.by_seed, theirs.by_seed, max(best.per_gpu.width, theirs.width)) is False
-
-
-def by_algorithm(found: Mapping[Algorithm, Sequence[Unit]]) -> list[Unit]:
-    """The best unit of each algorithm, best first."""
-    return ordered([units[0] for units in found.values() if units])

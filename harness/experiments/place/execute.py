@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,11 +15,10 @@ from harness.experiments.place.cheapest import CHOICES, Cheapest, cheapest
 from harness.experiments.place.combine import Scored, Unit, ordered, units
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.questions import Capacity, Fewest, Question, Timed, capacity, rough, timed
-from harness.experiments.place.search import Rate, rate
+from harness.experiments.place.search import rate
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Algorithm, Deployment, Role, Skipped, space
-from harness.experiments.place.task import TOO_SHORT, Found, Task, Traffic, searched, traffic
 
 if TYPE_CHECKING:
     from harness.experiments import pool
@@ -56,7 +55,6 @@ class PlaceResult:
     sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
     cheapest: Cheapest = field(default_factory=Cheapest)
     timed: list[tuple[Deployment, Timed]] = field(default_factory=list)
-    left: int = 0
     interrupted: bool = False
 
 
@@ -90,7 +88,7 @@ def run_placement(
             "Give more GPUs, another --model or --hardware, or a --latency for it."
         )
     result = PlaceResult(skipped)
-    search = _released if options.released else _per_gpu if options.rate_rps is None else _at_rate
+    search = _per_gpu if options.rate_rps is None else _at_rate
     search = _fastest if options.objective.name == "latency" else search
     with store.opened(options):
         try:
@@ -173,57 +171,3 @@ def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> No
 
 def _units(options: PlaceOptions, found: Sequence[Scored]) -> dict[Algorithm, list[Unit]]:
     return {name: units(name, found, options.objective, options.cluster, options.ratio) for name in options.algorithms}
-
-
-def _released(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
-    """As DistServe's planner: every candidate by bisection."""
-    options, store = ask.options, ask.store
-    sent = traffic(options.spec, options.seeds)
-    by_key = {candidate.key: candidate for candidate in every}
-    tasks = [task(options, sent, candidate) for key, candidate in by_key.items() if key not in store.known]
-    try:
-        for one, found in ask.processes.map(searched, tasks):
-            store.add(one.key, found)
-            rates = ", ".join(f"{ends.low_rps:.4g}" for ends in found.ends.values())
-            left = len(every) - len(store.known)
-            ask.tell(f"{by_key[one.key].algorithm} {one.system.name}: {rates} req/s per GPU ({left} more)")
-    except KeyboardInterrupt:
-        result.interrupted = True
-    known = [candidate for candidate in every if candidate.key in store.known]
-    result.left = len(every) - len(known)
-    result.scored = [scored(options, candidate, store.known[candidate.key]) for candidate in known]
-    result.units = _units(options, result.scored)
-
-
-def task(options: PlaceOptions, sent: Traffic, candidate: Candidate) -> Task:
-    """The search of a candidate as DistServe's planner makes it."""
-    kind = candidate.system.kind
-    return Task(
-        candidate.key, candidate.system, options.of(candidate.system), options.bounds(kind), options.wanted(kind),
-        sent, options.seeds, options.top_rps, options.width_rps,
-    )  # fmt: skip
-
-
-def scored(options: PlaceOptions, candidate: Candidate, found: Found) -> Scored:
-    """A candidate with its rate and its value of the objective; the released planner takes its first seed's rate."""
-    by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
-    width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())
-    per_gpu = rate(by_seed, width)
-    at_least = any(ends.binding in (None, TOO_SHORT) for ends in found.ends.values())
-    if at_least or not _is_tried(per_gpu, [ends.tried_rps for ends in found.ends.values()]):
-        per_gpu = replace(per_gpu, low=None, high=None)
-    total_rps = per_gpu.value * candidate.system.gpus
-    binding = next((ends.binding for ends in found.ends.values() if ends.binding is not None), None)
-    value = options.objective.of(candidate.system, total_rps)
-    return Scored(candidate.algorithm, candidate.system, per_gpu, value, binding, at_least)
-
-
-def _is_tried(found: Rate, tried_rps: Iterable[tuple[float | None, float | None]]) -> bool:
-    """Whether an interval is inside of the rates that were tried: one at or below it was sustained, and one at or above
-    it was not."""
-    if found.low is None or found.high is None:
-        return True
-    ends = [*tried_rps]
-    sustained = [low for low, _ in ends if low is not None]
-    missed = [high for _, high in ends if high is not None]
-    return min(sustained, default=0.0) <= found.low and found.high <= max(missed, default=0.0)

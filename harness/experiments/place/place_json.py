@@ -90,10 +90,10 @@ class PlaceSkipped(Part, frozen=True):
 
 
 class PlaceCost(Part, frozen=True, kw_only=True):
-    """What the search took; `left` candidates were not searched."""
+    """What the search took. Earlier versions wrote how many candidates were `left`, and trials."""
 
     candidates: Count
-    left: Count
+    left: Count = 0
     trials: Count | None = None
     requests: Count
     wall_s: Positive

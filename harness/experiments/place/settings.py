@@ -4,7 +4,7 @@ Also how they are read from a command line.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,35 +32,17 @@ from harness.experiments.place.systems import (
 )
 from harness.experiments.trial import own_rate, without_steps
 from harness.metrics import slo
-from harness.metrics.measure import metrics, placed
+from harness.metrics.measure import metrics
 from harness.options import Given, RunSpec
-from harness.registry import make
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
-REQUESTS = 300
-"""Requests of a trial, as in DistServe's search."""
-
 FEW_SEEDS, MOST_SEEDS = 3, 30
-
-SMALL = 4 * 2 * REQUESTS
-"""GPUs times algorithms times requests of a search that is over in a second or two."""
-
-COMPAT = "distserve_sim"
-ENGINES = {"colocated": "abc:vllm"}
-"""Which released constants DistServe's planner takes: vLLM's for colocated replicas, its own for the others."""
-
-UTILISATION = 0.95
-"""Share of the memory that DistServe's planner gives to weights and KV."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceOptions:
-    """A placement to search. `spec` is the traffic and what all systems share.
-
-    `released`: as the planner that DistServe released, with its scheduler, its constants, its arrivals and its trials;
-    `top_rps` and `width_rps` are its rates per GPU. `rate_rps`: the requested rate.
-    """
+    """A placement to search. `spec` is the traffic and what all systems share, `rate_rps` the requested rate."""
 
     spec: RunSpec
     slo: Slo
@@ -69,11 +51,8 @@ class PlaceOptions:
     algorithms: tuple[Algorithm, ...]
     definition: Definition
     seeds: tuple[int, ...]
-    top_rps: float
-    width_rps: float
     objective: Objective
     rate_rps: float | None
-    released: bool
     own_rps: float
     ratio: tuple[int, int] | None = None
     """Prefill to decode replicas; None: any."""
@@ -83,51 +62,27 @@ class PlaceOptions:
     max_requests: int | None = None
     """Of the search of one deployment in the steady state."""
 
-    @property
-    def is_small(self) -> bool:
-        """Whether other processes would take longer to start than to help: they take as long as some 100 trials."""
-        systems = self.cluster.gpus * len(self.algorithms) * len(self.hardware)
-        return self.released and systems * len(self.seeds) * (self.spec.requests or REQUESTS) <= SMALL
-
     def of(self, deployment: Deployment) -> RunSpec:
         """The spec that makes a deployment."""
-        latency, link = self.spec.latency, self.spec.link
-        if self.released and latency is None:
-            latency = ENGINES.get(deployment.kind, "abc:distserve")
-        if deployment.kind != "pair":
-            link = None
-        elif link is None and not self.released:
-            link = deployment.link(self.cluster)
+        link = (self.spec.link or deployment.link(self.cluster)) if deployment.kind == "pair" else None
         policy = self.spec.policy if deployment.kind == "colocated" else None
-        return replace(self.spec, **{"latency": latency, "link": link, "policy": policy, **deployment.parts})  # type: ignore[arg-type]  # names of fields
+        return replace(self.spec, **{"link": link, "policy": policy, **deployment.parts})  # type: ignore[arg-type]  # names of fields
 
     def refused(self, role: Role, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""
         deployment = Deployment((Group(role, hardware, shape),))
         try:
-            if self.released:  # there memory is checked nowhere else
-                model = self.spec.model
-                assert model is not None
-                catalog.kv_capacity_blocks(model, hardware, shape, utilisation=UTILISATION)
             make_backend(self.of(deployment))
         except UsageError as error:
             return str(error).rstrip(".")
         return None
 
     def bounds(self, kind: Kind) -> Slo:
-        """The SLO of a trial: of one side alone, the bounds that it decides or shares. Raises UsageError."""
+        """The SLO of a trial: of one side alone, the bounds that it decides or shares."""
         if kind in ("colocated", "pair"):
             return self.slo
-        sides = (kind,) if self.released else (kind, None)
-        kept = tuple(bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by in sides)
-        foreign = [bound.metric for bound in self.slo.bounds if metrics()[bound.metric].decided_by is None]
-        if self.released and (foreign or not kept):
-            mine = [metric.name for metric in placed() if metric.decided_by == kind]
-            what = f"'{foreign[0]}' belongs to both sides" if foreign else f"no bound is on {' or '.join(mine)}"
-            raise UsageError(
-                f"--algorithm high searches both sides apart, and {what}; bound ttft and tpot, or take low."
-            )
-        return replace(self.slo, bounds=kept)
+        bounds = (bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by in (kind, None))
+        return replace(self.slo, bounds=tuple(bounds))
 
     def wanted(self, kind: Kind) -> tuple[Condition, ...]:
         slo = self.bounds(kind)
@@ -160,28 +115,6 @@ def hardware_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part if catalog.is_file(part) else part.lower() for part in parts))
 
 
-def is_released(spec: RunSpec, hardware: Sequence[str], rate_rps: float | None) -> bool:
-    """Whether to search as DistServe's planner: set by compat, or the default where it can and no rate is requested."""
-    backend = parse(spec.backend)
-    if backend.args.get("compat") == COMPAT:
-        return True
-    given = set(spec.parts()) - {"model", "hardware"}
-    if backend.name != "sim" or backend.args or backend.first or given or rate_rps is not None or spec.trace:
-        return False
-    return all(_has_constants(spec.model or "opt-13b", name) for name in hardware)
-
-
-def _has_constants(model: str, hardware: str) -> bool:
-    """Whether any of the released constants is there; a system that is refused names the tp they are for."""
-    for tp in (1, 2):
-        try:
-            make("latency", "abc:vllm", model=model, hardware=hardware, tp=tp)
-        except UsageError:
-            continue
-        return True
-    return False
-
-
 WORKLOAD = "distserve-fig1"
 """The example of DistServe: 512 tokens in and 64 out."""
 
@@ -198,32 +131,20 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     backend = registry.find("backends", parse(spec.backend).name)
     if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
-    algorithms = algorithms_of(own["algorithm"])
-    if "mii" in algorithms and parse(spec.backend).args.get("compat") == COMPAT:
-        raise UsageError(f"compat={COMPAT} has no scheduler of DeepSpeed-MII; leave out compat, or --algorithm mii.")
-    released = "mii" not in algorithms and is_released(spec, hardware, own["rate"])
-    if released and own["rate"] is not None:
-        raise UsageError(f"compat={COMPAT} searches the best rate per GPU and knows no --rate; leave one of them out.")
     loaded = load_workload(spec)
     bounds = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text, goal=spec.goal)
     if not bounds.bounds:
         raise UsageError("A placement needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
-    if released:
-        system = parse(spec.backend)
-        args = {"log_steps": "false", **system.args, "compat": COMPAT}
-        spec = replace(spec, backend=str(replace(system, args=args)), requests=spec.requests or REQUESTS)
-    else:
-        spec = without_steps(spec)
-    spec = replace(spec, slo=slo.text(bounds))
+    spec = replace(without_steps(spec), slo=slo.text(bounds))
     own_rps = own_rate(spec)
-    unchained = None if released else chainable(spec, loaded)
+    unchained = chainable(spec, loaded)
     rate_rps = own["rate"]
     if unchained is not None and rate_rps is None:
         if spec.trace is None:
             raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
         rate_rps = own_rps
     objective = _objective(own, hardware)
-    runs = released or unchained is not None or objective.name == "latency"
+    runs = unchained is not None or objective.name == "latency"
     for name, takes, other in (("requests", runs, "max_requests"), ("max_requests", not runs, "requests")):
         if own.get(name) is not None and not takes:
             what = "runs of a set length" if runs else "the steady state, which has no runs of a set length"
@@ -243,12 +164,12 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         if "high" not in algorithms or rate_rps is not None:
             raise UsageError("--ratio is that of algorithm high without --rate; leave one of them out.")
         algorithms = ("high",)
-    count = own["seeds"] or (1 if released else FEWEST)
-    if not released and count < FEW_SEEDS:
+    count = own["seeds"] or FEWEST
+    if count < FEW_SEEDS:
         raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
     if count > MOST_SEEDS:
         raise UsageError(f"--seeds must be at most {MOST_SEEDS}, got {count}.")
-    found = PlaceOptions(
+    return PlaceOptions(
         spec=spec,
         slo=bounds,
         cluster=Cluster(own["nodes"], own["gpus"]),
@@ -256,23 +177,14 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         algorithms=algorithms,
         definition=_one_of("condition", own["conditions"], CONDITIONS),
         seeds=tuple(range(spec.seed, spec.seed + count)),
-        top_rps=own["max_rate"],
-        width_rps=own["width"],
         objective=objective,
         rate_rps=rate_rps,
-        released=released,
         own_rps=own_rps,
         ratio=ratio_of(ratio),
         settles_s=loaded.settles_s,
         unchained=unchained,
         max_requests=own.get("max_requests"),
     )
-    if found.width_rps >= found.top_rps:
-        raise UsageError(f"--width must be below --max-rate, got {found.width_rps:g} and {found.top_rps:g}.")
-    for algorithm in found.algorithms:
-        for kind in ("prefill", "decode") if algorithm == "high" else ():
-            found.bounds(kind)
-    return found
 
 
 def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
@@ -288,13 +200,13 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     return replace(spec, workload=workload, model=spec.model or timed or "opt-13b", hardware=None)
 
 
-def opened(text: str, count: int | None, *, small: bool = False) -> pool.Pool:
-    """The pool of that name: processes of this machine, or Ray; this process for what is `small`. Raises UsageError."""
+def opened(text: str, count: int | None) -> pool.Pool:
+    """The pool of that name: processes of this machine, or Ray. Raises UsageError."""
     name, _, address = text.partition(":")
     if name not in POOLS or (address and name != "ray"):
         raise no_such("pool", text, POOLS, "Or ray:ADDRESS for a cluster that runs.")
     if name == "processes":
-        return pool.of(1 if small and count is None else count)
+        return pool.of(count)
     from harness.experiments.pool_ray import Ray  # Ray is an extra
 
     return Ray(address or None, count)

@@ -17,12 +17,11 @@ from harness.experiments.place.answer import stored_options
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.questions import Capacity, Fewest, Timed
 from harness.experiments.place.settings import PlaceOptions
-from harness.experiments.place.task import Found
 
 ANSWER = "place.json"
 KINDS: Mapping[str, type] = {"judged": Attained, "fewest": Fewest, "rough": Capacity, "capacity": Capacity,
                               "timed": Timed}  # fmt: skip
-"""What the first word of a key says of the answer; else it is that of DistServe's planner."""
+"""What the first word of a key says of the answer."""
 
 
 class Store:
@@ -89,10 +88,9 @@ def _known(path: Path, options: Facts) -> dict[str, Any]:
     searched = info.get("searched", {})
     try:
         return {
-            key: msgspec.convert(value, KINDS.get(key.partition(" ")[0], Found), str_keys=True)
-            for key, value in searched.items()
+            key: msgspec.convert(value, KINDS[key.partition(" ")[0]], str_keys=True) for key, value in searched.items()
         }
-    except msgspec.ValidationError:
+    except (KeyError, msgspec.ValidationError):
         raise UsageError(f"'{path}' holds a placement that was made by an earlier bench; name another --out.") from None
 
 

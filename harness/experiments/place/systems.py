@@ -149,7 +149,7 @@ class Deployment:
 
 Algorithm = Literal["low", "high", "vllm++", "mii"]
 PAPER: tuple[Algorithm, ...] = ("high", "low", "vllm++")
-"""What DistServe's planner searches."""
+"""Those of the paper."""
 ALGORITHMS: tuple[Algorithm, ...] = (*PAPER, "mii")
 MII = "fastgen"
 """The policy of DeepSpeed-MII, the other colocated baseline of the paper."""

@@ -8,19 +8,18 @@ import pyarrow as pa
 
 from acceptance.rows import Place, Row
 from acceptance.topics._trials import VLLM, quantile, trial
-from harness.registry import make
+from backends.systems import distserve
+from backends.systems.distserve import Side
 
 DISTSERVE, SIMDISTSERVE, SARATHI = "DistServe", "DistServe's simulator", "Sarathi-Serve"
-GOLDEN: Mapping[str, object] = {
-    "backend": "sim:compat=distserve_sim", "workload": "distserve-fig1", "arrivals": "simdistserve", "requests": 1000,
-}  # fmt: skip
-"""The set-up of the golden numbers: 512 tokens in, 64 out, the arrivals of DistServe's simulator."""
 HOST = "roofline:seq_s=0.000351"
 """With the host's work per sequence as fitted to vLLM on H100, to show how far a verdict depends on it."""
 SEEDS = 5
-SHAPES: Mapping[str, Mapping[str, str]] = {
-    "colocated": {}, "prefill": {"prefill": "1"}, "decode": {"decode": "1"}, "2P1D": {"prefill": "2", "decode": "1"},
+SHAPES: Mapping[str, distserve.Cluster] = {
+    "colocated": {"mixed": Side()}, "prefill": {"prefill": Side()}, "decode": {"decode": Side()},
+    "2P1D": {"prefill": Side(2), "decode": Side()},
 }  # fmt: skip
+CHECK = "python -m pytest tests/theory/test_distserve_simulator.py"
 FALCON: Mapping[str, object] = {
     "backend": "sim:max_model_len=8192", "model": "falcon-180b", "tp": 4, "pp": 2,
     "workload": "sharegpt-8k", "requests": 200,
@@ -44,19 +43,10 @@ def rows(place: Place) -> Iterator[Row]:
     yield _burst()
 
 
-def compat(rate_rps: float, requests: int, seed: int, shape: Mapping[str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """(requests,) TTFT and TPOT in seconds of 512 tokens in and 64 out, with the arrivals of DistServe's simulator."""
-    import numpy as np
-
-    from harness.api import Request
-
-    gaps = np.random.RandomState(seed).gamma(1, 1 / rate_rps, size=requests - 1)
-    at_s = np.cumsum([0.0, *gaps]).tolist()
-    sim = make("backends", "sim:compat=distserve_sim", log_steps=False, **shape)
-    records = list(sim.simulate(Request(i, at, 512, 64) for i, at in enumerate(at_s)))
-    ttft = np.array([r.token_s[0] - r.scheduled_s for r in records])
-    tpot = np.array([(r.token_s[-1] - r.token_s[0]) / max(1, len(r.token_s) - 1) for r in records])
-    return ttft, tpot
+def times(rate_rps: float, requests: int, seed: int, shape: distserve.Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """(requests,) TTFT and TPOT in seconds of 512 tokens in and 64 out, by DistServe's simulator, vLLM's constants."""
+    sent = [(at_s, 512, 64) for at_s in distserve.arrivals_s(rate_rps, requests, seed).tolist()]
+    return distserve.simulated(sent, shape, engine="vllm")
 
 
 def _goodput_example() -> Iterator[Row]:
@@ -69,14 +59,11 @@ def _goodput_example() -> Iterator[Row]:
     ratio = mean["2P1D"] / mean["colocated"]
     same = {name: rates[0] for name, rates in found.items()}
     same_ratio = same["2P1D"] / same["colocated"]
-    command = (
-        "bench capacity --workload distserve-fig1 --slo p90:ttft=0.4,p90:tpot=0.04 --backend sim:compat=distserve_sim"
-    )
     yield Row(
         "S19.a", DISTSERVE, "simulated", "its simulator: 1.72, 7.56, 10.94, 3.65 req/s a GPU, ratio 2.12",
         ", ".join(f"{same[name]:.2f}" for name in SHAPES) + f" req/s a GPU, ratio {same_ratio:.2f}", "+-3 %",
         all(abs(same[name] / rate - 1) <= 0.03 for name, rate in golden.items()) and abs(same_ratio / 2.12 - 1) <= 0.03,
-        command,
+        CHECK,
         "colocated, prefill, decode, 2P1D; 2,000 requests of seed 0, for which the published ones were found too; "
         f"5 seeds span {spread}",
     )  # fmt: skip
@@ -86,20 +73,20 @@ def _goodput_example() -> Iterator[Row]:
         ", ".join(f"{mean[name]:.2f}" for name in SHAPES) + f" req/s a GPU, ratio {ratio:.2f}",
         "colocated, decode, 2P1D within 12 %, ratio 2.1 +-0.15; prefill for information",
         all(abs(mean[name] / rate - 1) <= 0.12 for name, rate in paper.items()) and abs(ratio - 2.1) <= 0.15,
-        command + " --prefill 2 --decode 1",
+        CHECK,
         f"mean of 5 seeds; min-rule: min(2 x {mean['prefill']:.2f}, {mean['decode']:.2f})/3 = "
         f"{min(2 * mean['prefill'], mean['decode']) / 3:.2f}",
     )  # fmt: skip
 
 
-def _capacity(shape: Mapping[str, str], gpus: int, seed: int) -> float:
+def _capacity(shape: distserve.Cluster, gpus: int, seed: int) -> float:
     """Highest rate per GPU, in requests per second, that meets both bounds; bisected to 0.5 %."""
     import numpy as np
 
     low, high = 0.25, 16.0
     while high / low > 1.005:
         middle = (low * high) ** 0.5
-        ttft, tpot = compat(middle * gpus, 2000, seed, shape)
+        ttft, tpot = times(middle * gpus, 2000, seed, shape)
         if np.percentile(ttft, 90) < 0.4 and np.percentile(tpot, 90) < 0.04:
             low = middle
         else:
@@ -145,16 +132,14 @@ def _golden() -> Iterator[Row]:
         "S21.c": (5.6, "2P1D", (99.16, 116.55, 195.39), (30.931, 32.786, 34.747)),
     }
     for row_id, (rate_rps, name, *published) in cases.items():
-        options = {**GOLDEN, "rate": rate_rps, **SHAPES[name]}
-        table = trial(None, **options).table
-        values = [[1e3 * quantile(table, metric, q) for q in (0.5, 0.9, 0.99)] for metric in ("ttft", "tpot")]
+        values = [(1e3 * np.quantile(of, (0.5, 0.9, 0.99))).tolist() for of in times(rate_rps, 1000, 0, SHAPES[name])]
         worst = max(
             float(np.max(np.abs(got / np.array(stated) - 1))) for got, stated in zip(values, published, strict=True)
         )
         yield Row(
             row_id, SIMDISTSERVE, "exact", f"{name}, {rate_rps:g} req/s: {_six(published)}", _six(values),
             "0.1 % (same arrivals)", worst <= 1e-3,
-            "bench run " + " ".join(f"--{part} {value}" for part, value in options.items()),
+            CHECK,
             f"P50/P90/P99 of TTFT and of TPOT; largest deviation {worst:.1e}",
         )  # fmt: skip
 

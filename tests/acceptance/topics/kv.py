@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
+from backends.systems.distserve import kv_tokens
 from harness import catalog
 from harness.experiments.theory.forms import builtin as forms
 from harness.experiments.theory.simulated import Traffic, filled
@@ -52,18 +53,15 @@ def _sizes() -> Iterator[Row]:
 
 def _capacities(place: Place) -> Row:
     band, published = "exact", "all 76 rows of max_num_tokens.csv, e.g. 13B (1,1) 66,144"
-    command = "pytest tests/theory/test_memory.py -k capacit"
+    command = "python -m pytest tests/theory/test_distserve_simulator.py"
     if place.data is None:
         return Row("E4", "capacities (simdistserve)", "exact", published, "not run", band, None, command,
                    "Needs the folder of public measurements.")  # fmt: skip
-    gpu = catalog.hardware("a100-80g")
     with (place.data / "profiles" / "simdistserve_max_num_tokens.csv").open(encoding="utf-8") as file:
         found = list(csv.DictReader(file))
     equal = sum(
         int(row["max_num_tokens"])
-        == catalog.simdistserve_tokens(
-            catalog.model(row["model"].split("/")[1]), gpu, int(row["tp"]), int(row["pp"])
-        )
+        == kv_tokens(row["model"].split("/")[1], int(row["tp"]), int(row["pp"]))
         for row in found
     )  # fmt: skip
     return Row("E4", "capacities (simdistserve)", "exact", published, f"{equal} of {len(found)} rows equal", band,

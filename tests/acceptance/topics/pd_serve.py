@@ -4,13 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acceptance.rows import Place, Row
+from acceptance.topics import placement
 from acceptance.topics._trials import trial
-from harness.experiments import pool
-from harness.experiments.place.execute import run_placement
-from harness.experiments.place.settings import place_options
-from harness.experiments.place.store import Store
+from harness.experiments.place.systems import Cluster
 from harness.experiments.theory.forms.builtin import handoff
-from harness.options import Given
 
 SYSTEM = "P/D-Serve"
 CLUSTER: Mapping[str, object] = {
@@ -103,41 +100,25 @@ def _ratio() -> Row:
     """The ratio that `bench place` finds, that of the min-rule, and the best of all whole numbers of replicas."""
     texts, right = [], True
     for name, how in SEARCHES.items():
-        own = {
-            "nodes": 1, "gpus": how["gpus"], "hardware": "a100-80g", "algorithm": "all", "ratio": "auto", "goal": None,
-            "conditions": "separate", "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": None,
-            "seeds": 1, "seed": None, "max_rate": 8, "width": 0.0625,
-        }  # fmt: skip
-        info = run_placement(place_options(Given({"slo": how["slo"]}), None, own), Store(None), pool.Here())
-        best = info.best[0]
-        prefill, decode = (next(g for g in best.groups if g.role == role) for role in ("prefill", "decode"))
-        sides = {
-            role: next(one for one in info.candidates if one.kind == role and one.groups[0] == _one(group))
-            for role, group in (("prefill", prefill), ("decode", decode))
-        }
-        a, b = sides["prefill"].rate_rps, sides["decode"].rate_rps
-        p, d = sides["prefill"].gpus, sides["decode"].gpus
+        planner = placement.Planner(slo=str(how["slo"]), cluster=Cluster(1, int(str(how["gpus"]))))
+        best = planner.best("high")[0]
+        (prefills, prefill), (decodes, decode) = best.members
+        a, b = prefill.total_rps, decode.total_rps
+        p, d = prefill.system.gpus, decode.system.gpus
         most = int(str(how["gpus"]))
         _, n, m = max(
             (min(n * a, m * b) / (n * p + m * d), -n, -m)
             for n in range(1, most + 1) for m in range(1, most + 1) if n * p + m * d <= most
         )  # fmt: skip
-        right = right and (prefill.count, decode.count) == (-n, -m)
-        texts.append(f"{name} {prefill.count}:{decode.count} (brute force {-n}:{-m}, min-rule {b / a:.2f}:1)")
+        right = right and (prefills, decodes) == (-n, -m)
+        texts.append(f"{name} {prefills}:{decodes} (brute force {-n}:{-m}, min-rule {b / a:.2f}:1)")
     return Row(
         "S48.a", SYSTEM, "exact", "the best ratio of prefill to decode is that of the min-rule",
         "; ".join(texts), "found = brute force", right,
-        "bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --ratio auto",
+        placement.COMMAND.format("S48"),
         "OPT-13B, DistServe's planner and constants; the min-rule is the rate of a decode replica over that of a "
         "prefill replica; the ratio is the best in whole numbers that fits",
     )  # fmt: skip
-
-
-def _one(group: Any) -> Any:
-    """One replica of a group."""
-    from msgspec.structs import replace
-
-    return replace(group, count=1)
 
 
 def _transfer() -> Row:

@@ -1,30 +1,50 @@
 """Placement beside what DistServe's planner finds and its paper prints (K10.2)."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from acceptance.rows import Place, Row
+from backends.latency.abc import Abc
+from backends.systems import distserve
+from harness import catalog
+from harness.data.schedule import Schedule
+from harness.errors import UsageError
 from harness.experiments import pool
-from harness.experiments.place.execute import Candidate, scored
+from harness.experiments.place.combine import Scored, Unit, units
 from harness.experiments.place.execute import run_placement as search
-from harness.experiments.place.place_json import BestUnit, PlaceAnswer
 from harness.experiments.place.questions import Question, capacity
-from harness.experiments.place.settings import REQUESTS, PlaceOptions, place_options
+from harness.experiments.place.search import rate
+from harness.experiments.place.settings import PlaceOptions, place_options
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import Deployment, Group, Shape
-from harness.experiments.place.task import Task, searched, traffic
-from harness.options import Given
+from harness.experiments.place.systems import (
+    Algorithm,
+    Cluster,
+    Deployment,
+    Group,
+    Objective,
+    Shape,
+    Skipped,
+    space,
+)
+from harness.metrics import slo as slos
+from harness.options import Given, RunSpec
+from harness.runner.plan import load_workload
 
 SYSTEM = "DistServe, placement"
 OWN: Mapping[str, Any] = {
     "nodes": 1, "gpus": 4, "hardware": "a100-80g", "algorithm": "low,vllm++", "goal": None,
     "conditions": "separate", "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": None,
-    "seeds": 1, "seed": None, "max_rate": 8, "width": 0.0625,
+    "seeds": 1, "seed": None,
 }  # fmt: skip
 A100 = "a100-80g"
-COMMAND = "bench place --nodes 1 --gpus 4 --model opt-13b --algorithm low,vllm++ --conditions separate --slo "
+COMMAND = "make systems ONLY={}"
+REQUESTS = 300
+"""Requests of a trial, as in the search of DistServe's planner."""
+UTILISATION = 0.95
+"""Share of the memory that the planner gives to weights and KV."""
 WIDTH = 0.0625
 """The width of the published search, req/s per GPU."""
 
@@ -46,19 +66,53 @@ def options_of(run: Mapping[str, object], **own: Any) -> PlaceOptions:
     return place_options(Given(run), None, {**OWN, **own})
 
 
-def _found(run: Mapping[str, object], **own: Any) -> PlaceAnswer:
-    return search(options_of(run, **own), Store(None), pool.Here())
+NODE = Cluster(1, 4)
 
 
-def rate_per_gpu(options: PlaceOptions, system: Deployment) -> float:
-    """The highest rate per GPU of one system in trials as those of DistServe's planner, mean over the seeds."""
-    options = replace(options, spec=replace(options.spec, requests=options.spec.requests or REQUESTS))
-    kind = system.kind
-    task = Task(
-        "", system, options.of(system), options.bounds(kind), options.wanted(kind),
-        traffic(options.spec, options.seeds), options.seeds, 8.0, WIDTH,
-    )  # fmt: skip
-    return fmean(scored(options, Candidate("low", system), searched(task)).per_gpu.by_seed.values())
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """DistServe's planner for a model and a workload, on its own simulator."""
+
+    model: str = "opt-13b"
+    workload: str = "distserve-fig1"
+    slo: str | None = None
+    cluster: Cluster = NODE
+    fitted: bool = False
+    joint: bool = False
+    skipped: list[Skipped] = field(default_factory=list)
+    tried: list[Scored] = field(default_factory=list)
+
+    def rate_per_gpu(self, system: Deployment, engine: str | None = None, seed: int = 0) -> float:
+        """The highest rate per GPU that its search finds for a system."""
+        loaded = load_workload(RunSpec(workload=self.workload, backend="sim"))
+        table = Schedule.draw(loaded.workload, seed=seed, requests=REQUESTS).table
+        lengths = [*zip(*(table[f"{of}_tokens"].to_pylist() for of in ("prompt", "output")), strict=True)]
+        limits = {bound.metric: bound.limit for bound in slos.parse(self.slo or loaded.slo_text).bounds}
+        sides = {group.role: distserve.Side(group.count, group.shape.tp, group.shape.pp) for group in system.groups}
+        return distserve.rate_per_gpu(
+            lengths, (limits["ttft"], limits["tpot"]), sides, self.model, engine,
+            fitted=self.fitted, joint=self.joint, seed=seed,
+        )  # fmt: skip
+
+    def best(self, algorithm: Algorithm, seed: int = 0) -> list[Unit]:
+        """The units of an algorithm, best first."""
+
+        def refused(shape: Shape) -> str | None:
+            try:
+                Abc("vllm" if algorithm == "vllm++" else "distserve", self.model, shape.tp, shape.pp)
+                catalog.kv_capacity_blocks(self.model, A100, shape, utilisation=UTILISATION)
+            except UsageError as error:
+                return str(error)
+            return None
+
+        here = space(self.model, A100, self.cluster, refused)
+        self.skipped.extend(here.skipped)
+        scored = []
+        for system in here.of(algorithm, self.cluster):
+            per_gpu = self.rate_per_gpu(system, seed=seed)
+            scored.append(Scored(algorithm, system, rate({seed: per_gpu}, WIDTH), per_gpu, None))
+        self.tried.extend(scored)
+        return units(algorithm, scored, Objective(), self.cluster)
 
 
 def sustained(options: PlaceOptions, system: Deployment) -> float:
@@ -81,71 +135,60 @@ def _released() -> Iterator[Row]:
         ("ab", "ttft=0.2,tpot=0.1", "P(2,1) D(1,1)", 4.75, "(1,2)", 3.625),
         ("cd", "ttft=0.4,tpot=0.04", "P(1,2) D(2,1)", 6.25, "(1,1)", 1.5625),
     ):
-        info = _found({"slo": slo})
-        by = {one.algorithm: one for one in info.best}
-        yield _best(f"S22.{letters[0]}", by["low"], best, published, slo)
-        yield _best(f"S22.{letters[1]}", by["vllm++"], plain, plain_published, slo)
+        planner = Planner(slo=slo)
+        yield _best(f"S22.{letters[0]}", planner.best("low"), best, published)
+        yield _best(f"S22.{letters[1]}", planner.best("vllm++"), plain, plain_published)
 
 
-def _best(name: str, found: BestUnit, best: str, published: float, slo: str) -> Row:
-    ties = [found.name, *found.ties]
-    rate = found.rate_per_gpu_rps
+def _best(name: str, found: Sequence[Unit], best: str, published: float) -> Row:
+    per_gpu = found[0].value
+    ties = [unit.name for unit in found if unit.value == per_gpu]
     return Row(
-        name, SYSTEM, "exact", f"{best}, {published:g} req/s per GPU", f"{found.name}, {rate:g} req/s per GPU",
-        "the same placement (or a tie), +-0.0625", best in ties and abs(rate - published) <= WIDTH, COMMAND + slo,
-        f"as good: {', '.join(ties[1:])}" if len(ties) > 1 else "",
+        name, SYSTEM, "exact", f"{best}, {published:g} req/s per GPU", f"{ties[0]}, {per_gpu:g} req/s per GPU",
+        "the same placement (or a tie), +-0.0625", best in ties and abs(per_gpu - published) <= WIDTH,
+        COMMAND.format("S22"), f"as good: {', '.join(ties[1:])}" if len(ties) > 1 else "",
     )  # fmt: skip
 
 
 def _readme() -> Iterator[Row]:
     """The README of the released planner, whose ShareGPT lengths are the user's; ours are those of a real run."""
-    run = {"slo": "ttft=0.2,tpot=0.1", "workload": "distserve-13b-chat"}
-    info = _found(run, algorithm="low", seeds=3)
-    best = info.best[0]
-    ties = [best.name, *best.ties, *best.not_apart]
-    mean = best.mean_per_gpu_rps or 0.0
-    tied = f"not distinguishable: {', '.join(ties[1:])}; " if len(ties) > 1 else ""
+    planner = Planner(workload="distserve-13b-chat", slo="ttft=0.2,tpot=0.1")
+    best = planner.best("low")[0]
+    mean = fmean(planner.rate_per_gpu(best.deployment, seed=seed) for seed in range(3))
     yield Row(
         "S22.e", SYSTEM, "simulated", f"P(2,1) D(1,1), {README} req/s per GPU (README, ShareGPT)",
-        f"{best.name}, mean {mean:.3g} req/s per GPU (seed 0: {best.rate_per_gpu_rps:.3g})",
-        "the same placement (or not distinguishable), +-0.25", "P(2,1) D(1,1)" in ties and abs(mean - README) <= 0.25,
-        "bench place --gpus 4 --algorithm low --conditions separate --slo ttft=0.2,tpot=0.1 "
-        "--workload distserve-13b-chat --seeds 3",
-        f"{tied}lengths of 1,600 requests of a real run, not the user's own; 3 seeds of 300 requests",
+        f"{best.name}, mean {mean:.3g} req/s per GPU (seed 0: {best.value:.3g})",
+        "the same placement, +-0.25", best.name == "P(2,1) D(1,1)" and abs(mean - README) <= 0.25,
+        COMMAND.format("S22"), "lengths of 1,600 requests of a real run, not the user's own; 3 seeds of 300 requests",
     )  # fmt: skip
 
 
 LARGE = {"slo": "ttft=0.4,tpot=0.1", "model": "opt-66b", "workload": "distserve-66b-chat-ae"}
-ASK_LARGE = (
-    "bench place --nodes 4 --gpus 8 --model opt-66b --workload distserve-66b-chat-ae --conditions separate "
-    "--slo ttft=0.4,tpot=0.1"
-)
 
 
 def _large() -> Iterator[Row]:
-    large = options_of(LARGE, nodes=4, gpus=8, algorithm="all")
-    info = search(large, Store(None), pool.Here())
-    best = {one.algorithm: one for one in info.best}
-    rates = {name: one.rate_per_gpu_rps for name, one in best.items()}
-    rates_text = ", ".join(f"{name} {best[name].name} {rates[name]:.3g}" for name in ("high", "low", "vllm++"))
+    began_s = time.monotonic()
+    planner = Planner("opt-66b", "distserve-66b-chat-ae", LARGE["slo"], Cluster(4, 8))
+    names: tuple[Algorithm, ...] = ("high", "low", "vllm++")
+    best = {name: planner.best(name)[0] for name in names}
+    spent_s = time.monotonic() - began_s
+    text = ", ".join(f"{name} {unit.name} {unit.value:.3g}" for name, unit in best.items())
     yield Row(
-        "S23.a", SYSTEM, "simulated", "High >= Low >= vLLM++", f"{rates_text} req/s per GPU", "order exact",
-        rates["high"] >= rates["low"] >= rates["vllm++"], ASK_LARGE,
+        "S23.a", SYSTEM, "simulated", "High >= Low >= vLLM++", f"{text} req/s per GPU", "order exact",
+        best["high"].value >= best["low"].value >= best["vllm++"].value, COMMAND.format("S23"),
     )  # fmt: skip
-    published = rate_per_gpu(large, pair(Shape(4, 1), Shape(2, 2)))
+    published = planner.rate_per_gpu(pair(Shape(4, 1), Shape(2, 2)))
     yield Row(
         "S23.b", SYSTEM, "simulated", "P(4,1) D(2,2) is placed (66B, paper's table 3)",
-        f"it sustains {published:.3g}, the best of low {rates['low']:.3g} req/s per GPU", "within 10 % of the best",
-        published >= 0.9 * rates["low"], ASK_LARGE,
+        f"it sustains {published:.3g}, the best of low {best['low'].value:.3g} req/s per GPU",
+        "within 10 % of the best", published >= 0.9 * best["low"].value, COMMAND.format("S23"),
     )  # fmt: skip
     yield _with_memory()
     yield _small_chat()
-    cost = info.cost
-    assert cost is not None
     yield Row(
         "S24", SYSTEM, "exact", "1.3 min on 96 cores (32 GPUs)",
-        f"{cost.wall_s:.0f} s on one core, {cost.candidates} candidates, {len(info.skipped)} left out",
-        "< 10 min on 2 cores, skipped ones listed", cost.wall_s < 600 and bool(info.skipped), ASK_LARGE,
+        f"{spent_s:.0f} s on one core, {len(planner.tried)} candidates, {len({*planner.skipped})} left out",
+        "< 10 min on 2 cores, skipped ones listed", spent_s < 600 and bool(planner.skipped), COMMAND.format("S24"),
     )  # fmt: skip
 
 
@@ -166,24 +209,19 @@ def _with_memory() -> Row:
 
 
 def _small_chat() -> Row:
-    run = {"workload": "distserve-13b-chat"}
-    here = options_of(run, algorithm="low")
-    best = search(here, Store(None), pool.Here()).best[0]
-    published = rate_per_gpu(here, pair(Shape(2, 1), Shape(1, 1)))
+    planner = Planner(workload="distserve-13b-chat")
+    best, published = planner.best("low")[0], planner.rate_per_gpu(pair(Shape(2, 1), Shape(1, 1)))
     return Row(
         "S23.c", SYSTEM, "simulated", "P(2,1) D(1,1) is placed (13B, paper's table 3)",
-        f"it sustains {published:.3g}, the best of low {best.name} {best.rate_per_gpu_rps:.3g} req/s per GPU",
-        "within 10 % of the best", published >= 0.9 * best.rate_per_gpu_rps,
-        "bench place --gpus 4 --algorithm low --conditions separate --workload distserve-13b-chat",
+        f"it sustains {published:.3g}, the best of low {best.name} {best.value:.3g} req/s per GPU",
+        "within 10 % of the best", published >= 0.9 * best.value, COMMAND.format("S23"),
     )  # fmt: skip
 
 
-ENGINES: Mapping[str, tuple[str, str]] = {
-    "plain fits": ("abc:vllm,fitted=true", "abc:distserve,fitted=true"),
-    "released": ("abc:vllm", "abc:distserve"),
-    "same engine": ("abc:distserve", "abc:distserve"),
-}
-"""Constants of vLLM and of DistServe: as fitted to measurements, as the released planner has them, and equal."""
+ENGINES: Mapping[str, tuple[str, bool]] = {
+    "plain fits": ("vllm", True), "released": ("vllm", False), "same engine": ("distserve", False),
+}  # fmt: skip
+"""Constants of vLLM's engine, and whether all are as fitted to measurements: fitted, as released, and DistServe's."""
 
 
 def _gains() -> Iterator[Row]:
@@ -195,11 +233,10 @@ def _gains() -> Iterator[Row]:
     yield _largest()
 
 
-def _gain(name: str, kind: str, run: Mapping[str, object], plain: Shape, placed: Deployment) -> Row:
-    found = {which: _rates(run, plain, placed, engines) for which, engines in ENGINES.items()}
+def _gain(name: str, kind: str, run: Mapping[str, str], plain: Shape, placed: Deployment) -> Row:
+    found = {which: _rates(run, plain, placed, *engine) for which, engine in ENGINES.items()}
     ratios = {which: _times(*both) for which, both in found.items()}
     ours, theirs = found["plain fits"]
-    ask = f"bench place --backend sim:compat=distserve_sim --model {run['model']} --gpus 8 --workload {run['workload']}"
     low, high = PUBLISHED_GAIN[kind]
     within = {which: bool(vllm) and low / 1.6 <= mine / vllm <= high * 1.6 for which, (mine, vllm) in found.items()}
     sensitive = (
@@ -210,8 +247,7 @@ def _gain(name: str, kind: str, run: Mapping[str, object], plain: Shape, placed:
         f"{placed.name} {ours:.3g}, vLLM {theirs:.3g} req/s per GPU: {ratios['plain fits']}; released constants "
         f"{ratios['released']}, same engine {ratios['same engine']}",
         "plain fits within a factor 1.6 of either version", within["plain fits"],
-        f"{ask} --algorithm low --latency abc:distserve,fitted=true && "
-        f"{ask} --algorithm vllm++ --latency abc:vllm,fitted=true",
+        COMMAND.format("S25"),
         "published placements, 90 % of requests within both bounds; constants as fitted to each engine, as released "
         f"(prefill x1.1 and x1.4, decode x1 and x1.2), and DistServe's for both{sensitive}",
     )  # fmt: skip
@@ -239,12 +275,7 @@ def _times(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.2f} times" if theirs else "vLLM meets the SLO at no rate"
 
 
-def _rates(
-    run: Mapping[str, object], plain: Shape, placed: Deployment, engines: tuple[str, str]
-) -> tuple[float, float]:
+def _rates(run: Mapping[str, str], plain: Shape, placed: Deployment, vllm: str, fitted: bool) -> tuple[float, float]:
     """Rates per GPU of the placed pair and of vLLM, with these constants."""
-    theirs, ours = (
-        options_of({**run, "backend": "sim:compat=distserve_sim", "latency": latency}, conditions="joint")
-        for latency in engines
-    )
-    return rate_per_gpu(ours, placed), rate_per_gpu(theirs, colocated(plain))
+    planner = Planner(run["model"], run["workload"], fitted=fitted, joint=True)
+    return planner.rate_per_gpu(placed), planner.rate_per_gpu(colocated(plain), vllm)
