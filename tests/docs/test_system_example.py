@@ -18,14 +18,14 @@ def test_the_system_of_the_guide_serves(tmp_path: Path, monkeypatch: pytest.Monk
     """Who copies the two files would have a system that is listed and cannot be run."""
     text = GUIDE.partition("## Write a published system")[2]
     code, rows = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
-    folder = tmp_path / "papers"
+    folder = tmp_path / "copied_systems"
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "shortest_first.py").write_text(code)
     (folder / "shortest_first.toml").write_text(rows)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "SYSTEMS", "papers")
-    monkeypatch.setattr(registry, "KINDS", {**registry.KINDS, "systems": "papers"})
+    monkeypatch.setattr(registry, "SYSTEMS", "copied_systems")
+    monkeypatch.setattr(registry, "KINDS", {**registry.KINDS, "systems": "copied_systems"})
     registry._in_systems.cache_clear()
     try:
         published = system("shortest-first")
@@ -33,7 +33,7 @@ def test_the_system_of_the_guide_serves(tmp_path: Path, monkeypatch: pytest.Monk
         records = list(sim.simulate([Request(i, 0.0, prompt, 2) for i, prompt in enumerate((900, 500, 100))]))
     finally:
         registry._in_systems.cache_clear()
-        for name in [name for name in sys.modules if name.partition(".")[0] == "papers"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "copied_systems"]:
             del sys.modules[name]
 
     assert (("policies", "shortest-prompt"),) == published.plugins
