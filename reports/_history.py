@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from harness.experiments.compare.trend_json import FactChange, Step, TrendMetric, TrendSeries
-from reports._format import in_unit, number, unit_of, with_unit
+from reports._format import clean, in_unit, number, unit_of, with_unit
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_DRAWN = 1000
@@ -33,18 +33,19 @@ def format_step(metric: TrendMetric, step: Step) -> tuple[str, str]:
     return by, text + ("" if step.ended is None else f", back on {step.ended}")
 
 
-def format_kind(metric: TrendMetric) -> str:
-    """', creep since 2026-01-11', ', episode until 2026-02-05'; empty where nothing changed."""
-    if metric.kind is None or not metric.steps or metric.state == "few":
-        return ""
-    if metric.kind == "episode":
-        return f", episode until {metric.steps[-1].ended}"
-    last = [step for step in metric.steps if step.open]
-    return f", {metric.kind} since {last[0].first}" if last else ""
+def format_since(metric: TrendMetric) -> str:
+    """' since 2026-01-11', the first run of the change that lasts; empty without one."""
+    return next((f" since {step.first}" for step in metric.steps if step.open), "")
+
+
+def format_reference(metric: TrendMetric) -> str:
+    """'100 ms' for the accepted level, '90.0 ms since 2026-02-01' for that of a gain."""
+    since = "" if metric.gained is None else f" since {clean(metric.gained, 40)}"
+    return format_value(metric, metric.reference) + since
 
 
 def format_level(metric: TrendMetric) -> str:
-    """The level beside the accepted one, with its interval: '+10.0% (9.2% to 10.8%)'; '~' where it is no change."""
+    """The level beside the reference, with its interval: '+10.0% (9.2% to 10.8%)'; '~' where it is no change."""
     if metric.level_pct is None:
         return "-"
     if metric.state in ("steady", "few", "none", "suspect"):
@@ -54,14 +55,6 @@ def format_level(metric: TrendMetric) -> str:
     if metric.level_low_pct is None or metric.level_low_pct == metric.level_high_pct:
         return text
     return f"{text} ({metric.level_low_pct:+.1f} to {metric.level_high_pct:+.1f})"
-
-
-def format_pattern(metric: TrendMetric) -> str:
-    """The pattern of the week: 'weekend +3.0%'; empty without one."""
-    if metric.pattern is None:
-        return ""
-    unit = " points" if metric.unit == "share" else "%"
-    return metric.pattern + ("" if metric.pattern_pct is None else f" {metric.pattern_pct:+.1f}{unit}")
 
 
 def marked(series: TrendSeries, shown: Collection[str] | None = None) -> list[tuple[str, str, list[FactChange]]]:

@@ -55,7 +55,7 @@ Examples
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
       any two commands that store a run, or print JSON with numbers
   bench compare --trend results --html trend.html
-      changes in a series of nightly runs against its accepted level, with a page of all runs
+      changes in a series of nightly runs against its accepted level or a lasting gain, with a page of all runs
   bench compare --trend results/chatbot/vllm --accept 2026-01-11 --reason 'new tokenizer'
       from that run on its level counts; written to accepted.json beside the runs, to be committed
 

@@ -1,9 +1,11 @@
-"""A rule for nightly series: a level that lasts, beside the accepted level.
+"""A rule for nightly series: a level that lasts, beside a reference that noise and slow loss do not move.
 
-The accepted level is the median of the first values. A series has changed when the median of its last week, or of its
-last three, is away from it by more than is allowed. It is back when that of the week is within half of that, and has
-fallen by more than that or that of three weeks is as near: noise does not end a change. A change needs most values of a
-week, so single bad runs are none; the accepted level never follows the series, so no change is forgotten, however slow.
+The reference is the accepted level, the median of the first values. A series has changed when the median of its last
+week, or of its last three, is away from the reference by more than is allowed. It is back when that of the week is
+within half of that, and has fallen by more than that or that of three weeks is as near: noise does not end a change.
+A change needs most values of a week, so single bad runs are none.
+
+A gain that has lasted three weeks becomes the reference, so that it cannot hide a later loss. A loss never does.
 
 What is allowed counts standard errors of both medians. The scatter is that of differences from run to run, which steps
 and drift hardly move; where runs far apart differ by more than neighbours, the values are correlated and medians less
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-ROBUST = 1.4826
+_ROBUST = 1.4826
 """Standard deviation of a normal law per median absolute deviation."""
 
 _MEDIAN = math.sqrt(math.pi / 2)
@@ -35,10 +37,11 @@ State = Literal["few", "steady", "suspect", "worse", "better"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a level has changed: `least` as a share of the accepted one (or as it is), and `sds` standard errors.
+    """When a level has changed: `least` as a share of the reference (or as it is), and `sds` standard errors.
 
     `reference` values give the accepted level at first, `spread` at most; the medians of the last `window` and of the
     last `long` are compared with it. Of n values, `sds` is larger by `early` / n: their scatter is not known well.
+    A gain that lasts `long` values is the reference from then on, unless not `ratchet`.
     """
 
     least: float = 0.03
@@ -49,6 +52,7 @@ class Rule:
     window: int = 7
     long: int = 21
     relative: bool = True
+    ratchet: bool = True
 
     @property
     def majority(self) -> int:
@@ -56,13 +60,13 @@ class Rule:
         return self.window // 2 + 1
 
 
-EXACT = Rule(least=1e-9, sds=0, reference=1, spread=1, window=1, long=1)
+EXACT = Rule(least=1e-9, sds=0, reference=1, spread=1, window=1)
 """For a virtual clock: any other value is a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the rule says after one value: the accepted level, and the loss of the window that was allowed."""
+    """What the rule says after one value: the reference, and the loss of the window that was allowed."""
 
     state: State
     reference: float | None
@@ -70,13 +74,17 @@ class Judged:
 
 
 @dataclass(slots=True)
-class Found:
-    """A level away from the accepted one: from value `first` on, called at `called`, back from `ended` on, or None."""
+class Change:
+    """A level away from the reference: from value `first` on, called at `called`, back from `ended` on, or None.
+
+    Of a drift, `first` is where half of it was reached. `size` is that of the loss or gain when it was called.
+    """
 
     side: Side
+    reference: float
+    size: float
     first: int
     called: int
-    loss: float
     ended: int | None = None
 
 
@@ -102,21 +110,23 @@ class Watch:
     higher: bool
     values: list[float] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
-    changes: list[Found] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    open: Change | None = None
+    """The last of the changes, unless the level went back or became the reference."""
+    gained: Change | None = None
+    """The gain that gave the reference; None where that is the accepted level."""
     level: float = math.nan
+    """The reference."""
     scatter: Scatter = field(default_factory=Scatter)
     _of_level: int = 0
-
-    @property
-    def open(self) -> Found | None:
-        """The change that has not gone back."""
-        return self.changes[-1] if self.changes and self.changes[-1].ended is None else None
+    _start: int = 1
+    """The first value that the next change can begin with."""
 
     def see(self, value: float) -> None:
         """Judge the series up to the next value."""
         rule = self.rule
         self.values.append(value)
-        if self.open is None:  # a change that is called no longer moves the level
+        if self.open is None and self.gained is None:  # a change that is called no longer moves the accepted level
             self._of_level = min(rule.spread, max(rule.reference, len(self.values) - rule.window))
             self.level = statistics.median(self.values[: self._of_level])
         if len(self.values) <= rule.reference:
@@ -127,22 +137,20 @@ class Watch:
         sds = rule.sds * (1 + rule.early / len(self.values))
         week, threshold = self._window(rule.window, sds)
         weeks, allowed = self._window(rule.long, sds)
-        change, here = self.open, len(self.values) - 1
-        if change is not None:
-            sign = 1 if change.side == "worse" else -1
-            fallen = change.loss - sign * week > threshold or sign * weeks <= allowed / 2
-            if fallen and sign * week <= threshold / 2:
-                change.ended = self._split(change.side, change.loss, change.first + 1, beyond=False)
-        if self.open is None and here + 1 >= rule.reference + rule.majority:  # fewer cannot move the median
+        self._end(week, threshold, weeks, allowed)
+        last = len(self.values) - 1
+        if self.open is None and last + 1 >= rule.reference + rule.majority:  # fewer cannot move the median
             lasting = abs(weeks) > allowed and abs(week) > threshold / 2 and (weeks > 0) is (week > 0)
             if lasting or abs(week) > threshold:
                 side: Side = "worse" if week > 0 else "better"
-                after = self.changes[-1].ended if self.changes else None
-                first = self._split(side, abs(week), after or 1, beyond=True)
-                self.changes.append(Found(side, first, here, abs(week)))
+                first = self._split(side, abs(week), self._start, beyond=True)
+                self.open = Change(side, self.level, abs(week), first, last)
+                self.changes.append(self.open)
         alone = max(rule.least, sds * self._share(self.scatter.sd))
         state: State = "suspect" if abs(self.loss(value, self.level)) > alone else "steady"
         self.judged.append(Judged(state if self.open is None else self.open.side, self.level, threshold))
+        if -weeks > allowed:
+            self._ratchet()
 
     def loss(self, value: float, reference: float) -> float:
         """How much worse a value is than the reference, as the rule counts it; 0 between two infinite ones."""
@@ -157,13 +165,39 @@ class Watch:
         """Half the 95 % interval of the loss of the median of the last `count` values, as the rule counts it."""
         return _NORMAL_95 * self._share(self._error(count))
 
+    def _end(self, week: float, threshold: float, weeks: float, allowed: float) -> None:
+        """End the open change where the level has returned; of exact values each other one is a change of its own."""
+        change = self.open
+        if change is None:
+            return
+        sign = 1 if change.side == "worse" else -1
+        fallen = change.size - sign * week > threshold or sign * weeks <= allowed / 2
+        if fallen and sign * week <= threshold / 2:
+            change.ended = self._start = self._split(change.side, change.size, change.first + 1, beyond=False)
+            self.open = None
+        elif not self.rule.sds and self.values[-1] != self.values[-2]:
+            self.open, self._start = None, len(self.values) - 1
+
+    def _ratchet(self) -> None:
+        """Make a gain that has lasted the reference.
+
+        The reference moves only after a change was called, so it is no extreme of many windows and needs no allowance
+        for a selection: flat and correlated series have no more false losses with it than without.
+        """
+        gain = self.open
+        if gain is None or gain.side == "worse" or not self.rule.ratchet:
+            return
+        if len(self.values) - gain.first >= self.rule.long:
+            self.level, self._of_level = statistics.median(self.values[-self.rule.long :]), self.rule.long
+            self.open, self.gained, self._start = None, gain, gain.called
+
     def _window(self, count: int, sds: float) -> tuple[float, float]:
         """The loss of the median of the last values, and what is allowed of it."""
         loss = self.loss(statistics.median(self.values[-count:]), self.level)
         return loss, max(self.rule.least, sds * self._share(self._error(count)))
 
     def _error(self, count: int) -> float:
-        """Standard error of the median of the last `count` values less the accepted level."""
+        """Standard error of the median of the last `count` values less the reference."""
         return math.sqrt(self.scatter.variance(self._of_level) + self.scatter.variance(count))
 
     def _share(self, amount: float) -> float:
@@ -175,24 +209,24 @@ class Watch:
         """The place from `start` on after which values are beyond half of a change, or not, with fewest exceptions."""
         sign = 1 if side == "worse" else -1
         wanted = [(sign * self.loss(value, self.level) >= size / 2) is beyond for value in self.values[start:]]
-        best, found, balance = 0, 0, 0
+        best, after, balance = 0, 0, 0
         for place, each in enumerate(wanted):  # the balance of what is wanted falls before the best place, then rises
             balance += -1 if each else 1
             if balance >= best:
-                best, found = balance, place + 1
-        return start + min(found, len(wanted) - 1)
+                best, after = balance, place + 1
+        return start + min(after, len(wanted) - 1)
 
 
 def watch(values: Sequence[float], rule: Rule, *, higher: bool) -> Watch:
-    """The rule over a whole series."""
-    found = Watch(rule, higher)
+    """Return the rule after a whole series."""
+    series = Watch(rule, higher)
     for value in values:
-        found.see(value)
-    return found
+        series.see(value)
+    return series
 
 
 def scatter(values: Sequence[float]) -> Scatter:
-    """The noise of a series, whatever steps and drift it has."""
+    """Return the noise of a series, whatever steps and drift it has."""
     recent = values[-_SCATTER_OF:]
     near = _difference_variance(recent, 1)
     if not near or len(recent) < _FEWEST_FOR_CORRELATION:
@@ -206,8 +240,8 @@ def scatter(values: Sequence[float]) -> Scatter:
 def _difference_variance(values: Sequence[float], lag: int) -> float:
     """Robust, about the median difference: drift is none."""
     pairs = zip(values, values[lag:], strict=False)
-    apart = [after - before for before, after in pairs if math.isfinite(before) and math.isfinite(after)]
-    if not apart:
+    differences = [after - before for before, after in pairs if math.isfinite(before) and math.isfinite(after)]
+    if not differences:
         return 0.0
-    middle = statistics.median(apart)
-    return (ROBUST * statistics.median(abs(each - middle) for each in apart)) ** 2
+    middle = statistics.median(differences)
+    return (_ROBUST * statistics.median(abs(each - middle) for each in differences)) ** 2

@@ -20,15 +20,14 @@ from urllib.parse import quote
 
 from harness.experiments.compare.history import METRICS
 from harness.experiments.compare.trend_json import RunValue, TrendAnswer, TrendMetric, TrendSeries
-from harness.stats.shapes import LONGEST_RAMP
 from reports import figures
 from reports._format import clean, number, option
 from reports._history import (
     MOST_DRAWN,
-    format_kind,
     format_level,
     format_night,
-    format_pattern,
+    format_reference,
+    format_since,
     format_step,
     format_value,
     marked,
@@ -69,7 +68,7 @@ NOTES: Mapping[str, tuple[str, tuple[str, str] | None]] = {
         ("find the cause of the change", "bench compare RUN RUN"),
     ),
     "regressed": (
-        "The last runs are worse than the accepted level, until they return to it or --accept RUN accepts theirs.",
+        "The last runs are worse than the reference, until they return to it or --accept RUN accepts their level.",
         ("compare both commits side by side", "bench compare --base SPEC --head SPEC --pairs auto"),
     ),
     "longer": ("Answers became longer, which is more work: no speed is comparable with earlier runs.", None),
@@ -82,11 +81,9 @@ NOTES: Mapping[str, tuple[str, tuple[str, str] | None]] = {
 DEFINITIONS = (
     ("night", "the date of a run, a search or a folder of runs; of several runs the mean over them"),
     ("accepted level", "the median of the first runs, or of the first ones since the run that was accepted last"),
-    ("step, stairs", "the level changes from one run to the next, once or several times"),
-    ("ramp, creep", f"the level changes steadily, over at most {LONGEST_RAMP} runs or over more"),
-    ("episode", "the level was another one and has returned"),
-    ("weekend, or a day", "values of these days differ from those of the others; that is no change"),
-    ("scatter", "robust standard deviation from run to run, as a share of the accepted level"),
+    ("reference", "the accepted level, or the better one since then that has lasted three weeks of runs"),
+    ("change", "a level that lasts and is not the reference; of a drift, 'from' is the run at which half was reached"),
+    ("scatter", "robust standard deviation from run to run, as a share of the reference"),
     ("not compared across", "a run from which on something differs that must not: schedule, SLO, model, hardware"),
 )
 EXPLAINED = (
@@ -117,7 +114,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     series = info.series
     mark, good = MARKS[info.state]
     worse = [
-        f"{clean(f'{one.name} {m.name}', 80)}{format_kind(m)}: {format_level(m)}"
+        f"{clean(f'{one.name} {m.name}', 80)}{format_since(m)}: {format_level(m)}"
         for one in series
         for m in one.metrics
         if m.has_regressed
@@ -126,7 +123,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     exact = info.state == "regressed" and all(
         one.exact for one in series if any(metric.has_regressed for metric in one.metrics)
     )
-    note, advice = NOTES.get("exact" if exact else info.state, ("No level is worse than the accepted one.", None))
+    note, advice = NOTES.get("exact" if exact else info.state, ("No level is worse than its reference.", None))
     first, last = min(one.first[:10] for one in series), max(one.last[:10] for one in series)
     links = {} if path is None else _links(info, path)
     room = _room(info) if path is not None else Room(0, MOST_PRINTED, shown=True)
@@ -153,9 +150,9 @@ def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
     rule, series = info.rule, info.series
     rules = {
         False: f"the median of the last {rule.settled}{f' or {rule.long}' if rule.long else ''} runs is compared with "
-        f"the accepted level; a change is more than {option(100 * rule.least)}% and {option(rule.sds)} standard "
-        "errors, which allow for correlation between runs, and for a look every night",
-        True: "with a virtual clock any difference from the accepted level is a change",
+        f"the reference; a change is more than {option(100 * rule.least)}% and {option(rule.sds)} standard errors, "
+        "which allow for correlation between runs, and for a look every night",
+        True: "with a virtual clock any difference from the reference is a change",
     }
     valid, runs = sum(one.valid for one in series), sum(one.runs for one in series)
     return (
@@ -226,21 +223,20 @@ def _metrics(series: TrendSeries) -> Iterator[Block]:
         rows.append((
             f"{clean(metric.name, 60)}{'' if metric.judged else f' {SHOWN}'}",
             _last_value(metric),
-            format_value(metric, metric.reference),
+            format_reference(metric),
             format_level(metric),
-            format_pattern(metric) or "-",
             "-" if metric.sd_pct is None else f"{number(metric.sd_pct, 2)}%",
             state,
         ))  # fmt: skip
-    heads = ("metric", "last value", "accepted level", "change (95 % interval)", "days", "scatter", "state")
+    heads = ("metric", "last value", "reference", "change (95 % interval)", "scatter", "state")
     yield Table(caption, heads, tuple(rows), words=1) if rows else caption
 
 
 def _state(metric: TrendMetric) -> str:
     if metric.state == "regressed" and not metric.judged:
-        return f"worse{format_kind(metric)}"
+        return f"worse{format_since(metric)}"
     if metric.state != "few":
-        return f"{STATES[metric.state]}{format_kind(metric)}"
+        return f"{STATES[metric.state]}{format_since(metric)}"
     needed = metric.needed
     return f"too few runs: {needed} more for a level" if needed else "first: the next run is judged"
 
@@ -264,12 +260,12 @@ def _steps(series: TrendSeries, room: Room) -> Iterator[Table]:
     rows = [
         (clean(format_night(step.first, step.commit), 60),
          clean(format_night(step.night_before, step.commit_before), 60),
-         clean(metric.name, 60), step.kind, *format_step(metric, step),
+         clean(metric.name, 60), *format_step(metric, step),
          clean(", ".join(f"{one.what} {one.before} -> {one.after}" for one in step.changed[:4]) or "-"))
         for step, metric in sorted(found, key=lambda one: one[0].first)
     ]  # fmt: skip
-    heads = ("from", "after", "metric", "kind", "change", "level", "changed with it")
-    yield from _latest("changes", heads, rows, room, left=7)
+    heads = ("from", "after", "metric", "change", "level", "changed with it")
+    yield from _latest("changes", heads, rows, room, left=6)
 
 
 def _changes(series: TrendSeries, room: Room) -> Iterator[Table]:

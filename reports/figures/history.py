@@ -1,4 +1,4 @@
-"""Runs of a series as panels over the date, one for each metric: values, the accepted level, changes, gaps."""
+"""Runs of a series as panels over the date, one for each metric: values, the reference, changes, gaps."""
 
 import datetime as dt
 import math
@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from harness.experiments.compare.trend_json import FactChange, RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
-from reports._history import MOST_DRAWN, format_kind, format_level, format_night, format_step, marked
+from reports._history import MOST_DRAWN, format_night, format_step, marked
 from reports.figures import style
 from reports.figures.style import Look
 
@@ -133,11 +133,11 @@ def _ticks(found: Sequence[Panel]) -> dict[str, object]:
 
 
 def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each trace: values with a line, the accepted level, changes, runs without a value."""
+    """Name and content of each trace: values with a line, the reference, changes, runs without a value."""
     value = "value of the night"
     yield value, _values(panel)
     yield value, _connected(panel)
-    yield "accepted level", {
+    yield "reference", {
         "x": panel.at, "y": np.array(panel.scaled("reference")), "mode": "lines", "hoverinfo": "skip",
         "connectgaps": False, "line": {**Look(style.GREY, "dash", width=1.8).line, "shape": "hvh"},
     }  # fmt: skip
@@ -225,30 +225,21 @@ def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
 
 def _step(metric: TrendMetric, step: Step) -> str:
     change, level = format_step(metric, step)
-    return f"{step.kind} from {format_night(step.first, step.commit)} on: {metric.name} {change} ({level})"
-
-
-def _change(metric: TrendMetric, last: Step) -> str:
-    """A change that lasts in its whole size, where it is not a single step."""
-    if not last.open or metric.kind == "step":
-        return _step(metric, last)
-    return f"{metric.name}{format_kind(metric)}: {format_level(metric)}"
+    return f"{metric.name} {change} from {format_night(step.first, step.commit)} on ({level})"
 
 
 def _finding(found: Sequence[Panel]) -> str:
-    """The changes that are neither accepted nor over; else the latest one, and over which runs there is none."""
+    """The changes that last; else the latest one, and over which runs there is none."""
     several = len({panel.series.name for panel in found}) > 1
     fresh = ("regressed", "improved", "changed", "longer")
     stepped = [panel for panel in found if panel.metric.steps]
     news = [(panel, panel.metric.steps[-1]) for panel in stepped if panel.metric.state in fresh]
     past = [(panel, step) for panel in stepped for step in panel.metric.steps]
     shown = news[:3] or sorted(past, key=lambda one: one[1].first)[-1:]
-    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _change(panel.metric, step)
+    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _step(panel.metric, step)
             for panel, step in shown]  # fmt: skip
     if news:
-        return style.finding(
-            {"Away from the accepted level": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]}
-        )
+        return style.finding({"Away from the reference": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]})
     names = ", ".join(dict.fromkeys(clean(panel.metric.name, 60) for panel in found))
     most = max(len(panel.metric.runs) for panel in found)
     runs = f"{most} runs up to {max(panel.at[-1] for panel in found)}"

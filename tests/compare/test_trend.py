@@ -109,21 +109,20 @@ def test_a_step_stays_flagged_until_it_is_accepted_or_the_level_returns(nightly)
     lasting = nightly([*FLAT, *[110.0] * 20])
     back = trend(nightly([*FLAT, *[110.0] * 5, *[100.0] * 5], series="code/vllm"))
 
-    assert (1, "regressed", "step") == (trend(lasting).exit_code, metric(trend(lasting)).state, metric(back).kind)
-    assert ("steady", "episode", "2026-01-16") == (
+    assert (1, "regressed") == (trend(lasting).exit_code, metric(trend(lasting)).state)
+    assert ("steady", "2026-01-16", False) == (
         metric(back, series=1).state,
-        metric(back, series=1).kind,
         metric(back, series=1).steps[0].ended,
+        metric(back, series=1).steps[0].open,
     )
 
     accept(lasting / "chatbot", "2026-01-11", "new tokenizer")
     accepted = trend(lasting)
 
-    assert (0, "steady", pytest.approx(0.11), None) == (
+    assert (0, "steady", pytest.approx(0.11)) == (
         accepted.exit_code,
         metric(accepted).state,
         metric(accepted).reference,
-        metric(accepted).kind,
     )
     assert [False] == [step.open for step in metric(accepted).steps]
     assert [("2026-01-11", "new tokenizer")] == [(one.night, one.reason) for one in accepted.series[0].accepted]
@@ -256,7 +255,7 @@ def test_an_overloaded_run_is_worse_than_any_other(nightly):
 
     assert (1, "regressed", None) == (answer.exit_code, metric(answer).state, metric(answer).last)
     steps = [block for block in document(answer).sections[1].blocks if getattr(block, "caption", "") == "changes"]
-    assert ("tpot mean", "step", "overloaded", "100 ms -> overloaded") in [row[2:6] for row in steps[0].rows]
+    assert ("tpot mean", "overloaded", "100 ms -> overloaded") in [row[2:5] for row in steps[0].rows]
 
 
 def test_failures_are_followed_as_a_difference(nightly):
@@ -471,72 +470,86 @@ def test_runs_of_exact_lengths_have_no_row_of_them(nightly):
     assert "output tokens per request" not in {one.name for one in answer.series[0].metrics}
 
 
-def seeded(shape, sd=0.01, seed=4):
+def seeded(level, sd=0.01, seed=4):
     """Sixty runs of mean TPOT in ms with that level."""
-    return (100 * shape * (1 + sd * np.random.default_rng(seed).standard_normal(60))).tolist()
+    return (100 * level * (1 + sd * np.random.default_rng(seed).standard_normal(60))).tolist()
 
 
 NIGHT = np.arange(60)
-SHAPES = {
-    "step": 1 + 0.1 * (NIGHT >= 40),
-    "stairs": 1.04 ** np.searchsorted([12, 24, 36, 48], NIGHT, side="right"),
-    "ramp": 1 + 0.1 * np.clip((NIGHT - 20) / 20, 0, 1),
-    "creep": 1 + 0.19 * NIGHT / 59,
+LEVELS = {
+    "a step": 1 + 0.1 * (NIGHT >= 40),
+    "four steps": 1.04 ** np.searchsorted([12, 24, 36, 48], NIGHT, side="right"),
+    "a rise over weeks": 1 + 0.1 * np.clip((NIGHT - 20) / 20, 0, 1),
+    "a drift": 1 + 0.19 * NIGHT / 59,
 }
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_a_change_is_named_and_has_its_size(kind, nightly):
+@pytest.mark.parametrize("level", LEVELS.values(), ids=list(LEVELS))
+def test_a_change_has_its_size(level, nightly):
     """A slow loss is steady every night, and after two months the server is a fifth slower."""
-    worse = trend(nightly(seeded(SHAPES[kind])))
-    better = trend(nightly(seeded(1 / SHAPES[kind]), series="code/vllm"))
-    found = metric(worse)
-    true = 100 * (SHAPES[kind][-1] / np.median(SHAPES[kind][:14]) - 1)
+    answer = trend(nightly(seeded(level)))
+    found = metric(answer)
+    true = 100 * (level[-1] / np.median(level[:14]) - 1)
 
-    assert (1, "regressed", kind) == (worse.exit_code, found.state, found.kind)
+    assert (1, "regressed", 1, True) == (answer.exit_code, found.state, len(found.steps), found.steps[0].open)
     assert found.level_low_pct < found.level_pct < found.level_high_pct
     assert true == pytest.approx(found.level_pct, abs=2.5)
-    assert ("improved", kind) == (metric(better, series=1).state, metric(better, series=1).kind)
+    assert true == pytest.approx(found.steps[0].loss_pct, abs=2.5)
 
 
-def test_stairs_have_a_row_for_each_step(nightly):
-    """Of four small regressions one commit is named."""
-    steps = metric(trend(nightly(seeded(SHAPES["stairs"])))).steps
+def test_a_better_level_is_a_gain(nightly):
+    """A gain is a failure of the night."""
+    answer = trend(nightly(seeded(1 / LEVELS["a step"])))
 
-    assert [f"c0000{night}" for night in (12, 24, 36, 48)] == [step.commit for step in steps]
-    assert [4.0] * 4 == pytest.approx([step.loss_pct for step in steps], abs=1.2)
-
-
-def test_slower_weekends_are_named_and_are_no_change(nightly):
-    """Every Sunday is an alarm, or the pattern hides in a larger scatter."""
-    weekend = 1 + 0.03 * np.isin((NIGHT + 3) % 7, (5, 6))  # 2026-01-01 is a Thursday
-    answer = trend(nightly(seeded(weekend)))
-    plain = trend(nightly(seeded(np.ones(60)), series="code/vllm"))
-
-    assert (0, [], "weekend") == (answer.exit_code, metric(answer).steps, metric(answer).pattern)
-    assert pytest.approx(3.0, abs=0.7) == metric(answer).pattern_pct
-    assert "weekend +" in shown(answer)
-    assert metric(plain, series=1).pattern is None
+    assert (0, "improved", "better") == (answer.exit_code, metric(answer).state, metric(answer).steps[0].side)
 
 
-def test_a_bad_week_that_has_passed_is_an_episode(nightly):
+def test_a_bad_week_that_has_passed_is_listed_and_no_failure(nightly):
     """A week on a throttled machine is a regression for ever, or is forgotten."""
     level = 1 + 0.15 * ((NIGHT >= 30) & (NIGHT < 35))
     answer = trend(nightly(seeded(level)))
     [step] = metric(answer).steps
 
-    assert (0, "episode", "c000030", False) == (answer.exit_code, metric(answer).kind, step.commit, step.open)
-    assert "2026-02-05" == step.ended
-    assert "episode until 2026-02-05" in " ".join(shown(answer).split())
+    assert (0, "c000030", "2026-02-05", False) == (answer.exit_code, step.commit, step.ended, step.open)
+    [table] = [b for b in document(answer).sections[1].blocks if getattr(b, "caption", "") == "changes"]
+    assert "100 -> 115 ms, back on 2026-02-05" in {row[4] for row in table.rows}
 
 
-def test_a_better_level_is_the_reference_once_it_is_accepted(nightly):
+def test_a_gain_that_lasts_three_weeks_is_the_reference_of_a_later_loss(nightly):
     """A gain is lost again, and nothing is worse than the old level."""
+    gain = trend(nightly([*FLAT, *[90.0] * 25], series="code/vllm"))
+    lost = trend(nightly([*FLAT, *[90.0] * 25, *[96.0] * 5], series="chatbot/vllm").parent / "results/chatbot")
+    [better, worse] = metric(lost).steps
+
+    assert (0, "steady", "2026-01-11", pytest.approx(0.09)) == (
+        gain.exit_code,
+        metric(gain).state,
+        metric(gain).gained,
+        metric(gain).reference,
+    )
+    assert (1, "regressed", "c000035") == (lost.exit_code, metric(lost).state, worse.commit)
+    assert [pytest.approx((0.1, 0.09)), pytest.approx((0.09, 0.096))] == [
+        (better.before, better.after),
+        (worse.before, worse.after),
+    ]
+    assert "90.0 ms since 2026-01-11" in " ".join(shown(lost).split())
+
+
+def test_longer_answers_never_become_the_reference(nightly):
+    """After three weeks of longer answers speeds of other work are compared."""
+    tokens = [200.0] * 10 + [260.0] * 30
+    answer = trend(nightly([100.0] * 40, change=answering(tokens)))
+
+    assert (4, "longer", None) == (answer.exit_code, answer.state, metric(answer, "output tokens per request").gained)
+
+
+def test_a_short_gain_is_the_reference_once_it_is_accepted(nightly):
+    """A gain is lost again after ten days, although it was accepted."""
     root = nightly([*FLAT, *[90.0] * 10, *[100.0] * 5])
     before = trend(root)
     accept(root, "c000010", None)
 
-    assert (0, "episode") == (before.exit_code, metric(before).kind)
+    assert (0, "2026-01-21") == (before.exit_code, metric(before).steps[0].ended)
     assert (1, "regressed", pytest.approx(0.09)) == (
         trend(root).exit_code,
         metric(trend(root)).state,
@@ -548,10 +561,9 @@ def test_a_simulator_stays_flagged_until_its_new_value_is_accepted(nightly):
     """The second night of a slower policy is green, because it is as slow as the first."""
     root = nightly([100.0] * 5 + [124.0] * 3 + [130.0], clock="virtual")
 
-    assert ("regressed", "stairs", 2) == (
+    assert ("regressed", ["c000005", "c000008"]) == (
         metric(trend(root)).state,
-        metric(trend(root)).kind,
-        len(metric(trend(root)).steps),
+        [step.commit for step in metric(trend(root)).steps],
     )
 
     accept(root, "latest", None)

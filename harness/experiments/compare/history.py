@@ -25,7 +25,7 @@ _NAME = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d):?(\d\d):?(\d
 class Metric:
     """A quantity of a series: `higher` values are better; `judged` ones decide the exit code.
 
-    A change is at least `least`, as a share of the accepted level, or as a difference where not `relative`.
+    A change is at least `least`, as a share of the reference, or as a difference where not `relative`.
     """
 
     name: str

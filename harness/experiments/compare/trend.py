@@ -1,13 +1,12 @@
-"""Trends in series of nightly runs: the level of each metric beside the accepted one, and the kind of its change.
+"""Trends in series of nightly runs: the level of each metric beside a reference, and the first run of each change.
 
 Stored runs never gate a real server, whose noise from one occasion to the next is larger than what matters; they show
 a change, its first run, and what changed with it.
 """
 
-import datetime as dt
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,6 @@ from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, 
 from harness.experiments.compare.trend_json import (
     AcceptedRun,
     ChangedRun,
-    ChangeKind,
     FactChange,
     InvalidRun,
     MetricState,
@@ -30,8 +28,7 @@ from harness.experiments.compare.trend_json import (
     TrendSeries,
     TrendState,
 )
-from harness.stats.shapes import Pattern, shape, weekly
-from harness.stats.watch import EXACT, Found, Judged, Rule, Watch, watch
+from harness.stats.watch import EXACT, Judged, Rule, Watch, watch
 
 NOISY = 0.03
 """Scatter from run to run above which a step of 10 % may stay unfound for weeks."""
@@ -122,24 +119,12 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
-    """A change that the rule found in a part, with its kind, and the first run of each of its levels."""
-
-    found: Found
-    kind: ChangeKind
-    starts: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
-    """The runs of a span that have a value, `own` of them before the next level; what the rule found in all."""
+    """The runs of a span that have a value, `own` of them before the next level; what the rule says of all."""
 
     runs: Sequence[NightlyRun]
     own: int
-    values: Sequence[float]
     watch: Watch
-    changes: Sequence[_Change]
-    pattern: Pattern | None
 
 
 class MetricHistory:
@@ -149,15 +134,16 @@ class MetricHistory:
         self.metric = metric
         self.runs = runs
         self.exact = _exact(runs)
-        plain = Rule(least=metric.least, relative=metric.relative)
-        self.rule = replace(EXACT, relative=metric.relative) if self.exact else plain
+        rule = EXACT if self.exact else Rule(least=metric.least)
+        # more output tokens are no gain: the first level stays the measure of them
+        self.rule = replace(rule, relative=metric.relative, ratchet=metric.name != OUTPUT_TOKENS)
         self.parts = [self._part(span) for span in spans]
 
     def summary(self) -> TrendMetric:
         """The metric as trend.json holds it."""
         last = self.parts[-1]
-        state = self._state(last)
-        reference = last.watch.judged[-1].reference if last.values else None
+        state, values, gained = self._state(last), last.watch.values, last.watch.gained
+        reference = last.watch.level if last.watch.judged and last.watch.judged[-1].state != "few" else None
         judged = reference is not None and math.isfinite(reference)
         scatter = last.watch.scatter.sd / (abs(reference) if reference and self.metric.relative else 1)
         level, margin = self._level(last) if judged else (None, None)
@@ -168,55 +154,25 @@ class MetricHistory:
             better="higher" if self.metric.higher else "lower",
             judged=self.metric.judged,
             state=state,
-            needed=max(0, self.rule.reference - len(last.values)) if state == "few" else 0,
-            last=_finite(last.values[-1]) if last.values else None,
+            needed=max(0, self.rule.reference - len(values)) if state == "few" else 0,
+            last=_finite(values[-1]) if values else None,
             reference=_finite(reference),
-            change_pct=self._beside(last.values[-1] if last.values else None, reference),
+            gained=None if gained is None else last.runs[gained.first].at,
+            change_pct=self._beside(values[-1] if values else None, reference),
             sd_pct=100 * scatter if judged and not self.exact else None,
             noisy=judged and self.metric.relative and scatter > NOISY,
-            kind=last.changes[-1].kind if last.changes else None,
             level_pct=beside,
             level_low_pct=None if beside is None or margin is None else beside - margin,
             level_high_pct=None if beside is None or margin is None else beside + margin,
-            pattern=last.pattern.name if last.pattern and judged else None,
-            pattern_pct=self._beside(reference + last.pattern.by, reference) if last.pattern and reference else None,
-            steps=[
-                step
-                for place, part in enumerate(self.parts)
-                for change in part.changes
-                for step in self._steps(part, change, last=place + 1 == len(self.parts))
-            ],
+            steps=[step for part in self.parts for step in self._steps(part, last=part is last)],
             runs=self._each(),
         )
 
     def _part(self, span: Span) -> _Part:
-        there = [run for run in (*span.runs, *span.following) if self._value(run) is not None]
+        runs = [run for run in (*span.runs, *span.following) if self._value(run) is not None]
         own = sum(self._value(run) is not None for run in span.runs)
-        values = [value for run in there if (value := self._value(run)) is not None]
-        found = watch(values, self.rule, higher=self.metric.higher)
-        days = [dt.date.fromisoformat(run.at[:10]).weekday() for run in there]
-        pattern = None if self.exact else weekly(values, days)
-        calm = pattern.removed(values, days) if pattern else values
-        changes = [self._named(calm, found, change) for change in found.changes]
-        return _Part(there, own, values, found, changes, pattern)
-
-    def _named(self, values: Sequence[float], found: Watch, change: Found) -> _Change:
-        if self.exact:  # each run that differs from the one before it begins a level
-            stop = len(values) if change.ended is None else change.ended
-            starts = [i for i in range(change.first, stop) if values[i] != values[i - 1]]
-            sign = 1 if change.side == "worse" else -1
-            further = sum(sign * found.loss(values[i], values[i - 1]) > 0 for i in starts)
-            kind: ChangeKind = "stairs" if further > 1 else "step"
-            return _Change(change, kind if change.ended is None else "episode", starts)
-        if change.ended is not None:
-            return _Change(change, "episode", [change.first])
-        rest = list(values)
-        for past in found.changes[:-1]:  # what has passed is no part of the change that lasts
-            rest[past.first : past.ended] = [found.level] * len(rest[past.first : past.ended])
-        threshold = found.judged[-1].threshold or 0.0
-        least = threshold / 3 * (abs(found.level) if self.metric.relative else 1)
-        named = shape(rest, change.side, least, change.first, higher=self.metric.higher)
-        return _Change(change, named.kind, named.starts)
+        values = [value for run in runs if (value := self._value(run)) is not None]
+        return _Part(runs, own, watch(values, self.rule, higher=self.metric.higher))
 
     def _value(self, run: NightlyRun) -> float | None:
         if run.why is None and run.overloaded and self.metric.latency:
@@ -225,7 +181,7 @@ class MetricHistory:
 
     def _state(self, part: _Part) -> MetricState:
         """The state after the last run."""
-        if not part.values:
+        if not part.runs:
             return "none"
         change = part.watch.open
         if change is not None:
@@ -243,43 +199,33 @@ class MetricHistory:
         return "suspect" if part.watch.judged[-1].state == "suspect" else "steady"
 
     def _level(self, part: _Part) -> tuple[float, float]:
-        """The level now, and half its 95 % interval in percent: since the last step, else over a week."""
-        count = self.rule.window
-        if part.watch.open is not None and part.changes[-1].kind in ("step", "stairs"):
-            count = max(1, len(part.values) - part.changes[-1].starts[-1])
-        return statistics.median(part.values[-count:]), 100 * part.watch.margin(count)
+        """The level of the last week, or since the change, and half its 95 % interval in percent."""
+        values, change = part.watch.values, part.watch.open
+        count = self.rule.window if change is None else min(self.rule.window, len(values) - change.first)
+        return statistics.median(values[-count:]), 100 * part.watch.margin(count)
 
-    def _steps(self, part: _Part, change: _Change, *, last: bool) -> list[Step]:
-        """The change as rows: one for each of its levels."""
-        found, values = change.found, part.values
-        ended = found.ended
-        stops = [*change.starts[1:], len(values) if ended is None else ended]
-        drift = change.kind in ("ramp", "creep")
-        before, rows = part.watch.level, []
-        for first, stop in zip(change.starts, stops, strict=True):
-            after = self._level(part)[0] if drift else statistics.median(values[first : max(first + 1, stop)])
-            run, run_before = part.runs[first], part.runs[first - 1]
-            loss = part.watch.loss(after, before)
-            called = min(max(found.called, first + self.rule.majority - 1), len(values) - 1)
-            rows.append(
-                Step(
-                    kind=change.kind,
-                    side="worse" if loss > 0 else "better",
-                    first=run.at,
-                    commit=run.commit,
-                    night_before=run_before.at,
-                    commit_before=run_before.commit,
-                    called=part.runs[called].at,
-                    ended=None if ended is None else part.runs[ended].at,
-                    open=ended is None and last,
-                    before=_finite(before),
-                    after=_finite(after),
-                    loss_pct=_finite(100 * loss),
-                    changed=_changed(run_before.marks, run.marks),
-                )
+    def _steps(self, part: _Part, *, last: bool) -> Iterator[Step]:
+        """The changes of a part as rows, each with the level in its last week."""
+        values = part.watch.values
+        for change, following in pairwise((*part.watch.changes, None)):
+            assert change is not None
+            stop = change.ended or (len(values) if following is None else max(change.first + 1, following.first))
+            after = statistics.median(values[max(change.first, stop - self.rule.window) : stop])
+            run, run_before = part.runs[change.first], part.runs[change.first - 1]
+            yield Step(
+                side=change.side,
+                first=run.at,
+                commit=run.commit,
+                night_before=run_before.at,
+                commit_before=run_before.commit,
+                called=part.runs[change.called].at,
+                ended=None if change.ended is None else part.runs[change.ended].at,
+                open=change is part.watch.open and last,
+                before=_finite(change.reference),
+                after=_finite(after),
+                loss_pct=_finite(100 * part.watch.loss(after, change.reference)),
+                changed=_changed(run_before.marks, run.marks),
             )
-            before = after
-        return rows
 
     def _beside(self, value: float | None, reference: float | None) -> float | None:
         """A value beside a reference in %, plus being more; None where there is none of them."""

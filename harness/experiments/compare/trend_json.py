@@ -7,7 +7,6 @@ from msgspec import field
 from harness.data.codec import Count, Document, Facts, Number, Part, Text
 
 MetricState = Literal["longer", "regressed", "improved", "changed", "suspect", "steady", "few", "none"]
-ChangeKind = Literal["step", "stairs", "ramp", "creep", "episode"]
 TrendState = Literal["longer", "regressed", "improved", "steady", "few", "invalid", "incomparable", "missing"]
 
 
@@ -46,11 +45,11 @@ class AcceptedRun(Part, frozen=True, kw_only=True):
 class Step(Part, frozen=True, kw_only=True):
     """A change that lasts: from the run `first` on, called at `called`; `ended` where the level went back.
 
-    Stairs have one for each stair; of a ramp or a creep `first` is where it begins. A level is None where the runs
-    were overloaded. `open` until the new level is accepted.
+    Of a drift `first` is where half of it was reached. `before` is the reference, `after` the median of the last runs
+    of the change; None where they were overloaded. `open` until the level goes back, is accepted or, of a gain, has
+    lasted and is the reference.
     """
 
-    kind: ChangeKind = "step"
     side: Literal["worse", "better"]
     first: str
     commit: Text
@@ -66,7 +65,7 @@ class Step(Part, frozen=True, kw_only=True):
 
 
 class RunValue(Part, frozen=True, kw_only=True):
-    """The value of one run with its 95% interval; the accepted level, and the change of a week's median it allowed."""
+    """The value of one run with its 95% interval; the reference, and the change of a week's median it allowed."""
 
     night: str
     commit: Text
@@ -83,8 +82,8 @@ class RunValue(Part, frozen=True, kw_only=True):
 class TrendMetric(Part, frozen=True, kw_only=True):
     """One metric over the runs of a series; only `judged` ones decide. `needed` more runs give a level.
 
-    `level_pct` is the median of the latest runs, since the last step or over a week, beside `reference`, the accepted
-    level, with its 95% interval. On days of `pattern` values are higher by `pattern_pct`.
+    `reference` is the accepted level, or from the run `gained` on that of a gain which has lasted. `level_pct` is the
+    median of the last week, or since the change, beside it with its 95% interval.
     """
 
     name: str
@@ -95,21 +94,19 @@ class TrendMetric(Part, frozen=True, kw_only=True):
     needed: Count
     last: Number | None
     reference: Number | None
+    gained: Text = None
     change_pct: Number | None
     sd_pct: Number | None
     noisy: bool
-    kind: ChangeKind | None = None
     level_pct: Number | None = None
     level_low_pct: Number | None = None
     level_high_pct: Number | None = None
-    pattern: Text = None
-    pattern_pct: Number | None = None
     steps: list[Step]
     runs: list[RunValue] = field(name="nights")
 
     @property
     def has_regressed(self) -> bool:
-        """Whether it is judged, and worse than the accepted level."""
+        """Whether it is judged, and worse than the reference."""
         return self.judged and self.state == "regressed"
 
 
@@ -137,7 +134,8 @@ class TrendSeries(Part, frozen=True, kw_only=True):
 
 class TrendRule(Part, frozen=True, kw_only=True):
     """The rule, as `harness.stats.watch.Rule`: `reference` to `spread` runs give the accepted level, `settled` and
-    `long` the medians that are compared with it; `in_a_row` runs move the first.
+    `long` the medians that are compared with it; `in_a_row` runs move the first. A gain that lasts `long` runs is the
+    reference from then on.
     """
 
     least: Number
