@@ -1,11 +1,8 @@
-"""How a nightly series is written: values, dates, steps, and the letters of its vertical lines."""
+"""How a nightly series is written: values, dates, levels and changes."""
 
-from collections.abc import Collection
-
-from harness.experiments.compare.trend_json import FactChange, Step, TrendMetric, TrendSeries
+from harness.experiments.compare.trend_json import Step, TrendMetric
 from reports._format import clean, in_unit, number, unit_of, with_unit
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST_DRAWN = 1000
 """Runs of a series that are drawn, the latest."""
 
@@ -30,7 +27,7 @@ def format_step(metric: TrendMetric, step: Step) -> tuple[str, str]:
     if metric.unit == "s" and None not in levels:
         unit = unit_of(levels)
         text = f"{in_unit(levels[0], unit)} -> {in_unit(levels[1], unit)} {unit}"
-    return by, text + ("" if step.ended is None else f", back on {step.ended}")
+    return by, text
 
 
 def format_since(metric: TrendMetric) -> str:
@@ -55,18 +52,3 @@ def format_level(metric: TrendMetric) -> str:
     if metric.level_low_pct is None or metric.level_low_pct == metric.level_high_pct:
         return text
     return f"{text} ({metric.level_low_pct:+.1f} to {metric.level_high_pct:+.1f})"
-
-
-def marked(series: TrendSeries, shown: Collection[str] | None = None) -> list[tuple[str, str, list[FactChange]]]:
-    """(label, date, changes) of each vertical line in the order of time, of the dates `shown` where they are given.
-
-    The label is a capital where nothing is connected across the line, a small letter where only versions changed.
-    """
-    found = [(one.night, True, one.changed) for one in series.breaks]
-    found += [(one.night, False, one.changed) for one in series.versions]
-    drawn = [one for one in found if shown is None or one[0] in shown]
-    ordered = sorted(drawn, key=lambda one: (one[0], not one[1]))[-len(LETTERS) :]
-    return [
-        (letter if breaks else letter.lower(), night, changed)
-        for letter, (night, breaks, changed) in zip(LETTERS, ordered, strict=False)
-    ]

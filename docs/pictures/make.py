@@ -31,7 +31,7 @@ PICTURES = {
     "cluster": ("cluster/report.html", "section[aria-labelledby=t-cluster]"),
     "systems": ("systems.html", "section[aria-labelledby=t-attainment_rate]"),
     "forest": ("compare.html", "section[aria-labelledby=t-forest]"),
-    "series": ("series/report.html", "section[aria-labelledby=t-trend_judged-1]"),
+    "series": ("series/report.html", "section[aria-labelledby=t-trend-1]"),
 }
 """Picture name: page, CSS selector."""
 

@@ -5,17 +5,12 @@ How much of each series there is room for is decided here: the size of a page st
 
 from __future__ import annotations
 
-import datetime as dt
-import math
 import os
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from html import escape
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from harness.experiments.compare.history import METRICS
@@ -25,17 +20,12 @@ from reports._format import clean, number, option
 from reports._history import (
     MOST_DRAWN,
     format_level,
-    format_night,
     format_reference,
     format_since,
     format_step,
     format_value,
-    marked,
 )
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 SHOWN = "*"
 """Mark of a metric that is never judged."""
@@ -54,7 +44,7 @@ STATES = {
     "longer": "longer: not comparable",
     "improved": "improved",
     "changed": "changed",
-    "suspect": "suspect: the next runs decide",
+    "suspect": "suspect",
     "steady": "steady",
     "none": "no value in the last run",
 }
@@ -83,30 +73,24 @@ DEFINITIONS = (
     ("accepted level", "the median of the first runs, or of the first ones since the run that was accepted last"),
     ("reference", "the accepted level, or the better one since then that has lasted three weeks of runs"),
     ("change", "a level that lasts and is not the reference; of a drift, 'from' is the run at which half was reached"),
+    ("suspect", "the last run is far from the reference; the next runs show a change, or that it was chance"),
     ("scatter", "robust standard deviation from run to run, as a share of the reference"),
     ("not compared across", "a run from which on something differs that must not: schedule, SLO, model, hardware"),
 )
-EXPLAINED = (
-    "A series is represented by the first of its judged metrics that is worse, else by the first of all. Over 7 "
-    "(30) days: the last value beside the median of the values 7 to 13 (30 to 36) days before it; ~ where the scatter "
-    "of runs allows it, - where there is none to compare with."
-)
 MOST_PRINTED, MOST_ROWS = 10, 40
 """Rows of a table in a text and, of few series, on a page."""
-MANY, DRAWN, DRAWN_OF_MANY = 12, 10_000, 5_000
-"""Series from which on only judged metrics are drawn; values that a page draws in all, and of so many series."""
+DRAWN = 5_000
+"""Values that a page draws in all."""
 WEEK, MONTH = 7, 31
-SPARK_RUNS, SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 60, 150, 30, 3
 REPORT = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Runs that are drawn of a series, rows of each table of runs, and whether unjudged metrics are drawn."""
+    """Runs that are drawn of a series, and rows of each table of runs."""
 
     runs: int
     rows: int
-    shown: bool
 
 
 def document(info: TrendAnswer, path: Path | None = None) -> Document:
@@ -126,7 +110,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     note, advice = NOTES.get("exact" if exact else info.state, ("No level is worse than its reference.", None))
     first, last = min(one.first[:10] for one in series), max(one.last[:10] for one in series)
     links = {} if path is None else _links(info, path)
-    room = _room(info) if path is not None else Room(0, MOST_PRINTED, shown=True)
+    room = _room(info) if path is not None else Room(0, MOST_PRINTED)
     return Document(
         title=f"Trend of {clean(Path(info.folder).name or info.folder, 80)}",
         subtitle=f"{len(series):,} series, {sum(one.runs for one in series):,} runs from {first} to {last}",
@@ -136,7 +120,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
         key_facts=_key_facts(info),
         warnings=tuple(_warnings(info)),
         sections=(
-            Section("index", "All series", (EXPLAINED, _index(info, links)), detail=True),
+            *([Section("index", "All series", (_index(info, links),))] if len(series) > 1 else []),
             *(section for place, one in enumerate(series, 1) for section in _sections(place, one, info, links, room)),
         ),
         next=None if advice is None else Command(*advice),
@@ -190,25 +174,18 @@ def _sections(
     gaps = _latest("dates without a valid run", ("night", "why"), without, room, left=2)
     accepted = [(one.night, one.run, one.date, clean(one.reason or "-")) for one in series.accepted]
     levels = _latest("accepted levels", ("from", "run", "accepted on", "reason"), accepted, room, left=4)
-    tables = (*_metrics(series), *_steps(series, room), *levels, *_changes(series, room), *gaps)
-    yield Section(f"series-{place}", name, (*_figures(place, series, info, room), *tables))
+    tables = (*_metrics(series), *_steps(series, room))
+    further = (*levels, *_changes(series, room), *gaps)
+    yield Section(f"series-{place}", name, (*tables, *_figures(place, series, info, room), *further))
     if runs := tuple(_runs(series, links, room)):
         yield Section(f"runs-{place}", f"Runs of {name}", runs, detail=True)
 
 
 def _figures(place: int, series: TrendSeries, info: TrendAnswer, room: Room) -> Iterator[Block]:
-    """The figures of one series; none where no run is valid, because its table says so."""
+    """The figure of one series; none where no run is valid, because its table says so."""
     for name, row in figures.of("trend").items() if series.metrics and room.runs else ():
-        figure = partial(row.draw, info.change(series=[series]), room.runs)
-        left_out = not room.shown and name != "trend_judged"
-        yield Figure(f"{name}-{place}", row.title, partial(_left_out, info) if left_out else figure, room.rows)
-
-
-def _left_out(info: TrendAnswer) -> go.Figure | str:
-    return (
-        f"Of {len(info.series)} series only judged metrics are drawn; a page of fewer series draws these too: "
-        f"bench compare --trend {clean(info.folder, 200)}/WORKLOAD --html FILE."
-    )
+        draw = partial(row.draw, info.change(series=[series]), room.runs)
+        yield Figure(f"{name}-{place}", row.title, draw, room.rows)
 
 
 def _metrics(series: TrendSeries) -> Iterator[Block]:
@@ -222,23 +199,22 @@ def _metrics(series: TrendSeries) -> Iterator[Block]:
         state = Cell(_state(metric), good=False if metric.has_regressed else NEWS.get(metric.state) or None)
         rows.append((
             f"{clean(metric.name, 60)}{'' if metric.judged else f' {SHOWN}'}",
+            state,
+            format_level(metric),
             _last_value(metric),
             format_reference(metric),
-            format_level(metric),
             "-" if metric.sd_pct is None else f"{number(metric.sd_pct, 2)}%",
-            state,
         ))  # fmt: skip
-    heads = ("metric", "last value", "reference", "change (95 % interval)", "scatter", "state")
-    yield Table(caption, heads, tuple(rows), words=1) if rows else caption
+    heads = ("metric", "state", "change (95 % interval)", "last value", "reference", "scatter")
+    yield Table(caption, heads, tuple(rows), left=2) if rows else caption
 
 
 def _state(metric: TrendMetric) -> str:
     if metric.state == "regressed" and not metric.judged:
         return f"worse{format_since(metric)}"
-    if metric.state != "few":
-        return f"{STATES[metric.state]}{format_since(metric)}"
-    needed = metric.needed
-    return f"too few runs: {needed} more for a level" if needed else "first: the next run is judged"
+    if metric.state == "few":
+        return f"too few runs, {metric.needed + 1} more needed"
+    return f"{STATES[metric.state]}{format_since(metric)}"
 
 
 def _last_value(metric: TrendMetric) -> str:
@@ -258,26 +234,25 @@ def _latest(
 def _steps(series: TrendSeries, room: Room) -> Iterator[Table]:
     found = [(step, metric) for metric in series.metrics for step in metric.steps]
     rows = [
-        (clean(format_night(step.first, step.commit), 60),
-         clean(format_night(step.night_before, step.commit_before), 60),
-         clean(metric.name, 60), *format_step(metric, step),
-         clean(", ".join(f"{one.what} {one.before} -> {one.after}" for one in step.changed[:4]) or "-"))
-        for step, metric in sorted(found, key=lambda one: one[0].first)
+        (clean(metric.name, 60), *format_step(metric, step), clean(step.first, 40), clean(step.commit or "-", 60),
+         clean(step.commit_before or "-", 60), clean(step.ended or "-", 40),
+         clean(", ".join(f"{fact.what} {fact.before} -> {fact.after}" for fact in step.changed[:4]) or "-"))
+        for step, metric in sorted(found, key=lambda each: each[0].first)
     ]  # fmt: skip
-    heads = ("from", "after", "metric", "change", "level", "changed with it")
-    yield from _latest("changes", heads, rows, room, left=6)
+    heads = ("metric", "change", "level", "from", "commit", "commit before", "back on", "changed with it")
+    yield from _latest("changes", heads, rows, room, left=8)
 
 
 def _changes(series: TrendSeries, room: Room) -> Iterator[Table]:
     """What the vertical lines stand for."""
-    drawn = {run.night for metric in series.metrics for run in metric.runs[-room.runs :]}
+    changed = [(run, "no") for run in series.breaks] + [(run, "yes") for run in series.versions]
     rows = [
-        (label, night, clean(one.what, 60), clean(one.before, 80), clean(one.after, 80))
-        for label, night, changed in marked(series, drawn)
-        for one in changed
+        (clean(run.night, 40), clean(fact.what, 60), clean(fact.before, 80), clean(fact.after, 80), compared)
+        for run, compared in sorted(changed, key=lambda each: each[0].night)
+        for fact in run.changed
     ]
-    caption = "what changed: across a capital letter nothing is compared, a small one is a version"
-    yield from _latest(caption, ("line", "night", "what", "before", "after"), rows, room, left=5)
+    heads = ("night", "what", "before", "after", "compared across")
+    yield from _latest("what changed with the runs", heads, rows, room, left=5)
 
 
 def _runs(series: TrendSeries, links: Mapping[str, str], room: Room) -> Iterator[Table]:
@@ -311,80 +286,18 @@ def _index(info: TrendAnswer, links: Mapping[str, str]) -> Table:
     rows: list[tuple[str | Cell, ...]] = []
     for place, series in enumerate(info.series, 1):
         name = Cell(clean(series.name, 80), link=f"#series-{place}")
-        metric = min(series.judged or series.metrics, key=lambda one: WORST.index(one.state), default=None)
+        metric = min(series.judged or series.metrics, key=lambda each: WORST.index(each.state), default=None)
         if metric is None:
-            rows.append((name, "-", Cell("no valid run", good=False), "", Cell(series.last), "-", "-", "-"))
+            rows.append((name, "-", Cell("no valid run", good=False), clean(series.last, 40), "-", "-"))
             continue
-        state = "too few runs" if metric.state == "few" else _state(metric).partition(":")[0]
-        picture = sparkline(metric, {one.night for one in series.breaks})
-        night = Cell(series.last, link=links.get(series.metrics[0].runs[-1].path))
+        night = Cell(clean(series.last, 40), link=links.get(series.metrics[0].runs[-1].path))
         rows.append((
-            name, clean(metric.name, 60), Cell(state, good=NEWS.get(metric.state)), Cell("", picture=picture),
-            night, _last_value(metric), *(_over(metric, series, days) for days in (WEEK, 30)),
+            name, clean(metric.name, 60), Cell(_state(metric), good=NEWS.get(metric.state)), night, _last_value(metric),
+            format_level(metric),
         ))  # fmt: skip
-    heads = (
-        "series",
-        "metric",
-        "state",
-        "the latest runs",
-        "last night",
-        "last value",
-        "over 7 days",
-        "over 30 days",
-    )
-    return Table("All series, each by one metric", heads, tuple(rows))
-
-
-def _over(metric: TrendMetric, series: TrendSeries, days: int) -> str:
-    """The last value beside the median of a week that lies so many days back, since runs were last comparable."""
-    since = max((one.night for one in series.breaks), default="")
-    runs = [run for run in metric.runs if run.state != "gap" and run.night >= since]
-    at = [dt.date.fromisoformat(run.night[:10]) for run in runs]
-    values = [math.inf if run.value is None else run.value for run in runs]
-    before = [v for v, day in zip(values, at, strict=True) if days <= (at[-1] - day).days < days + WEEK]
-    if not before or not math.isfinite(values[-1]) or not math.isfinite(middle := statistics.median(before)):
-        return "-"
-    if metric.unit != "share" and not middle:
-        return "-"
-    points = metric.unit == "share"
-    change = 100 * (values[-1] - middle if points else values[-1] / middle - 1)
-    # in percent or points: a single value may lie as far away by chance
-    thresholds = [run.threshold_pct for run in metric.runs if run.threshold_pct is not None]
-    least = max(float(thresholds[-1]) if thresholds else 5.0, 3 * float(metric.sd_pct or 0))
-    return f"{change:+.1f}{' points' if points else '%'}" if abs(change) > least else "~"
-
-
-def sparkline(metric: TrendMetric, breaks: set[str]) -> str:
-    """The latest runs as an SVG line that is not connected over gaps and `breaks`; a ring marks the last value."""
-    runs = metric.runs[-SPARK_RUNS:]
-    known = {i: run.value for i, run in enumerate(runs) if run.value is not None}
-    places = list(known)
-    if not known:
-        return ""
-    low, high = min(known.values()), max(known.values())
-    step = (SPARK_WIDTH - 2 * SPARK_EDGE) / max(1, len(runs) - 1)
-
-    def place(i: int) -> tuple[str, str]:
-        up = (known[i] - low) / ((high - low) or 1.0) * (SPARK_HEIGHT - 2 * SPARK_EDGE)
-        y = SPARK_HEIGHT / 2 if high == low else SPARK_HEIGHT - SPARK_EDGE - up
-        return f"{SPARK_EDGE + i * step:.1f}", f"{y:.1f}"
-
-    pieces = [[places[0]]]
-    for before, i in pairwise(places):
-        if i > before + 1 or runs[i].night in breaks:
-            pieces.append([])
-        pieces[-1].append(i)
-    lines = [[place(i) for i in piece] for piece in pieces]
-    drawn = "".join(f'<polyline points="{" ".join(map(",".join, line))}"/>' for line in lines if len(line) > 1)
-    circles = [(line[0], "1.50") for line in lines if len(line) == 1] + [(place(places[-1]), "2.50")]
-    dots = "".join(f'<circle cx="{x}" cy="{y}" r="{radius}"/>' for (x, y), radius in circles)
-    ends = f"{format_value(metric, low)} to {format_value(metric, high)}"
-    name = escape(clean(f"{metric.name} of {len(runs)} runs: {ends}"), quote=True)
-    return (
-        f'<svg role="img" aria-label="{name}" width="{SPARK_WIDTH}" height="{SPARK_HEIGHT}" '
-        f'viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" fill="none" stroke="currentColor" stroke-width="1.5" '
-        f'style="color:var(--link)">{drawn}{dots}</svg>'
-    )
+    heads = ("series", "metric", "state", "last night", "last value", "change (95 % interval)")
+    caption = "All series, each by the first of its judged metrics that is worse, else by the first of all"
+    return Table(caption, heads, tuple(rows), left=4)
 
 
 def _links(info: TrendAnswer, page: Path) -> dict[str, str]:
@@ -411,12 +324,9 @@ def _links(info: TrendAnswer, page: Path) -> dict[str, str]:
 
 def _room(info: TrendAnswer) -> Room:
     """What a page has room for. Of many series the last month and a week of rows are always there."""
-    series = info.series
-    shown = len(series) <= MANY
-    panels = sum(shown or metric.judged for one in series for metric in one.metrics)
-    runs = (DRAWN if shown else DRAWN_OF_MANY) // max(1, panels)
-    rows = max(WEEK, 160 // max(1, len(series)))
-    return Room(runs=min(MOST_DRAWN, max(MONTH, runs)), rows=min(MOST_ROWS, rows), shown=shown)
+    panels = sum(len(series.judged) for series in info.series)
+    runs = min(MOST_DRAWN, max(MONTH, DRAWN // max(1, panels)))
+    return Room(runs, rows=min(MOST_ROWS, max(WEEK, 160 // len(info.series))))
 
 
 def rows(info: TrendAnswer) -> Iterator[dict[str, Any]]:

@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell that is more than text: a relative `link`, or marked good (True) or bad (False) news.
-
-    `picture` is trusted SVG that stands before the text on a page.
-    """
+    """A cell that is more than text: a relative `link`, or marked good (True) or bad (False) news."""
 
     text: str
     link: str | None = None
     good: bool | None = None
-    picture: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Runs of a series as panels over the date, one for each metric: values, the reference, changes, gaps."""
 
-import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,14 +8,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.experiments.compare.trend_json import FactChange, RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
+from harness.experiments.compare.trend_json import RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
-from reports._history import MOST_DRAWN, format_night, format_step, marked
+from reports._history import MOST_DRAWN, format_night, format_step
 from reports.figures import style
 from reports.figures.style import Look
 
-_FEW_DAYS, _DAY_MS = 14, 86_400_000
+_FEW_DAYS = 14
 _PANEL_PX, _REST_PX = 150, 130
 _SIDES = {
     "worse": ("change to the worse", Look(style.VERMILLION, symbol="diamond")),
@@ -24,39 +23,28 @@ _SIDES = {
 }
 
 
-def trend_judged(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
-    """A panel for each judged metric of each series, with the latest `most` runs."""
-    return _figure(info, most, judged=True) or (
-        "No valid run has a metric that is judged (mean TTFT and TPOT, failures, capacity); bench report RUN says why."
-    )
-
-
-def trend_shown(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
-    """A panel for each metric that is only shown: tails, rates and attainment at one rate."""
-    return _figure(info, most, judged=False) or (
-        "Only a search or no valid run is in this series; with bench run --out FOLDER/WORKLOAD/BACKEND/DATE-COMMIT "
-        "its p99, rates and attainment are shown too."
-    )
-
-
-def _figure(info: TrendAnswer, most: int, *, judged: bool) -> go.Figure | None:
-    """The panels above one another; None where no metric is of that kind."""
-    found = panels(info, most, judged=judged)
-    if not found:
-        return None
-    drawn = style.panels([1.0] * len(found), _REST_PX + _PANEL_PX * len(found))
-    named: set[str] = set()
-    several, ticks = len(info.series) > 1, _ticks(found)
-    for row, panel in enumerate(found, start=1):
+def trend(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
+    """Return a panel for each judged metric of each series, above one another, with the latest `most` runs."""
+    rows = [
+        Panel(series, metric, metric.runs[-most:], *_unit(metric, metric.runs[-most:]))
+        for series in info.series
+        for metric in series.judged
+    ]
+    if not rows:
+        return "No valid run has a judged metric (mean TTFT and TPOT, failures, capacity); bench report RUN says why."
+    drawn = style.panels([1.0] * len(rows), _REST_PX + _PANEL_PX * len(rows))
+    in_legend: set[str] = set()
+    several, ticks = len(info.series) > 1, _ticks(rows)
+    for row, panel in enumerate(rows, start=1):
         for name, trace in _traces(panel):
-            drawn.add_scatter(row=row, col=1, name=name, legendgroup=name, showlegend=name not in named, **trace)
-            named.add(name)
+            drawn.add_scatter(row=row, col=1, name=name, legendgroup=name, showlegend=name not in in_legend, **trace)
+            in_legend.add(name)
         head = f"{in_figure(panel.series.name, 30)}<br>" if several else ""
         title = f"{head}{in_figure(panel.metric.name, 30)}<br>({panel.unit})"
-        x = style.axis("night (date, UTC)" if row == len(found) else "", type="date", **ticks)
+        x = style.axis("night (date, UTC)" if row == len(rows) else "", type="date", **ticks)
         style.axes(drawn, x, style.axis(title, range=list(panel.edges)), row)
-        _lines(drawn, row, panel, labels=row == 1)
-    return style.done(drawn, _finding(found), _notes(found))
+        _lines(drawn, row, panel)
+    return style.done(drawn, _finding(rows), _notes(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +82,10 @@ class Panel:
         return {one.night for one in self.series.breaks}
 
     @property
-    def lines(self) -> list[tuple[str, str, list[FactChange]]]:
-        """The vertical lines among its runs."""
-        return marked(self.series, set(self.at))
-
-
-def panels(info: TrendAnswer, most: int, *, judged: bool) -> list[Panel]:
-    """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    found = []
-    for one in info.series:
-        for metric in one.metrics:
-            if metric.judged is judged:
-                runs = metric.runs[-most:]
-                found.append(Panel(one, metric, runs, *_unit(metric, runs)))
-    return found
+    def lines(self) -> dict[str, str]:
+        """Night of each vertical line among its runs -> its dash: nothing is connected across a solid one."""
+        dashes = {one.night: "dot" for one in self.series.versions} | dict.fromkeys(self.breaks, "solid")
+        return {night: dash for night, dash in dashes.items() if night in self.at}
 
 
 def _unit(metric: TrendMetric, runs: Sequence[RunValue]) -> tuple[str, float]:
@@ -119,17 +97,10 @@ def _unit(metric: TrendMetric, runs: Sequence[RunValue]) -> tuple[str, float]:
     return ("req/s" if metric.unit == "1/s" else in_figure(metric.unit, 20)), 1.0
 
 
-def _ticks(found: Sequence[Panel]) -> dict[str, object]:
-    """Ticks at whole days where so few are drawn that plotly would put some between them."""
-    days = [dt.date.fromisoformat(at[:10]) for panel in found for at in (panel.at[0], panel.at[-1])]
-    span = (max(days) - min(days)).days
-    if span > _FEW_DAYS:
-        return {}
-    return {
-        "tick0": min(days).isoformat(),
-        "dtick": _DAY_MS * (1 if span <= _FEW_DAYS / 2 else 2),
-        "tickformat": "%b %-d\n%Y",
-    }
+def _ticks(rows: Sequence[Panel]) -> dict[str, object]:
+    """Return a tick for each day of a few, because plotly would put some between them."""
+    days = sorted({at[:10] for panel in rows for at in panel.at})
+    return {"tickvals": days, "tickformat": "%b %-d\n%Y"} if len(days) <= _FEW_DAYS else {}
 
 
 def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -211,16 +182,14 @@ def _steps(panel: Panel, side: str, look: Look) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
-    """A vertical line with its letter where hardware, versions or what is sent changed."""
+def _lines(drawn: go.Figure, row: int, panel: Panel) -> None:
+    """Draw a vertical line where hardware, versions or what is sent changed."""
     _, _, data, parts = style.panel_of(drawn, row)
-    where = {"xref": data["xref"], "yref": parts["yref"]}
-    for label, night, _ in panel.lines:
-        look = Look(style.GREY, "solid" if label.isupper() else "dot", width=1.5)
-        drawn.add_shape(type="line", x0=night, x1=night, y0=0, y1=1, line=look.line, layer="below", **where)
-        if labels:
-            font = {"size": 12, "color": style.GREY}
-            style.label(drawn, night, 1, label, row, yanchor="top", xshift=0, font=font, **where)
+    for night, dash in panel.lines.items():
+        line = Look(style.GREY, dash, width=1.5).line
+        drawn.add_shape(
+            type="line", x0=night, x1=night, y0=0, y1=1, line=line, layer="below", xref=data["xref"], yref=parts["yref"]
+        )
 
 
 def _step(metric: TrendMetric, step: Step) -> str:
@@ -228,39 +197,32 @@ def _step(metric: TrendMetric, step: Step) -> str:
     return f"{metric.name} {change} from {format_night(step.first, step.commit)} on ({level})"
 
 
-def _finding(found: Sequence[Panel]) -> str:
-    """The changes that last; else the latest one, and over which runs there is none."""
-    several = len({panel.series.name for panel in found}) > 1
-    fresh = ("regressed", "improved", "changed", "longer")
-    stepped = [panel for panel in found if panel.metric.steps]
-    news = [(panel, panel.metric.steps[-1]) for panel in stepped if panel.metric.state in fresh]
-    past = [(panel, step) for panel in stepped for step in panel.metric.steps]
-    shown = news[:3] or sorted(past, key=lambda one: one[1].first)[-1:]
-    steps = [(f"{clean(panel.series.name, 60)}: " if several else "") + _step(panel.metric, step)
-            for panel, step in shown]  # fmt: skip
-    if news:
-        return style.finding({"Away from the reference": [*steps, f"{len(news) - 3} more" if len(news) > 3 else ""]})
-    names = ", ".join(dict.fromkeys(clean(panel.metric.name, 60) for panel in found))
-    most = max(len(panel.metric.runs) for panel in found)
-    runs = f"{most} runs up to {max(panel.at[-1] for panel in found)}"
-    few = all(panel.metric.state == "few" for panel in found)
-    return style.finding(
-        {names: ["too few runs to detect a change" if few else "no change that lasts", runs], "earlier": steps}
-    )
+def _finding(rows: Sequence[Panel]) -> str:
+    """Return the changes that last; where there is none, over which runs."""
+    several = len({panel.series.name for panel in rows}) > 1
+    steps = [
+        (f"{clean(panel.series.name, 60)}: " if several else "") + _step(panel.metric, step)
+        for panel in rows
+        for step in panel.metric.steps
+        if step.open
+    ]
+    if steps:
+        return style.finding({"Away from the reference": [*steps[:3], f"{len(steps) - 3} more" if steps[3:] else ""]})
+    names = ", ".join(dict.fromkeys(clean(panel.metric.name, 60) for panel in rows))
+    few = all(panel.metric.state == "few" for panel in rows)
+    runs = f"{max(len(panel.metric.runs) for panel in rows)} runs up to {max(panel.at[-1] for panel in rows)}"
+    return style.finding({names: ["too few runs to detect a change" if few else "no change that lasts", runs]})
 
 
-def _notes(found: Sequence[Panel]) -> Iterator[str]:
-    firsts = list({id(panel.series): panel for panel in found}.values())
-    if any(math.isfinite(low) for panel in found for low in panel.scaled("low")):
+def _notes(rows: Sequence[Panel]) -> Iterator[str]:
+    if any(math.isfinite(low) for panel in rows for low in panel.scaled("low")):
         yield "Bars are the 95 % interval that a run reports for itself."
-    if any(panel.series.exact for panel in firsts):
+    if any(panel.series.exact for panel in rows):
         yield "The clock is virtual: values have no noise, so any difference is one of the system."
-    if lines := [panel.lines for panel in firsts if panel.lines]:
-        letters = "; ".join(", ".join(f"{label}: {night}" for label, night, _ in each) for each in lines)
+    if any(panel.lines for panel in rows):
         yield (
-            "Vertical lines: what must be equal changed (capital letter, nothing is connected across it), or a "
-            f"version did (small letter, dotted): {letters}."
+            "Vertical lines: what must be equal changed (solid, nothing is connected across it), or a version did "
+            "(dotted)."
         )
-    if cut := [panel for panel in found if len(panel.runs) < len(panel.metric.runs)]:
-        every = len(cut[0].metric.runs)
-        yield f"The latest {len(cut[0].runs):,} of {every:,} runs are drawn."
+    if cut := [panel for panel in rows if len(panel.runs) < len(panel.metric.runs)]:
+        yield f"The latest {len(cut[0].runs):,} of {len(cut[0].metric.runs):,} runs are drawn."

@@ -48,7 +48,7 @@ def lost_gains(share):
     return [watch(values.tolist(), Rule(), higher=False) for values in series(60, 0.01, seed=35, level=level)]
 
 
-def test_a_gain_that_nobody_accepted_does_not_hide_a_later_loss():
+def test_a_gain_that_was_never_accepted_does_not_hide_a_later_loss():
     """Half of a gain is lost again, and nothing is worse than the accepted level: 60 of 60 were overlooked."""
     for share in (0.5, 1.0):
         opened = [rule.open for rule in lost_gains(share)]

@@ -3,10 +3,11 @@
     python tests/perf/trend_rule.py [--series 100] [--flat 1000] [--length 60,180] [--seed 1]
 
 Each series is judged every night, as a nightly job does. `ever` is the share that was flagged as worse on some night,
-`end` on the last one. Last comes the median number of runs from the begin of the change to its first flag. `gain lost`
-is a gain of 6 to 15 % that nobody accepted, lasts 21 to 29 runs, and of which half to all is lost again; `end` is that
-of the loss. Noise `t2` has scale sd, `outliers` +20 % on 5 % of the runs, `weekend` +3 % on Saturdays and Sundays,
-`sine` 2 % up and down in 30 runs, `two machines` one of them 4 % slower, each run on either.
+`end` on the last one. Last comes the median number of runs from the begin of the change to its first flag.
+
+`gain lost` is a gain of 6 to 15 % that was never accepted, lasts 21 to 29 runs, and of which half to all is lost again;
+its `end` is that of the loss. Noise `t2` has scale sd, `outliers` +20 % on 5 % of the runs, `weekend` +3 % on Saturdays
+and Sundays, `sine` 2 % up and down in 30 runs, `two machines` one of them 4 % slower, each run on either.
 """
 
 import argparse
