@@ -6,7 +6,7 @@
 vLLM keeps the tokens, the page tables and the model; the replica beside it keeps what the policy sees: its queue, what
 each sequence has computed, and blocks. A step of the replica is a step of vLLM with the same tokens for the same
 requests. Source of the interface: vllm-project/vllm 0.32.0, vllm/v1/core/sched/{interface,scheduler,output}.py, which
-vLLM calls not public; `docs/guide/policy.md` says what it leaves out.
+vLLM calls not public; `docs/guide/simulator.md` says what it leaves out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The worked example of a policy: found, checked and measured as docs/guide/policy.md says."""
+"""The worked example of a policy: found, checked and measured as docs/guide/simulator.md says."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -53,17 +52,13 @@ def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp
     """What cannot be measured on both with one command will be measured on neither."""
     done = call(
         installed, tmp_path,
-        "harness", "policy", NAME, "--requests", "12", "--seeds", "1", "--slo", "ttft=5,tpot=1", "--out", "runs",
-        "--format", "json",
+        "harness", "sweep", "--over", "backend=engine,sim", "--over", f"policy={NAME},sarathi", "--rate", "20",
+        "--workload", "uniform:prompt_max_tokens=64,output_max_tokens=8", "--requests", "12", "--slo", "ttft=5,tpot=1",
+        "--refine", "none", "--calibrate", "off", "--out", "both",
     )  # fmt: skip
 
-    assert 0 == done.returncode, done.stderr
-    info = json.loads(done.stdout)
-    rows, rates = info["tables"][0]["rows"], info["given"]["rates_rps"]
-
-    assert [[rate, NAME, on] for rate in rates for on in ("engine", "simulator")] == [row[:3] for row in rows]
-    assert [pytest.approx(share, rel=0.02) for share in (0.5, 0.9, 1.2)] == [rate / rates[1] * 0.9 for rate in rates]
-    assert all(0 <= row[3] <= 1 for row in rows)
+    assert done.returncode in (0, 4), done.stderr
+    assert 4 == len(list((tmp_path / "both").rglob("requests.parquet")))
 
 
 def test_the_example_is_short():
@@ -71,12 +66,3 @@ def test_the_example_is_short():
     lines = (TOP / "docs" / "examples" / "shortest_prompt.py").read_text(encoding="utf-8").splitlines()
 
     assert len(lines) <= 45
-
-
-def test_a_wrong_policy_is_reported_before_anything_runs(tmp_path):
-    """A user would wait for a calibration to learn of a typo."""
-    done = call(dict(os.environ), tmp_path, "harness", "policy", "sarathy")
-
-    assert (2, "") == (done.returncode, done.stdout)
-    assert "No policy named 'sarathy'. Did you mean 'sarathi'?" in done.stderr
-    assert not (tmp_path / "bench-runs").exists()

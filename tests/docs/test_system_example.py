@@ -11,7 +11,7 @@ from harness import registry
 from harness.api import Request
 from harness.experiments.reproduce import system
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "policy.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "simulator.md").read_text(encoding="utf-8")
 
 
 def test_the_system_of_the_guide_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
