@@ -55,3 +55,8 @@ def with_held_back(requests: pa.Table, http: pa.Table | None, info: RunInfo) -> 
     if held.sum() > MOST_ANSWERS * many.sum():
         held = np.ones(len(held), bool)
     return requests.append_column(HELD_BACK, pa.array(held))
+
+
+def without_held_back(requests: pa.Table) -> pa.Table:
+    """Return the requests whose times are known; all where none was held back."""
+    return requests.filter(pc.invert(requests[HELD_BACK])) if HELD_BACK in requests.column_names else requests

@@ -328,7 +328,7 @@ def _trials(path: Path) -> Iterator[Table]:
 
 def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
-    side = "client too late" if tried.late else "met" if tried.passed else "missed"
+    side = "late or held back" if tried.late else "met" if tried.passed else "missed"
     probe = f"probe at {percent(key.goal)}: {side}" if key.goal is not None else side if tried.late else ""
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in stored else None),

@@ -325,10 +325,10 @@ def format_trial(tried: Trial) -> str:
     """One line of progress about a trial."""
     key, joint = tried.key, tried.shares[0]
     if tried.undecided:
-        return f"seed {key.seed}, {key.rate_rps:g} req/s: the client was too late to tell, drawn again"
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: requests that were late or held back decide, drawn again"
     if tried.late:
         side = "met" if tried.passed else "missed"
-        return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} however late requests are counted"
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} however late or held-back requests are counted"
     if key.goal is not None:
         side = "missed" if not tried.passed else "met" if joint.met >= key.goal * joint.of else "not surely missed"
         met = f"{joint.met} of {joint.of} met every bound; " if tried.by_request else ""

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from harness import termination, untrusted
 from harness.api import RequestRecord, Slo
+from harness.data.held_back import without_held_back
 from harness.data.lists import number
 from harness.data.records import to_table
 from harness.data.run_json import RunInfo
@@ -44,7 +45,7 @@ from harness.options import RunSpec
 from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
 from harness.validity.answer_warnings import HELD_BACK
-from harness.validity.checks import ANSWERS, LATENESS, both_ways, decide_alike, failed_checks, from_sent
+from harness.validity.checks import ANSWERS, LATENESS, decide_alike, failed_checks, from_sent
 from harness.validity.overload import overload
 from harness.validity.remote import of_held_back
 from harness.validity.work_done import failures
@@ -570,12 +571,9 @@ class Runs:
             if (fault := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
             if (held := result.run.info.warning(HELD_BACK)) is not None and result.run.info.resolution.unresolved:
-                # single answers are held back by a busy machine too, but not again and again
                 answers = of_held_back(result.run)
-                if attempt or answers is None or answers.all():
+                if answers is None or answers.all():  # single ones are held back by a busy machine too
                     raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
-                self._say(f"repeated: {held.message}")
-                continue
             failed = _failed(result.run.info, ended_early=early is not None or watch.cut)
             if failed <= {LATENESS}:
                 return _scored(task, result.run.requests, early, begun_s, late=LATENESS in failed)
@@ -613,17 +611,19 @@ def _failed(info: RunInfo, *, ended_early: bool) -> set[str]:
 
 
 def _scored(task: Task, requests: pa.Table, early: bool | None, begun_s: float, *, late: bool) -> Trial:
-    """The result of a run, whose requests may have left `late`: then it tells what both ways of counting say."""
+    """The result of a run. Of requests that left `late`, or were held back, it is what both ways of counting say."""
     made = replace(concluded(task, requests, early, begun_s), late=False)
-    if not late:
+    known = without_held_back(requests)
+    if not late and known is requests:
         return made
-    scores = both_ways(lambda view: _sides(task, early, view(requests)))
+    best = from_sent(known) if late else known  # the system was no better than this, and no worse than `requests`
+    scores = _sides(task, early, requests), _sides(task, early, best)
     if decide_alike(*scores):
         return made
     sides = {all(side for side, _ in score) for score in scores}
     side = sides.pop() if len(sides) == 1 else None
     if side is False:  # the fewest misses that it may have
-        made = concluded(task, from_sent(requests), early, begun_s)
+        made = concluded(task, best, early, begun_s)
     return replace(made, late=True, passed=side)
 
 
