@@ -38,6 +38,22 @@ def test_a_system_is_explained_with_its_parts_and_rows(capsys: pytest.CaptureFix
     assert "S09.b    relaxed SLO: about 1.65x the capacity of vLLM" in printed
 
 
+def test_a_row_without_commands_names_its_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """The sentence of a removed option leads here: its user would not learn where the numbers went."""
+    assert 0 == main(["explain", "distserve"])
+
+    assert "checked by tests/theory/test_distserve_simulator.py" in capsys.readouterr().out
+
+
+def test_checks_of_rows_are_there() -> None:
+    """A row would be proved by a test that is not there."""
+    top = Path(__file__).parents[2]
+    checks = {row.check for name in SYSTEMS for row in system(name).rows if row.check is not None}
+
+    assert checks
+    assert [] == [check for check in checks if not (top / check).exists()]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
