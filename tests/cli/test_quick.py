@@ -24,6 +24,7 @@ from harness.experiments.capacity.execute import set_up
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Key, Trial
 from harness.options import Given, run_spec
+from harness.runner.live import Live
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 TEXT = {"choices": [{"text": "one", "message": {"content": "one"}}]}
@@ -295,3 +296,18 @@ def test_a_server_is_found_and_its_capacity_with_the_error_of_the_client(
     assert "Measuring 'null' at" in err
     assert info["answers"][0]["bracket"] is not None
     assert info["floor"]["ttft"]["p99_s"] > 0
+
+
+def test_a_loop_that_begins_late_is_still_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine its time was over before it could be stopped: it took 90 of 180 s to answer all 64 users."""
+    monkeypatch.setattr(quick, "TICK_S", 0.001)
+    ended: list[bool] = []
+    live = Live()
+    watch = quick._TooMuch(1e-9, time.monotonic())
+    watch.begin(None, live)  # type: ignore[arg-type]  # not read
+    while not watch.stopped:
+        time.sleep(0.001)
+    live.end = lambda: ended.append(True)
+    while len(ended) < 2:  # nothing more is sent, and no answer is awaited
+        time.sleep(0.001)
+    watch.over.set()

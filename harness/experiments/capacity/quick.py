@@ -140,7 +140,7 @@ def _loaded(
         setup.spec, arrivals=f"closed:users={USERS},think_s=0,ramp_s={rise_s:.4g}", rate=None, requests=loop_requests,
         duration=rise_s, warmup="none", calibrate=0.0,
     )  # fmt: skip
-    watch = _TooMuch(min(ends_s, time.monotonic() + rise_s + (alone.e2e_s or 0.0)))
+    watch = _TooMuch(rise_s + (alone.e2e_s or 0.0), ends_s)
     try:
         result = execute(spec, out=path / LOOP_FOLDER, force=True, watch=watch, shared=shared, display=display)
     finally:
@@ -159,10 +159,11 @@ def _rise_s(alone: Trial) -> float:
 
 
 class _TooMuch:
-    """Ends a loop once enough requests have missed the SLO, or its time is over."""
+    """Ends a loop once enough requests have missed the SLO, or its time is over: `lasts_s` of traffic, or `ends_s` of
+    the monotonic clock."""
 
-    def __init__(self, ends_s: float) -> None:
-        self._ends_s = ends_s
+    def __init__(self, lasts_s: float, ends_s: float) -> None:
+        self._lasts_s, self._ends_s = lasts_s, ends_s
         self.over = Event()
         self.stopped = False
 
@@ -171,10 +172,10 @@ class _TooMuch:
 
         def look() -> None:
             while not self.over.wait(TICK_S):
-                if live.scored - live.met >= MISSES or time.monotonic() > self._ends_s:
+                over = live.elapsed_s() > self._lasts_s or time.monotonic() > self._ends_s
+                if over or live.scored - live.met >= MISSES:
                     self.stopped = True
-                    live.stop(at_once=True)
-                    return
+                    live.stop(at_once=True)  # without effect before the run has begun: look again
 
         Thread(target=look, name="bench-quick", daemon=True).start()
 
