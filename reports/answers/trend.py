@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from harness.experiments.compare.history import METRICS
 from harness.experiments.compare.trend_json import RunValue, TrendAnswer, TrendMetric, TrendSeries
+from harness.stats.watch import Rule
 from reports import figures
 from reports._format import clean, number, option
 from reports._history import (
@@ -71,7 +72,7 @@ NOTES: Mapping[str, tuple[str, tuple[str, str] | None]] = {
 DEFINITIONS = (
     ("night", "the date of a run, a search or a folder of runs; of several runs the mean over them"),
     ("accepted level", "the median of the first runs, or of the first ones since the run that was accepted last"),
-    ("reference", "the accepted level, or the better one since then that has lasted three weeks of runs"),
+    ("reference", f"the accepted level, or the better one since then that has lasted {Rule().long} runs"),
     ("change", "a level that lasts and is not the reference; of a drift, 'from' is the run at which half was reached"),
     ("suspect", "the last run is far from the reference; the next runs show a change, or that it was chance"),
     ("scatter", "robust standard deviation from run to run, as a share of the reference"),
@@ -131,9 +132,9 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
 
 
 def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
-    rule, series = info.rule, info.series
+    rule, series = Rule(), info.series
     rules = {
-        False: f"the median of the last {rule.settled}{f' or {rule.long}' if rule.long else ''} runs is compared with "
+        False: f"the median of the last {rule.window} or {rule.long} runs is compared with "
         f"the reference; a change is more than {option(100 * rule.least)}% and {option(rule.sds)} standard errors, "
         "which allow for correlation between runs, and for a look every night",
         True: "with a virtual clock any difference from the reference is a change",
@@ -224,23 +225,24 @@ def _last_value(metric: TrendMetric) -> str:
 
 
 def _latest(
-    caption: str, heads: tuple[str, ...], rows: Sequence[tuple[str | Cell, ...]], room: Room, left: int
+    caption: str, heads: tuple[str, ...], rows: Sequence[tuple[str | Cell, ...]], room: Room, left: int, words: int = 0
 ) -> Iterator[Table]:
     if rows:
         cut = f"; the latest {room.rows} of {len(rows):,}, all: --format json" if len(rows) > room.rows else ""
-        yield Table(f"{caption}{cut}", heads, tuple(rows[-room.rows :]), left)
+        yield Table(f"{caption}{cut}", heads, tuple(rows[-room.rows :]), left, words)
 
 
 def _steps(series: TrendSeries, room: Room) -> Iterator[Table]:
     found = [(step, metric) for metric in series.metrics for step in metric.steps]
     rows = [
-        (clean(metric.name, 60), *format_step(metric, step), clean(step.first, 40), clean(step.commit or "-", 60),
-         clean(step.commit_before or "-", 60), clean(step.ended or "-", 40),
+        (clean(metric.name, 60), *format_step(metric, step),
+         clean(step.first + (f" to {step.ended}" if step.ended else ""), 80),
+         clean(f"{step.commit_before or ''}..{step.commit or ''}", 80),
          clean(", ".join(f"{fact.what} {fact.before} -> {fact.after}" for fact in step.changed[:4]) or "-"))
         for step, metric in sorted(found, key=lambda each: each[0].first)
     ]  # fmt: skip
-    heads = ("metric", "change", "level", "from", "commit", "commit before", "back on", "changed with it")
-    yield from _latest("changes", heads, rows, room, left=8)
+    heads = ("metric", "change", "level", "from", "commits", "changed with it")
+    yield from _latest("changes", heads, rows, room, left=5, words=1)
 
 
 def _changes(series: TrendSeries, room: Room) -> Iterator[Table]:

@@ -24,7 +24,6 @@ from harness.experiments.compare.trend_json import (
     Step,
     TrendAnswer,
     TrendMetric,
-    TrendRule,
     TrendSeries,
     TrendState,
 )
@@ -42,23 +41,12 @@ _EXIT_CODES: Mapping[TrendState, int] = {
 def trend(root: Path) -> TrendAnswer:
     """The answer for a folder of nightly runs. Raises UsageError where there are none."""
     series = [_series(name, runs) for name, runs in read(root).items()]
-    state, rule = _whole(series), Rule()
+    state = _whole(series)
     return TrendAnswer(
         versions=dict(host.versions()),
         exit_code=_EXIT_CODES.get(state, 0),
         folder=str(root),
         state=state,
-        rule=TrendRule(
-            least=rule.least,
-            in_a_row=rule.majority,
-            sds=rule.sds,
-            early=rule.early,
-            reference=rule.reference,
-            spread=rule.spread,
-            settled=rule.window,
-            long=rule.long,
-            relative=rule.relative,
-        ),
         series=series,
     )
 

@@ -132,23 +132,6 @@ class TrendSeries(Part, frozen=True, kw_only=True):
         return [metric for metric in self.metrics if metric.judged]
 
 
-class TrendRule(Part, frozen=True, kw_only=True):
-    """The rule, as `harness.stats.watch.Rule`: `reference` to `spread` runs give the accepted level, `settled` and
-    `long` the medians that are compared with it; `in_a_row` runs move the first. A gain that lasts `long` runs is the
-    reference from then on.
-    """
-
-    least: Number
-    in_a_row: Count = field(name="nights")
-    sds: Number
-    early: Number = 0
-    reference: Count
-    spread: Count
-    settled: Count
-    long: Count = 0
-    relative: bool
-
-
 class TrendAnswer(Document, frozen=True, kw_only=True):
     """What `bench compare --trend` writes."""
 
@@ -158,5 +141,4 @@ class TrendAnswer(Document, frozen=True, kw_only=True):
     exit_code: Count
     folder: str
     state: TrendState
-    rule: TrendRule
     series: list[TrendSeries]
