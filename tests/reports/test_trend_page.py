@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,16 @@ def test_an_answer_of_an_older_bench_opens(capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "Regressed (chatbot/sim tpot mean since 2026-01-06: +30.0%)." in out
     assert "24% worse" in out
+
+
+def test_a_series_of_an_older_bench_opens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runs of last year would be lost with an update."""
+    root = Path(shutil.copytree(Path(__file__).with_name("nightly-older"), tmp_path / "nightly"))
+
+    assert main(["compare", "--trend", str(root)]) == 1
+    assert "Regressed (chatbot/sim ttft mean since 2026-01-05: +" in capsys.readouterr().out
+    assert main(["compare", "--trend", str(root), "--accept", "5e6f7a8"]) == 0
+    assert main(["report", str(root / "chatbot" / "sim"), "--format", "text"]) == 0
 
 
 def test_values_stand_with_their_interval_beside_the_accepted_level(nightly: Nightly) -> None:
