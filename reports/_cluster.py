@@ -13,7 +13,7 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.records import ACTIONS
 from harness.metrics.quantiles import quantiles
-from reports import _data, _format, _stages
+from reports import _data, _format, _shown
 from reports._format import clean
 from reports._system import first, part
 from reports.document import Table
@@ -49,7 +49,7 @@ def actions(run: Run, *kinds: str) -> pa.Table:
 @_data.once
 def end_s(run: Run) -> float:
     """When the last request was over (s)."""
-    return float(np.max(_stages.over_s(run), initial=0.0))
+    return float(np.max(_shown.over_s(run), initial=0.0))
 
 
 def _first_roles(run: Run) -> list[str]:
@@ -96,7 +96,7 @@ def load(run: Run, edges_s: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """By replica (2, stretches) between neighbouring times: the mean of its requests, running and waiting, of which
     there are none between steps, and the share of the time that it spends in steps."""
     total = {replica: np.zeros((2, len(edges) - 1)) for replica, edges in edges_s.items()}
-    for steps in _stages.step_tables(run):
+    for steps in run.step_pieces():
         columns = ("replica", "start_s", "end_s", "running", "waiting")
         replicas, start_s, until_s, running, waiting = (steps.column(name).to_numpy() for name in columns)
         for replica, edges in edges_s.items():

@@ -75,15 +75,6 @@ class Stretches:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PromptsAlone:
-    """Steps in which nothing decoded, (steps,) each, by replica and start."""
-
-    replica: np.ndarray
-    start_s: np.ndarray
-    end_s: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Reduced:
     """Stretches of steps, as they add up: `total` is the sum of each column times the seconds of its steps."""
 
@@ -146,30 +137,16 @@ def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray,
     return ended_s[wanted], found.values[wanted]
 
 
-def steps(run: Run, most: int) -> tuple[Stretches | None, PromptsAlone]:
-    """The steps of a run in at most `most` stretches, None where it has none; and those in which nothing decoded."""
+def steps(run: Run, most: int) -> Stretches | None:
+    """The steps of a run in at most `most` stretches; None where it has none."""
     if run.steps is not None:
         rows = run.steps.num_rows
-        found = _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
-        return found, _in_order([_alone(run.steps)])
+        return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
     if run.whole is None or run.whole.steps is None:
-        return None, _in_order([])
+        return None
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        parts = pool.map(lambda part: [(_reduced(piece, _ROWS), _alone(piece)) for piece in part()], run.whole.steps)
-        both = [pair for pairs in parts for pair in pairs]
-    return _merged([one for one, _ in both], most), _in_order([alone for _, alone in both])
-
-
-def _alone(steps: pa.Table) -> np.ndarray:
-    """(3, steps) replica, start and end of the steps with prompts and no decode."""
-    alone = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
-    return np.stack([steps[name].to_numpy()[alone].astype(np.float64) for name in ("replica", "start_s", "end_s")])
-
-
-def _in_order(parts: Sequence[np.ndarray]) -> PromptsAlone:
-    replica, start_s, end_s = np.concatenate([np.empty((3, 0)), *parts], axis=1)
-    order = np.lexsort((start_s, replica))
-    return PromptsAlone(replica[order], start_s[order], end_s[order])
+        parts = pool.map(lambda part: [_reduced(piece, _ROWS) for piece in part()], run.whole.steps)
+        return _merged([reduced for pieces in parts for reduced in pieces], most)
 
 
 def _reduced(steps: pa.Table, rows: int) -> _Reduced:

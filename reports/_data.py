@@ -1,23 +1,24 @@
 """What figures and pages ask of a run: arrays of its tables, its SLO, and how far each request is from it."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from harness.api import Bound, Slo
-from harness.data import large
+from harness.api import Slo
+from harness.data import large, run_json
 from harness.data.folder import Run
 from harness.data.run_json import Described
 from harness.metrics import measure
 from harness.metrics import slo as slos
+from harness.metrics import stages as by_stage
 from harness.validity import fidelity
+from harness.validity.server_metrics import queue_shares
 from reports import _counted
-from reports._counted import Gaps, PromptsAlone, Stretches
+from reports._counted import Gaps, Stretches
 from reports._format import clean
 
 T = TypeVar("T")
@@ -37,15 +38,6 @@ class Sending:
     sent: np.ndarray
     everything: np.ndarray | None
     closed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """One bound of the SLO and, per request, value / limit: at most 1 meets, inf misses at any scale."""
-
-    bound: Bound
-    name: str
-    ratio: np.ndarray
 
 
 class Remembering(Protocol):
@@ -173,15 +165,6 @@ def has_steps(run: Run) -> bool:
 
 def stretches(run: Run, most: int = 300) -> Stretches | None:
     """The steps of a run in at most `most` stretches, with the totals of all; None where there are none."""
-    return _steps(run, most)[0]
-
-
-def prompts_alone(run: Run) -> PromptsAlone:
-    """The steps in which nothing decoded; none where the backend did not show its steps."""
-    return prompts_alone(run.memo["of"][0]) if "of" in run.memo else _steps(run, 300)[1]
-
-
-def _steps(run: Run, most: int) -> tuple[Stretches | None, PromptsAlone]:
     return kept(run, f"steps {most}", lambda: _counted.steps(run, most))
 
 
@@ -226,32 +209,20 @@ def answered(run: Run) -> np.ndarray:
 
 
 @once
-def margins(run: Run) -> list[Margin]:
-    """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out, and
-    those on what answers that were all held back hide."""
+def _scored(run: Run) -> slos.Score:
+    """The score under the bounds of the SLO on single requests."""
     objective = slo(run)
-    each = dataclasses.replace(objective, bounds=tuple(b for b in objective.bounds if b.percentile is None))
-    scores = slos.score(run.requests, each, seen(run)).bounds
-    return [_margin(run, scored) for scored in scores if scored.bound.percentile is None and scored.room == scored.room]
+    bounds = tuple(bound for bound in objective.bounds if bound.percentile is None)
+    return slos.score(run.requests, dataclasses.replace(objective, bounds=bounds), seen(run))
 
 
-def joint(found: list[Margin]) -> np.ndarray:
-    """Per request the greatest ratio of all bounds: the SLO scale from which on the request meets everything."""
-    ratio: np.ndarray = np.max([m.ratio for m in found], axis=0)
-    return ratio
+@once
+def margins(run: Run) -> list[by_stage.Margin]:
+    """Per request-level bound of the SLO, how far each request is from it."""
+    return by_stage.margins(seen(run), _scored(run))
 
 
-def _margin(run: Run, scored: slos.BoundScore) -> Margin:
-    bound = scored.bound
-    limit = np.full(run.requests.num_rows, bound.limit)
-    if bound.metric in slos.OWN:
-        own = column(run, slos.OWN[bound.metric])
-        limit = np.where(np.isnan(own), limit, own)
-    values = seen(run).values(bound.metric)  # infinite where unknown
-    ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit)
-    return Margin(bound, bound_label(bound.metric, tag=bound.tag), np.where(answered(run), ratio, np.inf))
-
-
-def pieces(run: Run) -> Iterator[pa.Table]:
-    """The requests with all their token times, in pieces that bound memory: for code that reads every gap."""
-    return run.pieces()
+@once
+def stages(run: Run) -> run_json.Stages:
+    """The time of the requests by stage and their misses by cause, as stored; of an older run computed now."""
+    return run.info.stages or by_stage.summed(run, seen(run), _scored(run), queue_shares)

@@ -81,7 +81,7 @@ class Row:
 
 def rows(run: Run) -> Iterator[Row]:
     """The requests in the order of the table, read piece by piece; `error` is empty where a request ended well."""
-    for piece in _data.pieces(run):
+    for piece in run.pieces():
         stamps, status = lists(piece, "token_s"), piece["status"].to_pylist()
         errors = piece["error"].to_pylist() if "error" in piece.column_names else status  # large runs: not in memory
         for i, ended in enumerate(status):

@@ -124,19 +124,13 @@ def _ends(seen: Sequence[Seen], metric: str) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alone:
-    """One axis by itself: `counts` (positions,) requests by the first bound that they keep, of `requests` it binds.
+    """One axis by itself: of the `requests` it binds `scaled` (factors,) meet the SLO's own bound at each factor.
 
-    `scaled` (factors,) is how many meet the SLO's own bound at each factor; None where the SLO has none.
+    None where the SLO has none.
     """
 
     requests: int
-    counts: np.ndarray
     scaled: np.ndarray | None
-
-    def shares(self) -> np.ndarray:
-        """(positions,) the share of requests that keep each bound."""
-        found: np.ndarray = self.counts.cumsum() / max(1, self.requests)
-        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,8 +183,7 @@ def cells(seen: Seen, grid: Grid) -> Cells:
     counts = np.bincount(flat, minlength=shape[0] * shape[1]).reshape(shape)
     scaled, bounds = _scaled(seen, grid)
     first, second = (
-        _alone(axis, places[among & seen.ok], int(np.count_nonzero(among)), bounds)
-        for axis, places, among in zip(grid.axes, (rows, columns), applies, strict=True)
+        _alone(axis, int(np.count_nonzero(among)), bounds) for axis, among in zip(grid.axes, applies, strict=True)
     )
     n = len(seen.ok)
     return Cells(n, per_second_of(seen.table)(n) if n else 0.0, counts, (first, second), scaled)
@@ -215,11 +208,10 @@ def _places(seen: Seen, axis: Axis, applies: np.ndarray) -> np.ndarray:
     return np.where(applies, places, 0)
 
 
-def _alone(axis: Axis, places: np.ndarray, requests: int, scaled: dict[str, np.ndarray]) -> Alone:
-    counts = np.bincount(places, minlength=len(axis.limits_s) + 1)[: len(axis.limits_s)]
+def _alone(axis: Axis, requests: int, scaled: dict[str, np.ndarray]) -> Alone:
     own_s = axis.own_s
     found = None if own_s is None or not requests else scaled.get(bound_text(Bound(axis.metric, own_s)))
-    return Alone(requests, counts, None if found is None else np.rint(found * requests).astype(np.int64))
+    return Alone(requests, None if found is None else np.rint(found * requests).astype(np.int64))
 
 
 def _scaled(seen: Seen, grid: Grid) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.data.folder import Run
-from harness.data.run_json import Described, Intervals, RunInfo, Summary
+from harness.data.run_json import Described, Intervals, RunInfo, Stages, Summary
 from harness.experiments.compare.gates import quantity
 from harness.metrics.summary import describe
 from harness.validity.conclude import completed
@@ -73,12 +73,22 @@ def _of(run: Run) -> Iterator[Row]:
     for metric, values in (*summary.metrics.items(), *summary.run_metrics.items()):
         within = run.info.within.metrics.get(metric, Intervals())
         yield from _statistics(name, None, metric, values, within)
+    yield from _stages(name, _data.stages(_data.measured(run)))
     yield from _cluster(name, run.info.backend)
     # the client's own error against a remote endpoint: half, and 99 %, of all stamps are nearer to the truth
     for metric, floor in floors(run.info).items():
         yield Row(name, None, f"client floor of {metric}", "s", "p50", floor.p50_s)
         yield Row(name, None, f"client floor of {metric}", "s", "p99", floor.p99_s)
     yield from _classes(name, _data.measured(run), summary)
+
+
+def _stages(name: str, stages: Stages) -> Iterator[Row]:
+    """The time of the requests by stage, and the misses by cause."""
+    for stage, time in stages.times.items():
+        yield Row(name, None, f"stage {stage}", "s", "mean", time.mean_s)
+        yield Row(name, None, f"stage {stage} share", "share", "mean", time.share)
+    for cause, n in (stages.misses or {}).items():
+        yield Row(name, None, f"missed by {clean(cause, 40)}", "requests", "count", float(n))
 
 
 def _cluster(name: str, backend: Mapping[str, Any]) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from harness.validity import server_metrics
 from reports import _cluster
 from reports._cluster import Stay
 from reports._format import clean
-from reports._stages import ENDS, Shown
+from reports._shown import ENDS, Shown
 
 Event = dict[str, Any]
 Row = Mapping[str, Any]

@@ -8,9 +8,9 @@ from typing import Any
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.metrics.measure import missing
-from reports import _stages, _trace
+from reports import _shown, _trace
 from reports._format import clean
-from reports._stages import Shown
+from reports._shown import Shown
 
 Event = dict[str, Any]
 
@@ -38,9 +38,9 @@ class Perfetto:
             raise UsageError(f"'{run.path}' holds no single requests; there is no timeline of it.")
         if "sent_s" in missing(run.requests):
             raise UsageError(f"'{run.path}' does not tell when requests were sent; there is no timeline of it.")
-        shown = _stages.shown(run, self.requests, self.start_s, self.window_s)
+        shown = _shown.shown(run, self.requests, self.start_s, self.window_s)
         if not len(shown.rows):
-            when = _stages.span(self.start_s, self.window_s)
+            when = _shown.span(self.start_s, self.window_s)
             raise UsageError(f"No request of '{run.path}' is due or under way {when}; choose another start.")
         timed = sorted(_trace.events(shown), key=lambda event: event["ts"])  # stable: at one instant as they were made
         events = [*_trace.names(shown), *timed]

@@ -100,6 +100,13 @@ class Run:
             return pieces(self.requests)
         return chain.from_iterable(part() for part in self.whole.requests)
 
+    def step_pieces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The steps, of a large run in pieces, with all columns or at least those named; none where none are known."""
+        if self.steps is not None:
+            return iter([self.steps])
+        parts = None if self.whole is None else self.whole.steps
+        return chain.from_iterable(part(columns) for part in parts or ())
+
     @property
     def measured(self) -> pa.Table:
         """The measured requests, those after the warm-up, in a new table."""

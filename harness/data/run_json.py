@@ -271,6 +271,25 @@ class Summary(Part, frozen=True, kw_only=True):
         return [bound.passed for bound in self.bounds if bound.percentile is not None]
 
 
+class StageTime(Part, frozen=True, kw_only=True):
+    """The time in a stage: its mean over the requests, and its share of the time of all of them."""
+
+    mean_s: Number
+    share: Number
+
+
+class Stages(Part, frozen=True, kw_only=True):
+    """Where the time of the `requests` that ended well went, by stage, and how many missed the SLO for each cause.
+
+    A cause is a stage, "preempted", "unknown", or the status of a request that failed; `misses` is None where the SLO
+    bounds no single request.
+    """
+
+    requests: Count = 0
+    times: dict[str, StageTime] = field(default_factory=dict)
+    misses: dict[str, Count] | None = None
+
+
 class Interval(Part, frozen=True, kw_only=True):
     """An interval of a share."""
 
@@ -530,6 +549,7 @@ class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
     resolution: Resolution = Resolution()
     warmup: Cut = Cut("none", 0.0, 0)
     summary: Summary = _NO_SUMMARY
+    stages: Stages = Stages()
     within: Within = Within()
     failures: Failures = Failures()
     output_lengths: OutputLengths = OutputLengths()

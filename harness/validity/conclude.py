@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from harness.data import large, run_json
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
-from harness.metrics import slo
+from harness.metrics import slo, stages
 from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
@@ -42,7 +41,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     scored = slo.score(measured, objective, seen)
     summary = summarize(measured, objective, seen=seen, scored=scored)
     summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part, run)))
-    info = run.info.change(summary=summary, **_remote(run, seen, objective))
+    by_stage = stages.summed(part, seen, scored, server_metrics.queue_shares)
+    info = run.info.change(summary=summary, stages=by_stage, **_remote(run, seen, objective))
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
     sent = Fidelity() if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
@@ -82,9 +82,7 @@ def _tables(measured: Run, run: Run) -> RunTables:
     alike = backend.keys().isdisjoint(("prefill", "decode"))  # else each side has a memory of its own size
 
     def steps() -> Iterator[pa.Table]:
-        whole = measured.whole.steps if measured.whole is not None and measured.whole.steps is not None else ()
-        pieces = chain.from_iterable(part() for part in whole) if measured.steps is None else [measured.steps]
-        return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
+        return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in measured.step_pieces())
 
     def prompts() -> Iterator[SentPrompt]:
         if run.schedule is None or not len(run.schedule["prefix_ids"].combine_chunks().values):

@@ -9,6 +9,7 @@ from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
+from harness.metrics.stages import joint
 from reports import _cluster, _data, _format, _rows, _sending, _stages, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
@@ -208,7 +209,7 @@ def _curve(run: Run) -> Curve | None:
     found = _data.margins(shown) if shown.requests.num_rows else []
     if not found:
         return None
-    ratio = np.sort(_data.joint(found))
+    ratio = np.sort(joint(found))
     scales = np.geomspace(*ENDS, POINTS)
     shares = np.searchsorted(ratio, scales, side="right") / len(ratio)
     points = list(zip(scales.tolist(), shares.tolist(), strict=True))

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.experiments.rescore.slo_json import ScaleScore
+from harness.metrics.stages import Margin, joint
 from reports import _data, _format, _replay
 from reports._format import in_figure
 from reports._replay import Cells, Rate, Replay, Scored
@@ -43,7 +44,7 @@ def slo_scale(run: Run) -> go.Figure | str:
     if not found:
         return UNKNOWN if any(b.percentile is None for b in _data.slo(run).bounds) else style.UNBOUND
     goal = _data.slo(run).goal
-    together = _data.joint(found)
+    together = joint(found)
     cross = crossing(together, goal)
     finite = together[np.isfinite(together) & (together > 0)]
     low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
@@ -56,7 +57,7 @@ def slo_scale(run: Run) -> go.Figure | str:
         return np.searchsorted(np.sort(ratio), factors, side="right") / len(ratio) * 100.0
 
     several = zip(found if len(found) > 1 else [], _styles(), strict=False)
-    single = [(in_figure(f"{margin.name} only"), shares(margin.ratio), look) for margin, look in several]
+    single = [(in_figure(f"{_name(margin)} only"), shares(margin.ratio), look) for margin, look in several]
     drawn = _curves([("all bounds", shares(together), style.ALL), *single], factors)
     x = style.log_axis("SLO scale (1 = the SLO of this run)", factors)
     style.axes(drawn, x, style.share_axis(style.WITHIN))
@@ -66,10 +67,14 @@ def slo_scale(run: Run) -> go.Figure | str:
     if cross is not None:
         style.upright(drawn, cross, f"{goal * 100:g}% at scale {_format.number(cross)}")
         named = [m for m in found if np.isfinite(m.bound.limit)]
-        bounds = [f"{m.name} {_format.seconds(m.bound.limit * cross)}" for m in named]
+        bounds = [f"{_name(m)} {_format.seconds(m.bound.limit * cross)}" for m in named]
         reached = f"from scale {_format.number(cross)} on ({', '.join(bounds) or 'bounds of the requests'})"
     met = _format.share(float(np.mean(together <= 1.0)), goal)
     return style.done(drawn, style.finding({"Met the SLO of this run": [met], f"{goal * 100:g}% meet it": [reached]}))
+
+
+def _name(margin: Margin) -> str:
+    return _data.bound_label(margin.bound.metric, tag=margin.bound.tag)
 
 
 def _styles() -> Iterator[Look]:

@@ -11,8 +11,24 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from reports import _data, _format, _stages
+from harness.data.run_json import Stages
+from harness.metrics.stages import (
+    APART,
+    DECODE,
+    HANDOFF,
+    LATENESS,
+    PREEMPTED,
+    PREFILL,
+    QUEUE,
+    QUEUE_PREFILL,
+    STALL,
+    UNKNOWN,
+    of,
+)
+from harness.validity.server_metrics import queue_shares
+from reports import _data, _format
 from reports._format import in_figure
+from reports._stages import NAMES, RULE, note
 from reports.figures import style, systems
 from reports.figures.systems import Group
 from reports.study import Point, Study, runs
@@ -44,19 +60,19 @@ class Phase(NamedTuple):
 
 
 PHASES = {
-    _stages.LATENESS: Phase(_stages.NAMES[_stages.LATENESS], style.GREY, "."),
-    _stages.QUEUE: Phase(_stages.NAMES[_stages.QUEUE], style.PURPLE, "/"),
-    _stages.FIRST: Phase(_stages.NAMES[_stages.FIRST], style.VERMILLION, "/"),
-    _stages.PREFILL: Phase(_stages.NAMES[_stages.PREFILL], style.VERMILLION, ""),
-    _stages.HANDOFF: Phase(_stages.NAMES[_stages.HANDOFF], style.GREEN, "|"),
-    _stages.STALL: Phase(_stages.NAMES[_stages.STALL], style.OCHRE, "x"),
-    _stages.DECODE: Phase(_stages.NAMES[_stages.DECODE], style.BLUE, "\\"),
+    LATENESS: Phase(NAMES[LATENESS], style.GREY, "."),
+    QUEUE: Phase(NAMES[QUEUE], style.PURPLE, "/"),
+    QUEUE_PREFILL: Phase(NAMES[QUEUE_PREFILL], style.VERMILLION, "/"),
+    PREFILL: Phase(NAMES[PREFILL], style.VERMILLION, ""),
+    HANDOFF: Phase(NAMES[HANDOFF], style.GREEN, "|"),
+    STALL: Phase(NAMES[STALL], style.OCHRE, "x"),
+    DECODE: Phase(NAMES[DECODE], style.BLUE, "\\"),
 }
 _CAUSES = {
-    _stages.PREEMPTED: Phase(_stages.NAMES[_stages.PREEMPTED], style.GREEN, "+"),
-    _stages.UNKNOWN: Phase(_stages.NAMES[_stages.UNKNOWN], style.GREY, "-"),
+    PREEMPTED: Phase(NAMES[PREEMPTED], style.GREEN, "+"),
+    UNKNOWN: Phase(NAMES[UNKNOWN], style.GREY, "-"),
 }
-_BEFORE_FIRST = (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL)
+_BEFORE_FIRST = (LATENESS, QUEUE, QUEUE_PREFILL, PREFILL)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
 _SIDE_BY_SIDE = 6
 """Rates whose labels stand side by side on a phone."""
@@ -73,30 +89,33 @@ def stages(run: Run) -> go.Figure | str:
     """Bars of mean seconds before the first token, above bars of percent of the whole time, stacked by phase."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    found = _stages.of(run)
-    if found is None:
+    if not _data.stages(run).times:
         return NO_STAMPS
-    seconds = found.of_known()
-    order = np.argsort(_data.metric(run, "ttft")[found.known], kind="stable")
+    divided = of(run, _data.seen(run), queue_shares)
+    seconds = divided.of_known()
+    order = np.argsort(_data.metric(run, "ttft")[divided.known], kind="stable")
     groups = {"all requests": order}
     if len(order) >= _LEAST:
         groups = {name: order[round(a * len(order)) : round(b * len(order))] for name, a, b in _GROUPS}
-    shares = [_stages.shares_of(found.keys, seconds[:, chosen]) for chosen in groups.values()]
-    names = [f"{name}<br>n = {s.requests:,}" for name, s in zip(groups, shares, strict=True)]
+    parts = [seconds[:, rows] for rows in groups.values()]
+    mean_s = np.array([part.mean(axis=1) for part in parts]).T  # (stages, groups)
+    percent = np.array([_percent(part) for part in parts]).T
+    names = [f"{name}<br>n = {len(rows):,}" for name, rows in groups.items()]
     drawn = style.panels([0.5, 0.5], 600, spacing=0.08)
-    for i, key in enumerate(found.keys):
-        if any(share.percent[i] > 0 for share in shares):
+    for i, key in enumerate(divided.keys):
+        if any(percent[i] > 0):
             if key in _BEFORE_FIRST:
-                _bars(drawn, 1, names, [s.mean_s[i] for s in shares], key, " s")
-            _bars(drawn, 2, names, [s.percent[i] for s in shares], key, "%")
+                _bars(drawn, 1, names, mean_s[i].tolist(), key, " s")
+            _bars(drawn, 2, names, percent[i].tolist(), key, "%")
     drawn.update_layout(barmode="stack", bargap=0.35)
     y = style.axis("mean time before<br>the first token (s)", rangemode="tozero")
     style.axes(drawn, style.axis("", type="category"), y, 1)
     x = style.axis("requests by their TTFT (n = requests)", type="category")
     style.axes(drawn, x, style.axis("time of a request (%)", range=[0, 100.5]), 2)
-    return style.done(drawn, _stages_finding(found.keys, _stages.shares_of(found.keys, seconds), shares[-1]), [
+    slowest_s = dict(zip(divided.keys, mean_s[:, -1].tolist(), strict=True)) if len(groups) > 1 else {}
+    return style.done(drawn, _stages_finding(_data.stages(run), slowest_s), [
         "Percentages are means of those of the single requests.",
-        _stages.note(found.keys),
+        note(divided.keys),
     ])  # fmt: skip
 
 
@@ -108,18 +127,24 @@ def _bars(drawn: go.Figure, row: int, names: list[str], values: list[float], key
     )  # fmt: skip
 
 
-def _stages_finding(keys: Sequence[str], whole: _stages.Shares, slowest: _stages.Shares) -> str:
-    order = sorted(range(len(keys)), key=lambda i: -whole.summed_percent[i])
+def _percent(seconds: np.ndarray) -> np.ndarray:
+    """(stages,) the mean of the percentages of the single requests, of (stages, requests) seconds."""
+    total = np.maximum(seconds.sum(axis=0), 1e-12)
+    return np.array([(row / total).mean() for row in seconds]) * 100.0  # stage by stage: little memory at one time
+
+
+def _stages_finding(stages: Stages, slowest_s: Mapping[str, float]) -> str:
+    """The shares of all time, and the mean seconds of the slowest hundredth, where there are groups."""
+    order = sorted(stages.times.items(), key=lambda item: -item[1].share)
     values = {"All time of the requests": [
-        f"{PHASES[keys[i]].name} {_format.share(whole.summed_percent[i] / 100)}"
-        for i in order if whole.summed_percent[i] >= 0.05
+        f"{PHASES[key].name} {_format.share(time.share)}" for key, time in order if time.share >= 0.0005
     ]}  # fmt: skip
-    if slowest.requests < whole.requests:
-        before = [i for i, key in enumerate(keys) if key in _BEFORE_FIRST]
-        most, ttft = max(before, key=lambda i: slowest.mean_s[i]), sum(slowest.mean_s[i] for i in before)
-        part = _format.share(slowest.mean_s[most] / max(ttft, 1e-12))
+    if slowest_s:
+        before_s = {key: slowest_s[key] for key in slowest_s if key in _BEFORE_FIRST}
+        most, ttft_s = max(before_s, key=lambda key: before_s[key]), sum(before_s.values())
+        part = _format.share(before_s[most] / max(ttft_s, 1e-12))
         values["slowest hundredth of the first tokens"] = [
-            f"{_format.seconds(ttft)} in the mean", f"{PHASES[keys[most]].name} {part}"
+            f"{_format.seconds(ttft_s)} in the mean", f"{PHASES[most].name} {part}"
         ]  # fmt: skip
     return style.finding(values)
 
@@ -128,7 +153,8 @@ def misses(run: Run) -> go.Figure | str:
     """Bars of the share of the misses that each cause has (%), the greatest first."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    found = _stages.causes(run)
+    stages = _data.stages(run)
+    found = stages.misses
     if not found:
         return UNBOUND if found is None else NO_MISS
     total = sum(found.values())
@@ -153,9 +179,9 @@ def misses(run: Run) -> go.Figure | str:
     table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
-    stages = _stages.of(run)
-    source = "" if stages is None or stages.apart else _stages.note(stages.keys)
-    return style.done(drawn, style.finding(values), [_stages.RULE, source], table)
+    keys = tuple(stages.times)
+    source = "" if not keys or keys == APART else note(keys)
+    return style.done(drawn, style.finding(values), [RULE, source], table)
 
 
 Percents = dict[str, dict[str, float]]
@@ -168,18 +194,14 @@ def stages_rate(study: Study) -> go.Figure | str:
     found = []
     for group in groups:
         phases = {name: runs.phases(runs.of(study, point)) for name, point in group.points.items()}
-        if shares := {name: one for name, one in phases.items() if one is not None}:  # whose runs can be read
+        if shares := {name: percents for name, percents in phases.items() if percents}:  # whose runs can be read
             found.append((group, shares))
     if not found:
         return runs.GONE if groups else NO_RUN
-    percents = [
-        (group, {name: dict(zip(one.keys, one.summed_percent, strict=True)) for name, one in shares.items()})
-        for group, shares in found
-    ]
-    drawn = _stacked(study, percents, "time (%)", top=100.5)
-    own = dict.fromkeys(_stages.note(one.keys) for _, shares in found for one in shares.values())
+    drawn = _stacked(study, found, "time (%)", top=100.5)
+    own = dict.fromkeys(note(tuple(shares)) for _, percents in found for shares in percents.values())
     notes = ["Time of all requests taken together.", *own]
-    return style.done(drawn, _growth(*percents[0]), [*notes, *_group_notes(study, groups, [g for g, _ in found])])
+    return style.done(drawn, _growth(*found[0]), [*notes, *_group_notes(study, groups, [g for g, _ in found])])
 
 
 def _growth(group: Group, percents: Percents) -> str:
@@ -209,7 +231,7 @@ def misses_rate(study: Study) -> go.Figure | str:
     drawn = _stacked(study, percents, "requests that<br>missed (%)")
     rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
     under = "Misses are those of the SLO under which the runs were made." if rescored else ""
-    notes = [under, _stages.RULE, *_group_notes(study, groups, [group for group, _ in found])]
+    notes = [under, RULE, *_group_notes(study, groups, [group for group, _ in found])]
     group, causes = found[0]
     label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
     total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])
@@ -224,7 +246,8 @@ def _causes(study: Study, group: Group) -> Percents:
     """The percent of all requests at each label whose runs can be read and had an SLO of their own."""
     found = {}
     for label, point in group.points.items():
-        scored = [(one.requests, one.causes) for one in runs.of(study, point) if one.causes is not None]
+        read = [(run.requests, run.stages.misses) for run in runs.of(study, point)]
+        scored = [(requests, causes) for requests, causes in read if causes is not None]
         total, counted = sum(requests for requests, _ in scored), Counter[str]()
         for _, causes in scored:
             counted.update(causes)

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from harness.data.folder import Run
 from harness.metrics.measure import missing
 from harness.metrics.quantiles import quantile
+from harness.metrics.stages import joint
 from harness.validity import server_metrics
 from reports import _data, _format
 from reports._counted import PARTS, Gaps, Stretches
@@ -255,7 +256,7 @@ def latency_over_time(run: Run) -> go.Figure | str:
         return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
     at, ttft = at[order], ttft[order]
     margins = _data.margins(run)
-    met = (_data.joint(margins) <= 1.0)[order] if margins else np.ones(len(at), dtype=bool)
+    met = (joint(margins) <= 1.0)[order] if margins else np.ones(len(at), dtype=bool)
     drawn = style.new()
     kept = style.sampled(ttft)
     for which, name, look in (

@@ -14,11 +14,11 @@ import numpy as np
 
 from harness.data import large
 from harness.data.folder import read_info
-from harness.data.run_json import RunInfo
+from harness.data.run_json import RunInfo, Stages
 from harness.errors import BenchError, UsageError
 from harness.experiments.sweep.gathered import ASIDE
 from harness.experiments.sweep.sweep_json import Spread, SweepPoint
-from reports import _data, _format, _stages
+from reports import _data, _format
 from reports._format import clean
 from reports._sending import floors
 
@@ -197,8 +197,7 @@ class Samples:
 
     requests: int
     samples: Mapping[str, np.ndarray]
-    shares: _stages.Shares | None
-    causes: Mapping[str, int] | None
+    stages: Stages
 
 
 def of(study: Study, point: Point) -> list[Samples]:
@@ -218,17 +217,15 @@ def pooled(samples: Sequence[Samples], metric: str) -> np.ndarray:
     return np.sort(np.concatenate([one.samples[metric] for one in samples] or [np.empty(0)]))
 
 
-def phases(samples: Sequence[Samples]) -> _stages.Shares | None:
-    """The phases over the runs: the mean of theirs, each run counting as often as it has requests."""
-    shares = [one.shares for one in samples if one.shares is not None]
-    if not shares or any(one.keys != shares[0].keys for one in shares):
-        return None
-    weights = [one.requests for one in shares]
-    mean_s, percent, summed = (
-        tuple(np.average([getattr(one, name) for one in shares], axis=0, weights=weights).tolist())
-        for name in ("mean_s", "percent", "summed_percent")
-    )
-    return _stages.Shares(shares[0].keys, mean_s, percent, summed, sum(weights))
+def phases(samples: Sequence[Samples]) -> dict[str, float]:
+    """Percent of the time in each stage over the runs, each run counting as often as it has requests that ended well;
+    empty where none has, and where they tell other stages."""
+    stages = [run.stages for run in samples if run.stages.times]
+    if len({tuple(run.times) for run in stages}) != 1:
+        return {}
+    shares = [[time.share * 100.0 for time in run.times.values()] for run in stages]
+    means = np.average(shares, axis=0, weights=[run.requests for run in stages])
+    return dict(zip(stages[0].times, means.tolist(), strict=True))
 
 
 def seeds_note(study: Study, points: Sequence[Point]) -> str:
@@ -248,7 +245,7 @@ def _read(folder: Path) -> Samples | None:
     except (BenchError, OSError, ValueError, KeyError):
         return None
     samples = {name: _data.sample(run, name) for name in SAMPLES}
-    return Samples(run.requests.num_rows, samples, _stages.shares(run), _stages.causes(run))
+    return Samples(run.requests.num_rows, samples, _data.stages(run))
 
 
 def infos(folders: Iterable[Path]) -> Iterator[RunInfo]:

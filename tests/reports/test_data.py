@@ -46,6 +46,7 @@ def test_a_large_run_has_the_same_values(cut: dict[str, Any] | None, stored: Sto
     assert len(whole.requests) == len(large.requests)
     for name in ("ttft", "tpot", "e2e", "lateness", "itl", "itl_p99"):
         np.testing.assert_array_equal(_data.metric(whole, name), _data.metric(large, name))
+    assert _data.stages(whole) == _data.stages(large)
     np.testing.assert_array_equal(_data.sample(whole, "ttft"), _data.sample(large, "ttft"))
     np.testing.assert_array_equal(_data.gaps(whole).counts, _data.gaps(large).counts)
     assert _data.metric(large, "ttft") is _data.metric(large, "ttft")

@@ -11,6 +11,7 @@ import pytest
 from harness.api import Bound, Slo
 from harness.data.folder import Run
 from harness.metrics import slo as slos
+from harness.metrics.stages import joint
 from reports import _data, figures
 from reports.figures import style
 from reports.figures.bursts import CLOSED, burstiness, gaps
@@ -37,7 +38,7 @@ def test_slo_scale_agrees_with_scoring(slo: str, scale: float, make_run: MakeRun
     bounds = tuple(Bound(b.metric, b.limit * scale, b.tag, b.percentile) for b in slos.parse(slo).bounds)
     expected = slos.score(run.requests, Slo(bounds)).met
 
-    ratios = _data.joint(_data.margins(run))
+    ratios = joint(_data.margins(run))
     assert expected.tolist() == (ratios <= scale).tolist()
 
 

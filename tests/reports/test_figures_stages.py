@@ -15,6 +15,8 @@ from harness.data.records import steps_table, to_table
 from harness.data.run_json import RunInfo
 from harness.metrics import slo as slos
 from harness.metrics.measure import marked
+from harness.metrics.stages import APART, TOGETHER, of, summed
+from harness.validity.server_metrics import queue_shares
 from reports import _data, _stages, figures
 from reports._page import data_table
 from reports.figures import style
@@ -62,10 +64,9 @@ def test_phases_of_a_request_follow_from_its_stamps(staged: MakeStaged) -> None:
     """The time that other requests' prompts took from a decoding request would be called its own work."""
     one = record(handoff_start_s=1.5, handoff_end_s=1.625)
     run = staged([one], [step(2.0, 2.25), step(2.25, 2.75, decodes=1), step(2.9, 9.0), step(2.0, 3.0, replica=1)])
-    found = _stages.of(run)
+    found = of(run, _data.seen(run), queue_shares)
 
-    assert found is not None
-    assert dict(zip(_stages.APART, (0.25, 0.25, 1.0, 0.125, 0.125 + 0.25 + 0.1, 0.9), strict=True)) == pytest.approx(
+    assert dict(zip(APART, (0.25, 0.25, 1.0, 0.125, 0.125 + 0.25 + 0.1, 0.9), strict=True)) == pytest.approx(
         dict(zip(found.keys, found.seconds[:, 0].tolist(), strict=True))
     )
 
@@ -76,9 +77,8 @@ def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
     records = [record(i, (1.5 + np.cumsum(0.3 + rng.exponential(0.2, 1 + i % 7))).tolist()) for i in range(200)]
     at = np.cumsum(rng.exponential(0.05, 100))
     run = staged(records, [step(a, b, decodes=i % 2) for i, (a, b) in enumerate(zip(at, at[1:], strict=False))])
-    found = _stages.of(run)
+    found = of(run, _data.seen(run), queue_shares)
 
-    assert found is not None
     assert _data.metric(run, "e2e").tolist() == pytest.approx(found.seconds.sum(axis=0).tolist())
     assert np.all(found.seconds >= 0)
 
@@ -86,22 +86,24 @@ def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
 def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> None:
     """Of an endpoint, which stamps no stages, a queue would be drawn that was never observed; or nothing at all."""
     run = make_run(200, failed=5)
-    found, figure = _stages.of(run), drawn(stages(run))
+    found, figure = of(run, _data.seen(run), queue_shares), drawn(stages(run))
 
-    assert found is not None
-    assert _stages.TOGETHER == found.keys
+    assert TOGETHER == found.keys
     assert (195, 5) == (int(found.known.sum()), int((~found.known).sum()))
     assert _stages.UNSTAMPED in figures.caption(figure)
     assert ["client lateness", "queue and prefill", "decode"] == list(dict.fromkeys(t.name for t in figure.data))
 
 
-def test_both_ways_to_share_out_time_are_shown() -> None:
-    """A reader of DistServe's figure and one of its text would compare different percentages."""
-    shares = _stages.shares_of(("queue", "decode"), np.array([[1.0, 1.0], [1.0, 9.0]]))
+def test_shares_are_of_the_time_of_all_requests_together(staged: MakeStaged) -> None:
+    """The mean of the percentages would be stored, in which short requests weigh as much as long ones."""
+    run = staged([record(0, (1.25,)), record(1, (1.25, 5.25))], slo="ttft=2")
+    seconds = {"lateness": 0.5, "queue": 0.5, "prefill": 1.5, "handoff": 0.0, "stall": 0.25, "decode": 3.75}
+    times = _data.stages(run).times
 
-    assert (30.0, 70.0) == pytest.approx(shares.percent)
-    assert (1 / 6 * 100, 5 / 6 * 100) == pytest.approx(shares.summed_percent)
-    assert ((1.0, 5.0), 2) == (shares.mean_s, shares.requests)
+    assert {key: total_s / 6.5 for key, total_s in seconds.items()} == pytest.approx(
+        {key: time.share for key, time in times.items()}
+    )
+    assert [total_s / 2 for total_s in seconds.values()] == pytest.approx([time.mean_s for time in times.values()])
 
 
 def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
@@ -131,17 +133,29 @@ def test_a_miss_has_the_cause_that_the_rule_names(cause: str, change: dict[str, 
     """A reader would buy GPUs for a queue where the client was late."""
     well = record(1, (0.75, 1.0, 1.25))
 
-    assert {cause: 1} == _stages.causes(staged([record(0, **change), well]))
+    assert {cause: 1} == _data.stages(staged([record(0, **change), well])).misses
 
 
 def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
     """The causes would not add up to what the summary calls missed."""
     run = make_run(500, failed=20, slo="ttft=0.12,tpot=0.03,e2e=1.5")
-    found = _stages.causes(run)
+    found = _data.stages(run).misses
 
     assert found is not None
     assert round((1 - run.info.summary.attainment) * 500) == sum(found.values())
     assert found["timeout"] + found["error"] == 20
+
+
+def test_the_stages_of_a_large_run_add_up_piece_by_piece(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of every piece but the first would be those of other requests."""
+    run = make_run(500, failed=20, slo="ttft=0.12,tpot=0.03,e2e=1.5")
+    scored = slos.score(run.requests, slos.restored(run.info))
+    whole = summed(run, _data.seen(run), scored, queue_shares)
+    monkeypatch.setattr("harness.metrics.stages._ROWS", 64)
+    pieces = summed(run, _data.seen(run), scored, queue_shares)
+
+    assert (whole.requests, whole.misses) == (pieces.requests, pieces.misses)
+    assert [time.mean_s for time in whole.times.values()] == pytest.approx([t.mean_s for t in pieces.times.values()])
 
 
 def test_causes_need_a_bound_and_a_miss(staged: MakeStaged) -> None:

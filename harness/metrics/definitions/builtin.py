@@ -102,7 +102,7 @@ ROWS: tuple[Metric, ...] = (
     Metric(
         name="ttft", place=0, title="TTFT", of=ttft,
         headline=True, in_summary=True, one_token=True, needs_token_times=True, decided_by="prefill", floor="ttft",
-        phases=("lateness", "queue", "first", "prefill"), compared=("mean", "p50", "p99"),
+        phases=("lateness", "queue", "queue_prefill", "prefill"), compared=("mean", "p50", "p99"),
         terms=(("TTFT", "time to first token: first token minus the scheduled time of the request (s)"),),
         about="""
         Time to first token, counted from the scheduled time (seconds per request).
@@ -233,8 +233,8 @@ ROWS: tuple[Metric, ...] = (
     ),
     Metric(
         name="ttft_sent", place=9, of=ttft_sent,
-        in_summary=False, one_token=True, needs_token_times=True, floor="ttft", phases=("queue", "first", "prefill"),
-        compared=(),
+        in_summary=False, one_token=True, needs_token_times=True, floor="ttft", compared=(),
+        phases=("queue", "queue_prefill", "prefill"),
         about="""
         Time to first token, counted from sending (seconds per request).
 

@@ -1,0 +1,238 @@
+"""Where the time of each request went: client lateness, queue, prefill, hand-off, stall, decode, from the stage stamps.
+
+The stages of DistServe (OSDI 2024, figure 10) with two more: lateness is separate from the queue, and stall from
+decode. They add up to E2E.
+
+Which stage made each request miss the SLO, by one rule that gives every miss one cause: a request that failed has its
+status as its cause. Of any other the bound that is broken worst decides. Where the work that the bound spans (prefill
+for TTFT, decode for TPOT and gaps, both for E2E) would break it by its own share of the time, the work is the cause;
+otherwise the longest wait among the others that it spans.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.api import Bound
+from harness.data import run_json
+from harness.data.folder import Run
+from harness.data.lists import number
+from harness.metrics.measure import metrics
+from harness.metrics.slo import BoundScore, Score, Seen
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+QueueShares: TypeAlias = Callable[[Run], Floats | None]
+"""Returns (requests,) the share of the queue in the time from sending to the first token; None where nothing tells."""
+
+LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE = "lateness", "queue", "prefill", "handoff", "stall", "decode"
+QUEUE_PREFILL = "queue_prefill"
+"""All between sending and the first token, where the backend does not tell queue and prefill apart."""
+PREEMPTED = "preempted"
+UNKNOWN = "unknown"
+"""Cause of the requests whose stamps tell no stages."""
+
+DIVIDED = (LATENESS, QUEUE, PREFILL, DECODE)
+APART = (LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE)
+TOGETHER = (LATENESS, QUEUE_PREFILL, DECODE)
+_WORK = (PREFILL, QUEUE_PREFILL, DECODE)
+_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Margin:
+    """One bound of the SLO and, per request, value / limit: at most 1 meets, inf misses at any scale."""
+
+    bound: Bound
+    ratio: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """`seconds` (stages, requests) in each stage of `keys`, not all of them finite where a request did not end well."""
+
+    keys: tuple[str, ...]
+    seconds: Floats
+
+    @property
+    def known(self) -> Mask:
+        """(requests,) whether the stages of a request are known."""
+        finite: Mask = np.all(np.isfinite(self.seconds), axis=0)
+        return finite
+
+    def of_known(self) -> Floats:
+        """(stages, known requests) seconds, not copied where all are known."""
+        known = self.known
+        return self.seconds if known.all() else self.seconds[:, known]
+
+
+def margins(seen: Seen, scored: Score) -> list[Margin]:
+    """Per request-level bound of the score, how far each request is from it; bounds on a percentile are left out, and
+    those on what answers that were all held back hide."""
+    return [_margin(seen, each) for each in scored.bounds if each.bound.percentile is None and each.room == each.room]
+
+
+def _margin(seen: Seen, scored: BoundScore) -> Margin:
+    bound, brought = scored.bound, seen.own(scored.bound.metric)
+    limit_s = bound.limit if brought is None else np.where(np.isnan(brought), bound.limit, brought)
+    values = seen.values(bound.metric)  # infinite where unknown
+    ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit_s)
+    return Margin(bound, np.where(seen.ok, ratio, np.inf))
+
+
+def joint(bounds: Sequence[Margin]) -> Floats:
+    """Per request the greatest ratio of all bounds: the SLO scale from which on the request meets everything."""
+    greatest: Floats = np.max([margin.ratio for margin in bounds], axis=0)
+    return greatest
+
+
+def of(run: Run, seen: Seen, queue_shares: QueueShares) -> Stages:
+    """The stages of every request of the run, which `seen` is of."""
+    parts = [stages for _, stages in _in_pieces(run, seen, queue_shares)]
+    return Stages(parts[0].keys, np.concatenate([part.seconds for part in parts], axis=1))
+
+
+def summed(run: Run, seen: Seen, scored: Score, queue_shares: QueueShares) -> run_json.Stages:
+    """The time of all requests by stage, and how many missed for each cause, most first."""
+    bounds = margins(seen, scored)
+    held_back = seen.unknown("ttft")
+    keys: tuple[str, ...] = ()
+    total_s, requests, causes = np.zeros(1), 0, Counter[str]()
+    for rows, stages in _in_pieces(run, seen, queue_shares):
+        seconds = stages.of_known()
+        keys, total_s, requests = stages.keys, total_s + seconds.sum(axis=1), requests + seconds.shape[1]
+        if bounds:
+            part = [Margin(margin.bound, margin.ratio[rows]) for margin in bounds]
+            unknown = None if held_back is None else held_back[rows]
+            causes.update(_causes(run.requests[rows], seen.ok[rows], part, stages, unknown))
+    all_s = max(float(total_s.sum()), 1e-12)
+    times = {
+        key: run_json.StageTime(mean_s=sum_s / requests, share=sum_s / all_s)
+        for key, sum_s in zip(keys, total_s.tolist(), strict=True)
+        if requests
+    }
+    most_first = dict(sorted(causes.items(), key=lambda item: (-item[1], item[0])))
+    return run_json.Stages(requests=requests, times=times, misses=most_first if bounds else None)
+
+
+def _in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tuple[slice, Stages]]:
+    """Some requests after the others, one piece or more, so that the times of a large run take little memory."""
+    answered = seen.ok if (unknown := seen.unknown("ttft")) is None else seen.ok & ~unknown
+    first_s, last_s = seen.values("ttft"), seen.values("e2e")  # both from the scheduled time
+    begun, done = (np.isfinite(number(run.requests, name)) for name in ("prefill_start_s", "prefill_end_s"))
+    apart = bool(np.any(begun & done & answered))
+    shares = None if apart else queue_shares(run)
+    keys = APART if apart else TOGETHER if shares is None else DIVIDED
+    alone = prompts_alone(run) if apart else {}
+    for start in range(0, max(1, run.requests.num_rows), _ROWS):
+        rows = slice(start, min(start + _ROWS, run.requests.num_rows))
+        ends_s = (np.where(answered[rows], value_s[rows], np.nan) for value_s in (first_s, last_s))
+        part = _Rows(run.requests[rows], *ends_s)
+        yield rows, Stages(keys, _apart(part, alone) if apart else _together(part, shares, rows))
+
+
+class _Rows(NamedTuple):
+    """Some requests, and (requests,) when their first and last token came, in seconds since they were due."""
+
+    table: pa.Table
+    first: Floats
+    last: Floats
+
+    def column(self, name: str) -> Floats:
+        """(requests,) seconds since the request was due; NaN where there is none."""
+        return number(self.table, name) - number(self.table, "scheduled_s")
+
+
+def _together(part: _Rows, shares: Floats | None, rows: slice) -> Floats:
+    sent = part.column("sent_s")
+    before, decode = part.first - sent, part.last - part.first
+    share = None if shares is None else shares[rows]
+    return np.stack([sent, *([before] if share is None else [before * share, before * (1.0 - share)]), decode])
+
+
+def _apart(part: _Rows, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:
+    sent, begun, done, decodes = (
+        part.column(f"{n}_s") for n in ("sent", "prefill_start", "prefill_end", "decode_start")
+    )
+    decodes = np.where(np.isfinite(decodes), decodes, part.last)  # a single token: nothing is decoded
+    handoff = np.nan_to_num(part.column("handoff_end_s") - part.column("handoff_start_s"))
+    inside = np.minimum(_alone(part, decodes, alone), np.maximum(part.last - decodes, 0.0))
+    waits = decodes - done - handoff + inside
+    return np.stack([sent, begun - sent, done - begun, handoff, waits, part.last - decodes - inside])
+
+
+def prompts_alone(run: Run) -> dict[int, tuple[Floats, Floats]]:
+    """Per replica the steps in which nothing decoded: (steps,) starts and ends in seconds, in order."""
+    parts = [np.empty((3, 0))]
+    for steps in run.step_pieces(("replica", "start_s", "end_s", "decode_seqs", "prefill_tokens")):
+        alone = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
+        parts.append(np.stack([number(steps, name)[alone] for name in ("replica", "start_s", "end_s")]))
+    replica, start_s, end_s = np.concatenate(parts, axis=1)
+    order = np.lexsort((start_s, replica))
+    names, at = np.unique(replica[order], return_index=True)
+    each = zip(names, np.split(order, at[1:]), strict=False)  # no names without such steps, but one empty split
+    return {int(name): (start_s[steps], end_s[steps]) for name, steps in each}
+
+
+def _alone(part: _Rows, decodes: Floats, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:
+    """(requests,) seconds of prompts alone on the replica of each request from its first decode to its last token."""
+    replica, due = number(part.table, "replica"), number(part.table, "scheduled_s")
+    spent_s = np.zeros(len(due))
+    for name, (start, end) in alone.items():
+        there = replica == name
+        since, until = (due + decodes)[there], (due + part.last)[there]
+        spent_s[there] = _so_far(start, end, until) - _so_far(start, end, since)
+    return np.maximum(np.nan_to_num(spent_s), 0.0)
+
+
+def _so_far(start: Floats, end: Floats, at_s: Floats) -> Floats:
+    """Summed length of the intervals, which lie in order, before each time."""
+    lengths = np.concatenate([[0.0], np.cumsum(end - start)])
+    i = np.searchsorted(start, at_s, side="right")
+    last = np.maximum(i - 1, 0)
+    length: Floats = lengths[last] + np.where(i > 0, np.minimum(at_s, end[last]) - start[last], 0.0)
+    return length
+
+
+def _causes(
+    requests: pa.Table, ok: Mask, bounds: Sequence[Margin], stages: Stages, held_back: Mask | None
+) -> Counter[str]:
+    """How many of these requests missed for each cause: a stage, PREEMPTED, or the status of those that failed."""
+    cause = np.full(len(ok), UNKNOWN, dtype=object)
+    cause[~ok] = requests["status"].to_numpy()[~ok]
+    missed = joint(bounds) > 1.0
+    if held_back is not None:  # unknown whether these missed
+        missed &= ~held_back
+    worst = np.argmax([margin.ratio for margin in bounds], axis=0)
+    for i, margin in enumerate(bounds):
+        rows = np.flatnonzero(missed & ok & stages.known & (worst == i))
+        cause[rows] = _of_bound(requests, stages, margin, rows)
+    return Counter(cause[missed].tolist())
+
+
+def _of_bound(requests: pa.Table, stages: Stages, margin: Margin, rows: npt.NDArray[np.intp]) -> np.ndarray:
+    """(rows,) the cause of each of the requests in `rows`, which break this bound worst."""
+    spans = [key for key in metrics()[margin.bound.metric].phases or stages.keys if key in stages.keys]
+    work, waits = ([key for key in spans if (key in _WORK) == is_work] for is_work in (True, False))
+    seconds = {key: stages.seconds[stages.keys.index(key)][rows] for key in spans}
+    total = np.maximum(sum(seconds.values()), 1e-12)
+    waited, worked = (np.sum([seconds[key] for key in keys] or [0.0 * total], axis=0) for keys in (waits, work))
+    enough = (margin.ratio[rows] * worked / total > 1.0) | (waited <= 0.0)
+    named = np.where(enough, _longest(seconds, work or waits), _longest(seconds, waits or work))
+    if DECODE in spans and "preemptions" in requests.column_names:
+        again = number(requests, "preemptions")[rows] > 0
+        late = np.isin(named, (HANDOFF, STALL, DECODE))
+        named = np.where(again & late, PREEMPTED, named)
+    causes: np.ndarray = named.astype(object)
+    return causes
+
+
+def _longest(seconds: dict[str, Floats], keys: Sequence[str]) -> np.ndarray:
+    """(rows,) the key of the greatest of these stages."""
+    longest: np.ndarray = np.array(keys)[np.argmax([seconds[key] for key in keys], axis=0)]
+    return longest
