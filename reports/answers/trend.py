@@ -99,22 +99,22 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     series = info.series
     mark, good = MARKS[info.state]
     worse = [
-        f"{clean(f'{one.name} {m.name}', 80)}{format_since(m)}: {format_level(m)}"
-        for one in series
-        for m in one.metrics
+        f"{clean(f'{each.name} {m.name}', 80)}{format_since(m)}: {format_level(m)}"
+        for each in series
+        for m in each.metrics
         if m.has_regressed
     ]
     which = f" ({'; '.join(worse[:3])}{'; ...' if len(worse) > 3 else ''})" if worse else ""
     exact = info.state == "regressed" and all(
-        one.exact for one in series if any(metric.has_regressed for metric in one.metrics)
+        each.exact for each in series if any(metric.has_regressed for metric in each.metrics)
     )
     note, advice = NOTES.get("exact" if exact else info.state, ("No level is worse than its reference.", None))
-    first, last = min(one.first[:10] for one in series), max(one.last[:10] for one in series)
+    first, last = min(each.first[:10] for each in series), max(each.last[:10] for each in series)
     links = {} if path is None else _links(info, path)
     room = _room(info) if path is not None else Room(0, MOST_PRINTED)
     return Document(
         title=f"Trend of {clean(Path(info.folder).name or info.folder, 80)}",
-        subtitle=f"{len(series):,} series, {sum(one.runs for one in series):,} runs from {first} to {last}",
+        subtitle=f"{len(series):,} series, {sum(each.runs for each in series):,} runs from {first} to {last}",
         mark=mark,
         good=good,
         findings=(Finding(f"{mark.capitalize()}{which}.", good, (note,)),),
@@ -122,7 +122,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
         warnings=tuple(_warnings(info)),
         sections=(
             *([Section("index", "All series", (_index(info, links),))] if len(series) > 1 else []),
-            *(section for place, one in enumerate(series, 1) for section in _sections(place, one, info, links, room)),
+            *(section for place, each in enumerate(series, 1) for section in _sections(place, each, info, links, room)),
         ),
         next=None if advice is None else Command(*advice),
         commands=(f"bench compare --trend {clean(info.folder, None)}",),
@@ -139,9 +139,9 @@ def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
         "which allow for correlation between runs, and for a look every night",
         True: "with a virtual clock any difference from the reference is a change",
     }
-    valid, runs = sum(one.valid for one in series), sum(one.runs for one in series)
+    valid, runs = sum(each.valid for each in series), sum(each.runs for each in series)
     return (
-        ("rule", "; ".join(text for exact, text in rules.items() if any(one.exact is exact for one in series))),
+        ("rule", "; ".join(text for exact, text in rules.items() if any(each.exact is exact for each in series))),
         ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
         ("valid", f"{valid:,} of {runs:,} runs"),
     )
@@ -173,7 +173,7 @@ def _sections(
     name = clean(series.name, 80)
     without = [(gap.night, clean(gap.why)) for gap in series.gaps]
     gaps = _latest("dates without a valid run", ("night", "why"), without, room, left=2)
-    accepted = [(one.night, one.run, one.date, clean(one.reason or "-")) for one in series.accepted]
+    accepted = [(each.night, each.run, each.date, clean(each.reason or "-")) for each in series.accepted]
     levels = _latest("accepted levels", ("from", "run", "accepted on", "reason"), accepted, room, left=4)
     tables = (*_metrics(series), *_steps(series, room))
     further = (*levels, *_changes(series, room), *gaps)
@@ -310,7 +310,7 @@ def _links(info: TrendAnswer, page: Path) -> dict[str, str]:
     """
     start, root = page if page.is_dir() else page.parent, Path(info.folder)
     links = {}
-    for path in sorted({run.path for one in info.series for metric in one.metrics for run in metric.runs}):
+    for path in sorted({run.path for each in info.series for metric in each.metrics for run in metric.runs}):
         places = [Path(path)]
         if places[0].is_relative_to(root):
             below = places[0].relative_to(root)

@@ -6,7 +6,7 @@ a change, its first run, and what changed with it.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -53,27 +53,27 @@ def trend(root: Path) -> TrendAnswer:
 
 def _whole(series: Sequence[TrendSeries]) -> TrendState:
     """The state of all series together, from those of the judged metrics."""
-    states = {metric.state for one in series for metric in one.judged}
+    states = {metric.state for each in series for metric in each.judged}
     if "longer" in states:
         return "longer"
     if "regressed" in states:
         return "regressed"
-    if not any(one.valid for one in series):
+    if not any(each.valid for each in series):
         return "invalid"
-    if "none" in states or any(one.missing for one in series):
+    if "none" in states or any(each.missing for each in series):
         return "missing"
     if states != {"few"}:
         return "steady"
-    for one in series:
-        seen = {run.state for metric in one.metrics for run in metric.runs}
-        if not (one.breaks and one.valid > Rule().reference and seen <= {"few", "gap"}):
+    for each in series:
+        seen = {run.state for metric in each.metrics for run in metric.runs}
+        if not (each.breaks and each.valid > Rule().reference and seen <= {"few", "gap"}):
             return "few"
     return "incomparable"  # there would have been enough runs, had they been comparable
 
 
 def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
-    there = [metric for metric in METRICS if any(metric.name in run.values for run in runs)]
-    breaks, levels = _breaks(runs), accepted.places(runs)
+    metrics = [metric for metric in METRICS if any(metric.name in run.values for run in runs)]
+    breaks, levels = _changing(runs, lambda run: run.facts), accepted.places(runs)
     places = sorted({0, *breaks, *levels, len(runs)})  # between two of them one accepted level counts
     spans = [
         Span(runs[start:stop], runs[stop : stop + Rule().window] if stop in levels and stop not in breaks else ())
@@ -87,10 +87,12 @@ def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
         runs=len(runs),
         valid=sum(run.why is None for run in runs),
         missing=runs[-1].why is not None,
-        metrics=[MetricHistory(metric, runs, spans).summary() for metric in there],
+        metrics=[MetricHistory(metric, runs, spans).summary() for metric in metrics],
         gaps=[InvalidRun(night=run.at, path=str(run.path), why=run.why) for run in runs if run.why],
         breaks=[ChangedRun(night=runs[place].at, changed=changed) for place, changed in breaks.items()],
-        versions=_versions(runs),
+        versions=[
+            ChangedRun(night=runs[place].at, changed=changed) for place, changed in _changing(runs, _versions).items()
+        ],
         accepted=[
             AcceptedRun(night=runs[place].at, run=level.run, date=level.date, reason=level.reason)
             for place, level in levels.items()
@@ -256,30 +258,22 @@ def _exact(runs: Sequence[NightlyRun]) -> bool:
     return bool(usable) and all(run.exact for run in usable)
 
 
-def _breaks(runs: Sequence[NightlyRun]) -> dict[int, list[FactChange]]:
-    """Places of the runs from which on something differs that must not, and what; a killed run may lack facts."""
-    known: dict[str, str] = {}
-    found = {}
+def _changing(
+    runs: Sequence[NightlyRun], facts: Callable[[NightlyRun], Mapping[str, str]]
+) -> dict[int, list[FactChange]]:
+    """Return the places of the runs from which on a fact differs, and what; a killed run may lack facts."""
+    latest: dict[str, str] = {}
+    places = {}
     for place, run in enumerate(runs):
-        if changed := _changed(known, run.facts):
-            found[place] = changed
-        known |= run.facts
-    return found
+        if changed := _changed(latest, facts(run)):
+            places[place] = changed
+        latest |= facts(run)
+    return places
 
 
-def _versions(runs: Sequence[NightlyRun]) -> list[ChangedRun]:
-    """Runs with other versions than the last run that stored any, and which; values are compared across them.
-
-    Another bench is not among them: it breaks the series.
-    """
-    known: dict[str, str] = {}
-    found = []
-    for run in runs:
-        stored = {name: version for name, version in run.marks.items() if "version" in name and name != _OWN}
-        if changed := _changed(known, stored):
-            found.append(ChangedRun(night=run.at, changed=changed))
-        known |= stored
-    return found
+def _versions(run: NightlyRun) -> dict[str, str]:
+    """Return the versions that only mark a series: another bench breaks it."""
+    return {name: version for name, version in run.marks.items() if "version" in name and name != _OWN}
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[FactChange]:
