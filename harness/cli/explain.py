@@ -78,7 +78,7 @@ def command(name: str, html: str | None, form: str) -> int:
         found = [_about(k, wanted) for k in kinds]
     terms, aliases = _names.glossary()
     term = aliases.get(wanted, wanted)
-    if not kind and term in terms and (term == wanted or not found):
+    if not kind and term in terms and (term == wanted or {*kinds} <= {"theory"}):
         found.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
     if not found and wanted in _names.kinds():
         members = _names.rows(wanted)
