@@ -195,6 +195,11 @@ class Exchange:
     unknown_text: str | None = None
 
 
+def tpot(first_s: float, last_s: float, tokens: int) -> float | None:
+    """Time per output token after the first: (last - first) / (tokens - 1), seconds; None for less than two tokens."""
+    return (last_s - first_s) / (tokens - 1) if tokens > 1 else None
+
+
 @dataclass(slots=True)
 class RequestRecord:
     """What happened to one request, whatever happened; metrics see nothing else.
@@ -235,6 +240,18 @@ class RequestRecord:
     slo_task_s: float | None = None
     exchange: Exchange | None = None
     unseen_tokens: int | None = None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """First token minus `scheduled_s`; None without a token."""
+        return self.token_s[0] - self.scheduled_s if len(self.token_s) else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """`tpot` of the streamed tokens; None too where all came in one event, whose time nothing divides."""
+        if len(self.token_s) < 2:
+            return None
+        return tpot(self.token_s[0], self.token_s[-1], self.output_tokens - (self.unseen_tokens or 0))
 
 
 End = Literal["finished", "interrupted", "stopped", "failed"]

@@ -27,6 +27,7 @@ from backends.server.metrics import Metrics
 from backends.server.service import EndReason, Listener, Ticket, Tokenizer
 from backends.server.stop_texts import AnswerText
 from backends.server.truth import AnswerRecord
+from harness.api import tpot
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, 0 s: closing sends RST."""
@@ -74,8 +75,8 @@ class AnswerLog:
         record, metrics = self.record, self.metrics
         metrics.end_to_end.observe(self.last_s - record.received_s)
         metrics.decode.observe(self.last_s - self.first_s)
-        if record.output_tokens > 1:
-            metrics.per_token.observe((self.last_s - self.first_s) / (record.output_tokens - 1))
+        if (tpot_s := tpot(self.first_s, self.last_s, record.output_tokens)) is not None:
+            metrics.per_token.observe(tpot_s)
         if scheduled_s is not None:
             metrics.queue.observe(scheduled_s - record.received_s)
             metrics.prefill.observe(self.first_s - scheduled_s)

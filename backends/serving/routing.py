@@ -11,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica, Role
-from harness.api import LatencyModel
+from harness.api import LatencyModel, tpot
 from harness.errors import UsageError
 
 
@@ -333,5 +333,5 @@ def finished(seq: Sequence, replica: int, end_s: float, *, failed: bool = False)
     """What a gateway has seen of this sequence."""
     token_s, tokens = seq.token_s, seq.emitted
     first_s = token_s[0] - seq.request.scheduled_s if token_s else None
-    tpot_s = (token_s[-1] - token_s[0]) / (tokens - 1) if tokens > 1 else None
+    tpot_s = tpot(token_s[0], token_s[-1], tokens) if token_s else None
     return FinishedRequest(seq.request, replica, end_s, tokens, first_s, tpot_s, failed)

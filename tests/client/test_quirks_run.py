@@ -167,7 +167,7 @@ def test_tokens_that_are_never_streamed_are_none_of_tpot(scripted: Callable, run
     assert list(span_s[known] / 9) == pytest.approx(list(tpot_s[known]))
     assert known.any()
     assert info.mean_tpot_ms == pytest.approx(1000 * info.summary.metrics["tpot"].mean)
-    assert (0.0, False) == (info.summary.attainment, info.summary.passed)
+    assert info.summary.passed is False
     assert 40 == info.output_lengths.output_tokens and info.summary.output_tps > 3 * 10 * info.summary.throughput_rps
     assert warned.message.startswith("40 tokens: 10 streamed, 30 unseen (mean of an answer)")
     assert "40 tokens: 10 streamed, 30 unseen an answer" in " ".join(run.memo["printed"].split())

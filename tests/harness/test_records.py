@@ -9,6 +9,7 @@ import pytest
 from harness.api import Exchange, Request, RequestRecord, Step
 from harness.data.lists import streamed_tokens
 from harness.data.records import HTTP, REQUESTS, SCHEDULE, STEPS, completed, http_table, steps_table, to_table
+from harness.metrics.measure import metrics, per_request
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,20 @@ def test_missing_token_counts_are_ones(record):
     rows = to_table([record(0), record(1, tokens=[1.0, 2.0], token_n=[3, 4]), record(2, tokens=[])])
 
     assert [[1, 1, 1, 1], [3, 4], []] == rows["token_n"].to_pylist()
+
+
+def test_a_record_has_the_times_of_its_row_in_the_table(record):
+    """A router, a fit or a check against measurements would judge by another TTFT or TPOT than the run prints."""
+    records = [
+        record(0, tokens=[0.5, 1.5, 1.75]), record(1, tokens=[]), record(2, tokens=[9.0]),
+        record(3, tokens=[4.0, 5.0], token_n=[3, 4], output_tokens=7), record(4, tokens=[6.0], output_tokens=4),
+        record(5, tokens=[5.25, 7.0], output_tokens=9, unseen_tokens=6),
+    ]  # fmt: skip
+    table = to_table(records)
+
+    for name in ("ttft", "tpot"):
+        of_records = np.array([getattr(each, f"{name}_s") for each in records], np.float64)
+        np.testing.assert_array_equal(of_records, per_request(metrics()[name], table))
 
 
 def test_counts_that_do_not_fit_the_stamps_are_refused(record):

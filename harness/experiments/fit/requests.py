@@ -20,7 +20,6 @@ import numpy as np
 
 from harness import registry
 from harness.api import Request, Simulator
-from harness.data.lists import streamed_tokens
 from harness.errors import UsageError, no_such
 from harness.experiments import imports
 from harness.experiments.fit.fit_json import Score
@@ -30,6 +29,7 @@ from harness.experiments.fit.steps import numbers, table
 from harness.experiments.validate import measurements
 from harness.experiments.validate.measurements import Run
 from harness.experiments.validate.simulated import sent_again
+from harness.metrics.measure import metrics, per_request
 from harness.spec import Spec
 
 NAMES = ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "front_end_s")
@@ -196,14 +196,10 @@ def _of(path: Path) -> list[Measured]:
     found = []
     for run in imports.open(path):
         rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
-        stamps = rows["token_s"].to_pylist()
         names = ("scheduled_s", "prompt_tokens", "output_tokens")
         at_s, prompt, output = (numbers(rows, name, run.path) for name in names)
-        first = np.array([times[0] if times else np.nan for times in stamps], float)
-        last = np.array([times[-1] if times else np.nan for times in stamps], float)
-        later = streamed_tokens(rows) - 1
-        tpot_s = np.where(later > 0, (last - first) / np.maximum(later, 1), np.nan)
-        found.append(_kept(str(run.path), at_s, prompt, output, first - at_s, tpot_s))
+        ttft_s, tpot_s = (per_request(metrics()[name], rows) for name in ("ttft", "tpot"))
+        found.append(_kept(str(run.path), at_s, prompt, output, ttft_s, tpot_s))
     return found
 
 
@@ -304,13 +300,11 @@ def simulated(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(TTFT, TPOT) of each request, (requests,) seconds, nan for a request that did not end well."""
     simulator = _simulator(latency, constants, backend)
-    ttft_s, tpot_s = np.full(len(run), np.nan), np.full(len(run), np.nan)
+    times_s = np.full((2, len(run)), np.nan)
     for record in sent_again(simulator, run.requests(), run.users):
         if record.status == "ok":
-            ttft_s[record.request_id] = record.token_s[0] - record.scheduled_s
-            if record.output_tokens > 1:
-                tpot_s[record.request_id] = (record.token_s[-1] - record.token_s[0]) / (record.output_tokens - 1)
-    return ttft_s, tpot_s
+            times_s[:, record.request_id] = record.ttft_s, record.tpot_s  # None is NaN there
+    return times_s[0], times_s[1]
 
 
 def _simulator(latency: str, constants: Mapping[str, float], backend: Spec) -> Simulator:

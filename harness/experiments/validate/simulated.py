@@ -73,12 +73,8 @@ def sent_again(simulator: Simulator, requests: list[Request], users: int | None)
 
 def _times(records: list[RequestRecord]) -> Times:
     ended = sorted((r for r in records if r.status == "ok"), key=lambda r: r.request_id)
-    scheduled = np.array([r.scheduled_s for r in ended])
-    first = np.array([r.token_s[0] for r in ended])
-    last = np.array([r.token_s[-1] for r in ended])
-    gaps = np.array([r.output_tokens - 1 for r in ended], dtype=np.float64)
-    spans = last - first
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = np.where(gaps > 0, spans / gaps, np.nan)
-    total = float(gaps.sum())
-    return Times(first - scheduled, tpot, float(spans.sum()) / total if total else 0.0, len(records) - len(ended))
+    spans_s = np.array([r.token_s[-1] - r.token_s[0] for r in ended])
+    gaps = sum(r.output_tokens - 1 for r in ended)
+    ttft_s, tpot_s = (np.array(times, dtype=np.float64)  # None is NaN there
+                      for times in ([r.ttft_s for r in ended], [r.tpot_s for r in ended]))  # fmt: skip
+    return Times(ttft_s, tpot_s, float(spans_s.sum()) / gaps if gaps else 0.0, len(records) - len(ended))
