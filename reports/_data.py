@@ -11,6 +11,7 @@ import numpy as np
 from harness.api import Slo
 from harness.data import large, run_json
 from harness.data.folder import Run
+from harness.data.lists import number
 from harness.data.run_json import Described
 from harness.metrics import measure
 from harness.metrics import slo as slos
@@ -66,7 +67,7 @@ def measured(run: Run) -> Run:
     """The run without the requests before the cut of its warm-up."""
     found = large.measured(run)
     if found is not run:
-        found.memo["of"] = run, column(run, "scheduled_s") >= run.info.warmup.at_s
+        found.memo["of"] = run, number(run.requests, "scheduled_s") >= run.info.warmup.at_s
     return found
 
 
@@ -176,24 +177,18 @@ def kept(of: Remembering, name: str, make: Callable[[], T]) -> T:
     return found
 
 
-def column(run: Run, name: str) -> np.ndarray:
-    """A numeric column of the requests table as float64, NaN where null."""
-    values: np.ndarray = run.requests.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
-    return values
-
-
 def sending(run: Run) -> Sending:
     """When requests were due and when they left; of the schedule where it is stored, which also holds the unsent."""
-    sent_s = column(run, "sent_s")
+    sent_s = number(run.requests, "sent_s")
     left = np.isfinite(sent_s)
     everything = np.sort(sent_s[left])
     if run.schedule is None:
-        return Sending(np.sort(column(run, "scheduled_s")), everything, None, closed=False)
+        return Sending(np.sort(number(run.requests, "scheduled_s")), everything, None, closed=False)
     planned_s = run.schedule.column("scheduled_s").to_numpy()
     alone = fidelity.by_itself(run.schedule)
     if alone.all():
         return Sending(np.sort(planned_s), everything, None, closed=False)
-    ours = np.isin(column(run, "request_id"), run.schedule.column("id").to_numpy()[alone])
+    ours = np.isin(number(run.requests, "request_id"), run.schedule.column("id").to_numpy()[alone])
     closed = run.schedule.column("session").null_count == run.schedule.num_rows
     return Sending(np.sort(planned_s[alone]), np.sort(sent_s[left & ours]), everything, closed=closed)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from harness import registry
 from harness.data.folder import Run
-from harness.data.lists import lists
+from harness.data.lists import lists, number
 from harness.data.run_json import RunInfo
 from harness.errors import UsageError
 from harness.experiments.rescore import reading
@@ -50,7 +50,7 @@ class Listed:
 
     def column(self, name: str) -> Floats:
         """A numeric column of the requests, NaN where null."""
-        return _data.column(self.run, name)
+        return number(self.run.requests, name)
 
 
 def listed(run: Run, profile: str, needs: Sequence[str] = ()) -> Listed:

@@ -322,13 +322,3 @@ def _sources(folders: Iterable[Path]) -> list[Source]:
         except BenchError:  # the page says how many are missing
             continue
     return found
-
-
-def scaled(run: Cells, factor: int) -> int:
-    """Requests that meet every bound times a factor of the grid."""
-    return int(run.scaled[factor])
-
-
-def at(run: Cells, first: int, second: int) -> int:
-    """Requests that meet a bound on TTFT and one on TPOT, by position."""
-    return int(np.sum(run.counts[: first + 1, : second + 1]))

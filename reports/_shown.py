@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.data.folder import Run
+from harness.data.lists import number
 from harness.metrics.measure import first_last
 from harness.metrics.stages import joint
 from reports import _data
@@ -40,7 +41,7 @@ class Shown:
 def shown(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
     """The first `most` requests that are due, or still under way, from `start_s` on, within `window_s`."""
     until_s = np.inf if window_s is None else start_s + window_s
-    due, ended = _data.column(run, "scheduled_s"), over_s(run)
+    due, ended = number(run.requests, "scheduled_s"), over_s(run)
     there = np.flatnonzero((ended >= start_s) & (due < until_s))
     order = there[np.lexsort((there, due[there]))]
     kept = order[:most]
@@ -70,7 +71,7 @@ def _note(kept: int, there: int, run: Run, where: str) -> str:
 def over_s(run: Run) -> np.ndarray:
     """When a request is over, in seconds: its last token, its end, or, of one that was never sent, when it was due."""
     last = first_last(run.requests)[1]
-    columns = [last, *(_data.column(run, name) for name in ENDS if name in run.requests.column_names)]
+    columns = [last, *(number(run.requests, name) for name in ENDS if name in run.requests.column_names)]
     found: np.ndarray = np.fmax.reduce(columns)
     return found
 

@@ -10,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
+from harness.data.lists import number
 from harness.metrics.measure import in_summary, metrics
 from harness.metrics.quantiles import quantile
 from reports import _data, _format
@@ -268,7 +269,7 @@ def lengths(run: Run) -> go.Figure | str:
     """Prompt tokens, output tokens requested and output tokens that came: cumulative shares against tokens."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    columns = {name: _data.column(run, column) for column, name, _ in _TOKENS}
+    columns = {name: number(run.requests, column) for column, name, _ in _TOKENS}
     drawn, note = _tokens([(name, columns[name], look) for _, name, look in _TOKENS], style.MOST)
     well = _data.answered(run)
     different = int(np.sum(columns["output got"][well] != columns["output requested"][well]))

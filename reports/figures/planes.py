@@ -180,7 +180,8 @@ def _capacity_finding(replay: Replay, systems: Sequence[Scored]) -> str:
 
 def _rate(replay: Replay, system: Scored, at: Sequence[int]) -> str:
     """The sustained rate at a pair of positions, as text."""
-    found = system.crossing(lambda run: _replay.at(run, *at), replay.goals[0])
+    first, second = at
+    found = system.crossing(lambda run: int(np.sum(run.counts[: first + 1, : second + 1])), replay.goals[0])
     if found.at is not None:
         return _format.number(found.at / system.share)
     end = system.rates[-1 if found.side == "above" else 0].rate_rps / system.share

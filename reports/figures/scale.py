@@ -160,7 +160,7 @@ def rate_of(replay: Replay, system: Scored) -> Rate:
 
 def share(rate: Rate, factor: int) -> float:
     """The mean share of requests within every bound times a factor."""
-    return rate.mean(lambda run: _replay.scaled(run, factor) / run.requests) or 0.0
+    return rate.mean(lambda run: int(run.scaled[factor]) / run.requests) or 0.0
 
 
 def _scaled_alone(run: Cells, axis: int, factor: int) -> float | None:

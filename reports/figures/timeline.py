@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
+from harness.data.lists import number
 from harness.metrics.measure import missing
 from harness.metrics.quantiles import quantile
 from harness.metrics.stages import joint
@@ -129,8 +130,8 @@ def _single_steps(run: Run) -> dict[str, np.ndarray] | None:
 
 def _preempted_s(run: Run) -> np.ndarray:
     """When the requests that were preempted ended (s), once for each time that they were."""
-    times = np.nan_to_num(_data.column(run, "preemptions")).astype(np.int64)
-    ended = np.where(times > 0, _data.column(run, "scheduled_s") + _data.metric(run, "e2e"), np.nan)
+    times = np.nan_to_num(number(run.requests, "preemptions")).astype(np.int64)
+    ended = np.where(times > 0, number(run.requests, "scheduled_s") + _data.metric(run, "e2e"), np.nan)
     found = np.repeat(ended, times)
     return np.asarray(found[np.isfinite(found)], np.float64)
 
@@ -249,7 +250,7 @@ def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> l
 
 def latency_over_time(run: Run) -> go.Figure | str:
     """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
-    at, ttft = _data.column(run, "scheduled_s"), _data.metric(run, "ttft")
+    at, ttft = number(run.requests, "scheduled_s"), _data.metric(run, "ttft")
     order = np.argsort(at, kind="stable")
     order = order[np.isfinite(ttft[order]) & (ttft[order] > 0)]
     if not len(order):
@@ -313,8 +314,8 @@ def arrivals(run: Run) -> go.Figure | str:
     if (declared := _declared(run, end_s)) is not None:
         _rate(drawn, *declared, "declared", Look(style.GREY, "dash"))
     _over_time(drawn, ["requests per second", "lateness (ms)"])
-    sent = _data.column(run, "sent_s")
-    late_s = sent - _data.column(run, "scheduled_s")
+    sent = number(run.requests, "sent_s")
+    late_s = sent - number(run.requests, "scheduled_s")
     known = np.isfinite(late_s)
     order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
     kept = _lateness(drawn, sent[order], late_s[order] * 1000.0)
