@@ -81,7 +81,8 @@ def _margin(seen: Seen, scored: BoundScore) -> Margin:
     bound, brought = scored.bound, seen.own(scored.bound.metric)
     limit_s = bound.limit if brought is None else np.where(np.isnan(brought), bound.limit, brought)
     values = seen.values(bound.metric)  # infinite where unknown
-    ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit_s)
+    binds = scored.applies & ~np.isnan(values)  # elsewhere both may be infinite
+    ratio = np.divide(values, limit_s, out=np.zeros(len(values)), where=binds)
     return Margin(bound, np.where(seen.ok, ratio, np.inf))
 
 
@@ -222,7 +223,8 @@ def _of_bound(requests: pa.Table, stages: Stages, margin: Margin, rows: npt.NDAr
     seconds = {key: stages.seconds[stages.keys.index(key)][rows] for key in spans}
     total = np.maximum(sum(seconds.values()), 1e-12)
     waited, worked = (np.sum([seconds[key] for key in keys] or [0.0 * total], axis=0) for keys in (waits, work))
-    enough = (margin.ratio[rows] * worked / total > 1.0) | (waited <= 0.0)
+    with np.errstate(invalid="ignore"):  # what took for ever, without work
+        enough = (margin.ratio[rows] * worked / total > 1.0) | (waited <= 0.0)
     named = np.where(enough, _longest(seconds, work or waits), _longest(seconds, waits or work))
     if DECODE in spans and "preemptions" in requests.column_names:
         again = number(requests, "preemptions")[rows] > 0
