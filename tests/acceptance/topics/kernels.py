@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import get_args
 
 from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
 from acceptance.topics._trials import quantile, trial
 from harness.catalog import hardware
-from harness.experiments.theory.attention import SHAPES, Decodes, lengths_of, share_needed
+from harness.experiments.theory.attention import Decodes, LengthShape, lengths_of, share_needed
 from harness.experiments.theory.weights import TILUS, Weights, marlin
 from harness.registry import make
 
@@ -15,6 +16,7 @@ A10 = hardware("a10")
 RATIO = A10.bf16_flops / A10.bandwidth_bytes_per_s
 INT4 = Weights(bits=4, group=128, flops=RATIO)
 SEEDS = range(5)
+SHAPES: tuple[LengthShape, ...] = get_args(LengthShape)
 
 
 def rows(place: Place) -> Iterator[Row]:
@@ -79,7 +81,7 @@ def _steps(model: str) -> str:
     return spelled([plain.decode_s(n, 96 * n) / int4.decode_s(n, 96 * n) for n in (16, 32, 64)], 3)
 
 
-def _decodes(shape: str, seed: int) -> Decodes:
+def _decodes(shape: LengthShape, seed: int) -> Decodes:
     tokens = lengths_of(shape, 16, 1024, 4224, seed)
     return Decodes(tuple(-(-one // 16) for one in tokens), heads=8, slots=264)
 
