@@ -1,6 +1,5 @@
 """A search under the wall clock: every trial is a run with a folder of its own."""
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -12,7 +11,6 @@ import pytest
 
 from harness import termination
 from harness.api import Outcome
-from harness.cli import main
 from harness.data.folder import load
 from harness.data.run_json import RunInfo
 from harness.errors import BackendError, NotValid, Unresolved
@@ -50,19 +48,6 @@ def test_a_whole_trial_is_a_run_that_can_be_read(tmp_path):
 
     assert run.complete
     assert len(run.requests) == tried.requests == tried.shares[0].of == 60
-
-
-def test_a_server_that_is_never_overloaded_is_unresolved(tmp_path, capsys):
-    """The rate would be doubled until the time is over."""
-    code = main(
-        ["capacity", "--backend", NULL, "--lengths", "fixed:prompt=8,output=3", "--slo", "ttft=5", "--requests", "20",
-         "--rate-from", "200", "--out", str(tmp_path / "cap"), "--quiet", "--format", "json"]
-    )  # fmt: skip
-    info = json.loads(capsys.readouterr().out)
-
-    assert code == 5
-    assert "was too high" in info["answers"][0]["why"]
-    assert info["cost"]["probes"] < 14
 
 
 @pytest.mark.parametrize(("check", "ended_early", "valid"), [
