@@ -39,7 +39,7 @@ from harness.data.records import (
 )
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
-from harness.data.storage import Stream, batches, write_json, write_parquet
+from harness.data.storage import Stream, batches, write_json
 from harness.data.warmup_cut import kept
 from harness.errors import UsageError
 
@@ -195,10 +195,6 @@ class RunFolder:
     def save_schedule(self, schedule: Schedule) -> None:
         """Store what is to be sent."""
         schedule.save(self.path / "schedule.parquet")
-
-    def save_journal(self, journal: pa.Table) -> None:
-        """Store the ordered calls into the serving core."""
-        write_parquet(self.path / "journal.parquet", journal.schema, iter(journal.to_batches()))
 
     def flush(self) -> None:
         """Bring every row taken so far to the disk: a kill after this loses none of them."""

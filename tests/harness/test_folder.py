@@ -361,11 +361,9 @@ def test_steps_may_come_as_a_table(tmp_path):
     folder = RunFolder.create(tmp_path, RunInfo.of({}))
     folder.add_steps(steps)
     folder.add_steps([])
-    folder.save_journal(pa.table({"call": ["add"]}))
     folder.finish()
 
     assert steps.to_pylist()[0].items() <= load(tmp_path).steps.to_pylist()[0].items()
-    assert pq.read_table(tmp_path / "journal.parquet").num_rows == 1
 
 
 def test_the_repr_shows_the_state(tmp_path, record):

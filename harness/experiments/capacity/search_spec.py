@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.api import Slo
@@ -123,12 +123,6 @@ class Bracket:
         the SLO."""
         above = self.high is not None and self.high.sure and low_rps > self.high.rate_rps
         return above or (self.low is not None and self.low.sure and high_rps < self.low.rate_rps)
-
-    def with_side(self, side: Side, *, met: bool) -> Bracket:
-        """Narrowed by a trial."""
-        if met:
-            return replace(self, low=side if self.low is None or side.rate_rps > self.low.rate_rps else self.low)
-        return replace(self, high=side if self.high is None or side.rate_rps < self.high.rate_rps else self.high)
 
     def side_of(self, rate_rps: float) -> bool | None:
         """Whether a rate is sustained, where one above it was, or one below it was not; None between."""

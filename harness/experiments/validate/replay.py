@@ -5,7 +5,6 @@ only the latency model has to be named. It should have been fitted on other runs
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -174,8 +173,3 @@ def _made(table: pa.Table, planned: dict[int, Request]) -> Iterator[Request]:
             yield dataclasses.replace(
                 known, scheduled_s=at_s, prompt_tokens=prompt, output_tokens=length, after=(), delay_s=0.0
             )
-
-
-def worst_points(validation: Validation) -> float:
-    """The largest difference of attainment, in points; NaN where the runs had no SLO."""
-    return max((one.obtained for one in validation.targets), default=math.nan)
