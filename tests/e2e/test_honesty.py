@@ -372,9 +372,7 @@ def test_every_command_that_takes_an_slo_questions_its_bounds(
     line = ["run", "--config", str(tmp_path / "bench.toml"), "--out", str(tmp_path / "run"), "--no-html"]
     main(line)
 
-    assert {"run", "sweep", "capacity", "compare", "slo", "quick", "place", "agents", "validate", "policy"} == set(
-        taking
-    )
+    assert {"run", "sweep", "capacity", "compare", "slo", "quick", "place", "agents", "validate"} == set(taking)
     assert {BOUNDS} == set(taking.values())
     assert 1 == capsys.readouterr().err.count("the bound ttft=250 is 250 s; did you mean ttft=250ms?")
     with pytest.warns(UserWarning, match="did you mean ttft=250ms"):
