@@ -3,7 +3,7 @@
 A check that failed makes the run not valid (exit code 4); a warning does not; `unknown` says why nothing was checked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -261,17 +261,13 @@ Scores: TypeAlias = Sequence[tuple[object, float]]
 """The side and the value of each condition."""
 
 
-def both_ways(score: Callable[[Callable[[pa.Table], pa.Table]], Scores]) -> tuple[Scores, Scores]:
-    """What a score says of requests as they are, counted from when each was due, and of those of `from_sent`.
-
-    A system was no better than the first and no worse than the second says, so a run that is not valid for its lateness
-    alone still tells what both say. Its latencies are no measurement.
-    """
-    return score(lambda requests: requests), score(from_sent)
-
-
 def decide_alike(due: Scores, sent: Scores, within: float = TOO_LATE_SHARE) -> bool:
-    """Whether requests that left late decide nothing: sides are the same, and values the same but for `within`."""
+    """Whether requests that left late decide nothing: sides are the same, and values the same but for `within`.
+
+    `due` is the score of requests counted from when each was due, `sent` that of those of `from_sent`. A system was no
+    better than the second and no worse than the first says, so a run that is not valid for its lateness alone still
+    tells what both say. Its latencies are no measurement.
+    """
     pairs = zip(due, sent, strict=True)
     return all(side == other and (a == b or abs(a - b) <= within) for (side, a), (other, b) in pairs)
 

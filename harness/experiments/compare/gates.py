@@ -28,7 +28,7 @@ from harness.metrics.measure import metrics, per_request, succeeded
 from harness.metrics.summary import summarize
 from harness.stats.paired import Limits, steady_loss
 from harness.validity import warmup
-from harness.validity.checks import LATENESS, Scores, both_ways, decide_alike, failed_checks
+from harness.validity.checks import LATENESS, Scores, decide_alike, failed_checks, from_sent
 
 Better = Literal["higher", "lower"]
 Scale = Literal["ratio", "difference"]
@@ -286,7 +286,7 @@ def decided_alike(pair: Pair, chosen: Sequence[Gate], objective: Slo | None, fro
             found.append(((loss > least) - (loss < -least), loss / least))
         return found
 
-    return decide_alike(*both_ways(losses), within=1.0)
+    return decide_alike(losses(lambda requests: requests), losses(from_sent), within=1.0)
 
 
 def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
